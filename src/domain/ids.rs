@@ -1,0 +1,254 @@
+//! Identifiers. Each has one spelling, so that a Redis key, a column and a URL agree, and none can
+//! carry a control character or a separator into a place where it would mean something.
+
+use std::fmt;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// Why a text is not the identifier that it was offered as. Safe to show to whoever sent it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what} must be {rule}")]
+pub struct Invalid {
+    pub what: &'static str,
+    pub rule: &'static str,
+}
+
+/// A checked text: `valid` is the whole rule, and the value can be made in no other way.
+macro_rules! checked_text {
+    ($(#[$doc:meta])* $name:ident, $what:literal, $rule:literal, $valid:expr) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
+
+        impl $name {
+            pub fn parse(text: impl Into<String>) -> Result<Self, Invalid> {
+                let text = text.into();
+                let valid: fn(&str) -> bool = $valid;
+                if valid(&text) {
+                    Ok(Self(text))
+                } else {
+                    Err(Invalid { what: $what, rule: $rule })
+                }
+            }
+
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = Invalid;
+            fn try_from(text: String) -> Result<Self, Invalid> {
+                Self::parse(text)
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(id: $name) -> String {
+                id.0
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = Invalid;
+            fn from_str(text: &str) -> Result<Self, Invalid> {
+                Self::parse(text)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+    };
+}
+
+fn is_slug(text: &str) -> bool {
+    let alphanumeric = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
+    text.len() <= 40
+        && text.as_bytes().first().is_some_and(|c| alphanumeric(*c))
+        && text.bytes().all(|c| alphanumeric(c) || c == b'-')
+}
+
+checked_text!(
+    /// One drop. Also the hash tag of every Redis key of the sale.
+    SaleId,
+    "a sale id",
+    "1 to 40 of a-z, 0-9 and '-', beginning with a letter or digit",
+    is_slug
+);
+checked_text!(
+    /// What is sold, within a sale.
+    Sku,
+    "a sku",
+    "1 to 40 of a-z, 0-9 and '-', beginning with a letter or digit",
+    is_slug
+);
+checked_text!(
+    /// A buyer: the `sub` of the bearer token.
+    UserId,
+    "a user id",
+    "1 to 64 of A-Z, a-z, 0-9 and '._:@-'",
+    |text| (1..=64).contains(&text.len())
+        && text.bytes().all(|c| c.is_ascii_alphanumeric() || b"._:@-".contains(&c))
+);
+checked_text!(
+    /// The buyer's name for one click, as it came in the `Idempotency-Key` header.
+    IdempotencyKey,
+    "an Idempotency-Key",
+    "1 to 64 visible ASCII characters",
+    |text| (1..=64).contains(&text.len()) && text.bytes().all(|c| c.is_ascii_graphic())
+);
+
+/// An order, from before the gate decides until the row is archived. A UUIDv7, so that ids made
+/// later sort later and inserts land at the end of an index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct OrderId(Uuid);
+
+impl OrderId {
+    pub fn generate() -> Self {
+        Self(Uuid::now_v7())
+    }
+
+    pub fn uuid(self) -> Uuid {
+        self.0
+    }
+}
+
+impl From<Uuid> for OrderId {
+    fn from(uuid: Uuid) -> Self {
+        Self(uuid)
+    }
+}
+
+impl std::str::FromStr for OrderId {
+    type Err = Invalid;
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        Uuid::try_parse(text).map(Self).map_err(|_| Invalid { what: "an order id", rule: "a UUID" })
+    }
+}
+
+impl fmt::Display for OrderId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A fixed-size digest, written as unpadded base64url wherever it is text.
+macro_rules! digest_text {
+    ($(#[$doc:meta])* $name:ident, $bytes:literal, $what:literal, $rule:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name([u8; $bytes]);
+
+        impl $name {
+            fn of(text: &[u8]) -> Self {
+                let mut bytes = [0; $bytes];
+                bytes.copy_from_slice(&digest(&SHA256, text).as_ref()[..$bytes]);
+                Self(bytes)
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = Invalid;
+            fn try_from(text: String) -> Result<Self, Invalid> {
+                text.parse()
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = Invalid;
+            fn from_str(text: &str) -> Result<Self, Invalid> {
+                let invalid = Invalid { what: $what, rule: $rule };
+                let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| invalid.clone())?;
+                bytes.try_into().map(Self).map_err(|_| invalid)
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(digest: $name) -> String {
+                digest.to_string()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&URL_SAFE_NO_PAD.encode(self.0))
+            }
+        }
+    };
+}
+
+digest_text!(
+    /// The idempotency key as it travels: 12 bytes of SHA-256, unique within (sale, user).
+    /// 96 bits: a user would need 2^48 keys for an even chance that two of them meet.
+    KeyDigest,
+    12,
+    "a key digest",
+    "12 bytes as base64url"
+);
+digest_text!(
+    /// What the body asked for, defaults resolved: tells a repeat from another wish under the same key.
+    Fingerprint,
+    8,
+    "a fingerprint",
+    "8 bytes as base64url"
+);
+
+impl KeyDigest {
+    /// `None` is the buyer who sent no key. A header cannot be empty, so it meets no sent key.
+    pub fn of_key(key: Option<&IdempotencyKey>) -> Self {
+        Self::of(key.map_or(b"", |key| key.as_str().as_bytes()))
+    }
+}
+
+impl Fingerprint {
+    pub fn of_body(sku: &Sku, quantity: u32) -> Self {
+        Self::of(format!("{sku}\n{quantity}").as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slug_cannot_carry_a_separator_or_a_control_character() {
+        for good in ["a", "0", "shoe-42", &"a".repeat(40)] {
+            assert!(SaleId::parse(good).is_ok(), "{good}");
+        }
+        for bad in ["", "-a", "A", "a b", "a\n", "a}", "a|b", "é", &"a".repeat(41)] {
+            assert!(SaleId::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_user_may_be_a_mail_address_but_not_a_sentence() {
+        assert!(UserId::parse("ada.l@example.org").is_ok());
+        for bad in ["", "a b", "a\u{0}", "a|b", "a,b", &"u".repeat(65)] {
+            assert!(UserId::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn digests_survive_being_written_as_text() {
+        let key = IdempotencyKey::parse("click-1").ok();
+        let digest = KeyDigest::of_key(key.as_ref());
+        assert_eq!(digest.to_string().parse(), Ok(digest));
+        assert_ne!(digest, KeyDigest::of_key(None));
+        assert!("short".parse::<KeyDigest>().is_err());
+    }
+
+    #[test]
+    fn the_fingerprint_tells_sku_and_quantity_apart() {
+        let sku = |text: &str| Sku::parse(text).expect("a valid sku");
+        assert_ne!(Fingerprint::of_body(&sku("a1"), 1), Fingerprint::of_body(&sku("a"), 11));
+    }
+}

@@ -1,0 +1,49 @@
+//! What is true for good: rows in SQLite, PostgreSQL or MySQL/MariaDB. The only place that names
+//! sea-orm.
+//!
+//! The database is the last line. A unique key, the units of each user and a conditional stock
+//! counter, all in the transaction that inserts the order, hold even if Redis forgets everything.
+
+mod connect;
+mod entities;
+mod error;
+mod orders;
+mod record;
+mod refuse;
+mod sales;
+mod totals;
+
+use std::time::Duration;
+
+use sea_orm::DatabaseConnection;
+
+pub use error::StoreError;
+pub use orders::OrderRow;
+pub use record::{Claim, Recorded};
+pub use sales::{ItemRow, SaleRow};
+pub use totals::Totals;
+
+#[derive(Debug, Clone)]
+pub struct StoreSettings {
+    pub url: String,
+    pub connections: u32,
+    /// How long one transaction or query may take, waiting for a connection included.
+    pub timeout: Duration,
+}
+
+/// Cheap to clone; all clones share the pool.
+#[derive(Clone)]
+pub struct Store {
+    db: DatabaseConnection,
+    timeout: Duration,
+}
+
+impl Store {
+    /// Runs a query or a transaction within the limit. sqlx waits for ever for a server that is
+    /// silent; what is cut off here rolls back, or has committed: callers repeat with the same ids.
+    async fn within<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+        tokio::time::timeout(self.timeout, work).await.unwrap_or_else(|_| {
+            Err(StoreError::Away(format!("no answer from the database within {:?}", self.timeout)))
+        })
+    }
+}

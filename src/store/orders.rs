@@ -1,0 +1,94 @@
+//! Reading orders.
+
+use sea_orm::{ColumnTrait as _, EntityTrait as _, QueryFilter as _, QueryOrder as _, QuerySelect as _};
+
+use super::entities::order;
+use super::{Store, StoreError};
+use crate::domain::{Failure, Millis, Number, Order, OrderId, OrderStatus, SaleId, UserId};
+
+/// An order with its committed outcome.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OrderRow {
+    pub order: Order,
+    pub status: OrderStatus,
+    pub failure: Option<Failure>,
+    /// When the row was written.
+    pub recorded_at: Millis,
+    pub updated_at: Millis,
+}
+
+impl Store {
+    pub async fn order(&self, id: OrderId) -> Result<Option<OrderRow>, StoreError> {
+        self.within(async {
+            let row = order::Entity::find_by_id(id.uuid()).one(&self.db).await?;
+            row.map(read_order).transpose()
+        })
+        .await
+    }
+
+    /// The same for many orders in one query, in no particular order; those without a row are not there.
+    pub async fn orders_by_id(&self, ids: &[OrderId]) -> Result<Vec<OrderRow>, StoreError> {
+        let ids: Vec<_> = ids.iter().map(|id| id.uuid()).collect();
+        self.within(async {
+            let rows = order::Entity::find().filter(order::Column::Id.is_in(ids)).all(&self.db).await?;
+            rows.into_iter().map(read_order).collect()
+        })
+        .await
+    }
+
+    /// The orders of a user in a sale, oldest first.
+    pub async fn orders_of(&self, sale: &SaleId, user: &UserId) -> Result<Vec<OrderRow>, StoreError> {
+        self.within(async {
+            let rows = order::Entity::find()
+                .filter(order::Column::SaleId.eq(sale.as_str()))
+                .filter(order::Column::UserId.eq(user.as_str()))
+                .order_by_asc(order::Column::Id)
+                .limit(1_000)
+                .all(&self.db)
+                .await?;
+            rows.into_iter().map(read_order).collect()
+        })
+        .await
+    }
+
+    /// One page of a sale's orders by id, those after `after`.
+    pub async fn orders_after(
+        &self,
+        sale: &SaleId,
+        after: Option<OrderId>,
+        limit: u64,
+    ) -> Result<Vec<OrderRow>, StoreError> {
+        let mut query = order::Entity::find()
+            .filter(order::Column::SaleId.eq(sale.as_str()))
+            .order_by_asc(order::Column::Id)
+            .limit(limit);
+        if let Some(after) = after {
+            query = query.filter(order::Column::Id.gt(after.uuid()));
+        }
+        self.within(async { query.all(&self.db).await?.into_iter().map(read_order).collect() }).await
+    }
+}
+
+pub(super) fn read_order(row: order::Model) -> Result<OrderRow, StoreError> {
+    let unreadable = |_| StoreError::unreadable("an order", &row);
+    let unsigned = |_| StoreError::unreadable("an order", &row);
+    let order = Order {
+        id: row.id.into(),
+        sale: row.sale_id.parse().map_err(unreadable)?,
+        user: row.user_id.parse().map_err(unreadable)?,
+        sku: row.sku.parse().map_err(unreadable)?,
+        quantity: u32::try_from(row.quantity).map_err(unsigned)?,
+        key: row.key_digest.parse().map_err(unreadable)?,
+        fingerprint: row.fingerprint.parse().map_err(unreadable)?,
+        number: Number { epoch: row.epoch.unwrap_or(0), seq: row.seq.unwrap_or(0) },
+        limit: u32::try_from(row.limit_per_user).map_err(unsigned)?,
+        accepted_at: Millis(row.accepted_at_ms),
+    };
+    Ok(OrderRow {
+        order,
+        status: row.status.parse().map_err(unreadable)?,
+        failure: row.failure.as_deref().map(str::parse).transpose().map_err(unreadable)?,
+        recorded_at: Millis(row.recorded_at_ms),
+        updated_at: Millis(row.updated_at_ms),
+    })
+}

@@ -1,0 +1,297 @@
+//! Persisting accepted orders: many in one transaction, because the stock row is hot and one
+//! COMMIT for each would make it the bottleneck.
+//!
+//! Inside the transaction: insert the orders, add to the users' units, raise `sold`. The counter
+//! comes last, so that its row is locked for the shortest time; users and items in a fixed order,
+//! so that two workers cannot wait for each other in a circle.
+
+use std::collections::BTreeMap;
+
+use sea_orm::sea_query::{Expr, ExprTrait as _, OnConflict};
+use sea_orm::{
+    ActiveValue::Set, ColumnTrait as _, DatabaseTransaction, DbBackend, EntityTrait as _, IsolationLevel,
+    QueryFilter as _, QuerySelect as _, SqliteTransactionMode, TransactionOptions, TransactionTrait as _,
+};
+use uuid::Uuid;
+
+use super::entities::{item, order, user_units};
+use super::{Store, StoreError};
+use crate::domain::{Failure, Millis, Order, OrderId, OrderStatus, Sku};
+
+/// An accepted order, with the fencing token of the lease under which it is persisted.
+#[derive(Debug, Clone)]
+pub struct Claim {
+    pub order: Order,
+    pub fence: i64,
+}
+
+/// What became of a claim. All but `Stale` are committed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Recorded {
+    /// The row was inserted now, and its units counted.
+    Confirmed,
+    /// The row was there: the message came twice.
+    Already(OrderStatus, Option<Failure>),
+    /// The last line refused it, as a row in state `failed`. For [`Failure::OverLimit`] with the
+    /// order that won.
+    Failed(Failure, Option<Box<Order>>),
+    /// A holder with a higher token has written for this user: take the lease again.
+    Stale,
+}
+
+/// What kept a batch from being committed.
+pub(super) enum Refusal {
+    Stock(Failure),
+    Limit,
+    Fence,
+    /// The row conflicts with another order's, by key or by number.
+    Conflict,
+}
+
+impl Store {
+    /// Persists claims; the answers are in the order of the claims. What [`StoreError::Away`] left
+    /// undone may be repeated with the same claims.
+    ///
+    /// A refused claim does not take the batch along: the batch is halved until it stands alone.
+    pub async fn record(&self, claims: &[Claim]) -> Result<Vec<Recorded>, StoreError> {
+        let mut answers = Vec::with_capacity(claims.len());
+        let mut pending = vec![claims];
+        while let Some(claims) = pending.pop() {
+            match self.within(self.try_batch(claims)).await? {
+                Ok(recorded) => answers.extend(recorded),
+                Err(refusal) if claims.len() == 1 => {
+                    answers.push(self.refuse(&claims[0], refusal).await?);
+                }
+                Err(_) => {
+                    let (first, second) = claims.split_at(claims.len() / 2);
+                    pending.extend([second, first]);
+                }
+            }
+        }
+        Ok(answers)
+    }
+
+    pub(super) async fn begin(&self) -> Result<DatabaseTransaction, StoreError> {
+        let options = TransactionOptions {
+            // MySQL's default would lock gaps, and workers would deadlock on neighbours.
+            isolation_level: (self.db.get_database_backend() == DbBackend::MySql)
+                .then_some(IsolationLevel::ReadCommitted),
+            access_mode: None,
+            // SQLite has one writer: better to wait for it at the start than to fail half way.
+            sqlite_transaction_mode: (self.db.get_database_backend() == DbBackend::Sqlite)
+                .then_some(SqliteTransactionMode::Immediate),
+        };
+        Ok(self.db.begin_with_options(options).await?)
+    }
+
+    async fn try_batch(&self, claims: &[Claim]) -> Result<Result<Vec<Recorded>, Refusal>, StoreError> {
+        if claims.is_empty() {
+            return Ok(Ok(Vec::new()));
+        }
+        let transaction = self.begin().await?;
+        let attempt = Uuid::new_v4();
+        let rows = claims.iter().map(|claim| confirmed_row(claim, attempt));
+        order::Entity::insert_many(rows)
+            .on_conflict(self.skip_duplicates())
+            .exec_without_returning(&transaction)
+            .await?;
+        // Rows affected would tell nothing on MySQL, which counts the skipped ones: read them back.
+        let written = read_back(&transaction, claims).await?;
+        let mut new = Vec::new();
+        let mut answers = Vec::with_capacity(claims.len());
+        let mut counted = std::collections::HashSet::new();
+        for claim in claims {
+            let Some((by, status, failure)) = written.get(&claim.order.id) else {
+                return roll_back(transaction, Refusal::Conflict).await;
+            };
+            // The same order twice in one batch is one new order.
+            if *by == Some(attempt) && counted.insert(claim.order.id) {
+                new.push(claim);
+                answers.push(Recorded::Confirmed);
+            } else {
+                answers.push(Recorded::Already(*status, *failure));
+            }
+        }
+        if !new.is_empty() {
+            if let Some(refusal) = self.add_units(&transaction, &new).await? {
+                return roll_back(transaction, refusal).await;
+            }
+            if let Some(refusal) = raise_sold(&transaction, &new).await? {
+                return roll_back(transaction, refusal).await;
+            }
+        }
+        transaction.commit().await?;
+        Ok(Ok(answers))
+    }
+
+    /// Skips a row that any unique key refuses.
+    pub(super) fn skip_duplicates(&self) -> OnConflict {
+        match self.db.get_database_backend() {
+            // MySQL has no DO NOTHING; writing the id that is there comes closest.
+            DbBackend::MySql => OnConflict::new().update_column(order::Column::Id).to_owned(),
+            _ => OnConflict::new().do_nothing().to_owned(),
+        }
+    }
+
+    /// Adds the new orders' units to their users', then looks whether anyone holds too many, or
+    /// was written for by a later holder of the lease. The upsert has locked the rows.
+    async fn add_units(
+        &self,
+        transaction: &DatabaseTransaction,
+        new: &[&Claim],
+    ) -> Result<Option<Refusal>, StoreError> {
+        struct Added {
+            units: i64,
+            fence: i64,
+            limit: i64,
+        }
+        let mut users: BTreeMap<(&str, &str), Added> = BTreeMap::new();
+        for claim in new {
+            let key = (claim.order.sale.as_str(), claim.order.user.as_str());
+            let added = users.entry(key).or_insert(Added { units: 0, fence: i64::MIN, limit: i64::MAX });
+            added.units += i64::from(claim.order.quantity);
+            added.fence = Ord::max(added.fence, claim.fence);
+            added.limit = Ord::min(added.limit, i64::from(claim.order.limit));
+        }
+        let rows = users.iter().map(|((sale, user), added)| user_units::ActiveModel {
+            sale_id: Set((*sale).to_owned()),
+            user_id: Set((*user).to_owned()),
+            units: Set(added.units),
+            fence: Set(added.fence),
+        });
+        let (units, fence) = match self.db.get_database_backend() {
+            DbBackend::MySql => ("units + VALUES(units)", "GREATEST(fence, VALUES(fence))"),
+            DbBackend::Postgres => {
+                ("user_units.units + excluded.units", "GREATEST(user_units.fence, excluded.fence)")
+            }
+            _ => ("user_units.units + excluded.units", "MAX(user_units.fence, excluded.fence)"),
+        };
+        let add = OnConflict::columns([user_units::Column::SaleId, user_units::Column::UserId])
+            .value(user_units::Column::Units, Expr::cust(units))
+            .value(user_units::Column::Fence, Expr::cust(fence))
+            .to_owned();
+        user_units::Entity::insert_many(rows).on_conflict(add).exec_without_returning(transaction).await?;
+        let mut sales: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (sale, user) in users.keys() {
+            sales.entry(sale).or_default().push(user);
+        }
+        for (sale, names) in sales {
+            let held = user_units::Entity::find()
+                .filter(user_units::Column::SaleId.eq(sale))
+                .filter(user_units::Column::UserId.is_in(names))
+                .all(transaction)
+                .await?;
+            for held in held {
+                let Some(added) = users.get(&(sale, held.user_id.as_str())) else { continue };
+                if held.fence > added.fence {
+                    return Ok(Some(Refusal::Fence));
+                }
+                if held.units > added.limit {
+                    return Ok(Some(Refusal::Limit));
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The last line against overselling: `sold` rises only as far as `stock`.
+async fn raise_sold(
+    transaction: &DatabaseTransaction,
+    new: &[&Claim],
+) -> Result<Option<Refusal>, StoreError> {
+    let mut items: BTreeMap<(&str, &Sku), i64> = BTreeMap::new();
+    for claim in new {
+        *items.entry((claim.order.sale.as_str(), &claim.order.sku)).or_default() +=
+            i64::from(claim.order.quantity);
+    }
+    for ((sale, sku), units) in items {
+        let raised = Expr::col(item::Column::Sold).add(units);
+        let updated = item::Entity::update_many()
+            .col_expr(item::Column::Sold, raised.clone())
+            .filter(item::Column::SaleId.eq(sale))
+            .filter(item::Column::Sku.eq(sku.as_str()))
+            .filter(raised.lte(Expr::col(item::Column::Stock)))
+            .exec(transaction)
+            .await?;
+        if updated.rows_affected == 0 {
+            let key = (sale.to_owned(), sku.to_string());
+            let known = item::Entity::find_by_id(key).one(transaction).await?.is_some();
+            let why = if known { Failure::OutOfStock } else { Failure::UnknownItem };
+            return Ok(Some(Refusal::Stock(why)));
+        }
+    }
+    Ok(None)
+}
+
+async fn roll_back<T>(
+    transaction: DatabaseTransaction,
+    refusal: Refusal,
+) -> Result<Result<T, Refusal>, StoreError> {
+    transaction.rollback().await?;
+    Ok(Err(refusal))
+}
+
+type Written = (Option<Uuid>, OrderStatus, Option<Failure>);
+
+async fn read_back(
+    transaction: &DatabaseTransaction,
+    claims: &[Claim],
+) -> Result<BTreeMap<OrderId, Written>, StoreError> {
+    let ids = claims.iter().map(|claim| claim.order.id.uuid());
+    let rows: Vec<(Uuid, Option<Uuid>, String, Option<String>)> = order::Entity::find()
+        .select_only()
+        .columns([order::Column::Id, order::Column::AttemptId, order::Column::Status, order::Column::Failure])
+        .filter(order::Column::Id.is_in(ids))
+        .into_tuple()
+        .all(transaction)
+        .await?;
+    rows.into_iter()
+        .map(|(id, by, status, failure)| {
+            let status = status.parse().map_err(|_| StoreError::unreadable("a status", &status))?;
+            let failure = failure
+                .map(|text| text.parse().map_err(|_| StoreError::unreadable("a failure", &text)))
+                .transpose()?;
+            Ok((id.into(), (by, status, failure)))
+        })
+        .collect()
+}
+
+fn confirmed_row(claim: &Claim, attempt: Uuid) -> order::ActiveModel {
+    let order = &claim.order;
+    let now = Millis::now().0;
+    order::ActiveModel {
+        id: Set(order.id.uuid()),
+        sale_id: Set(order.sale.to_string()),
+        user_id: Set(order.user.to_string()),
+        sku: Set(order.sku.to_string()),
+        quantity: Set(i32::try_from(order.quantity).unwrap_or(i32::MAX)),
+        status: Set(OrderStatus::Confirmed.as_str().into()),
+        failure: Set(None),
+        epoch: Set(Some(order.number.epoch)),
+        seq: Set(Some(order.number.seq)),
+        limit_per_user: Set(i32::try_from(order.limit).unwrap_or(i32::MAX)),
+        fence: Set(claim.fence),
+        attempt_id: Set(Some(attempt)),
+        key_digest: Set(order.key.to_string()),
+        live_key: Set(Some(order.key.to_string())),
+        fingerprint: Set(order.fingerprint.to_string()),
+        version: Set(1),
+        accepted_at_ms: Set(order.accepted_at.0),
+        recorded_at_ms: Set(now),
+        updated_at_ms: Set(now),
+    }
+}
+
+pub(super) fn failed_row(claim: &Claim, failure: Failure, attempt: Uuid) -> order::ActiveModel {
+    let mut row = confirmed_row(claim, attempt);
+    row.status = Set(OrderStatus::Failed.as_str().into());
+    row.failure = Set(Some(failure.as_str().into()));
+    row.live_key = Set(None);
+    if failure == Failure::NumberReused {
+        // Its number belongs to the other order, by the unique key.
+        row.epoch = Set(None);
+        row.seq = Set(None);
+    }
+    row
+}

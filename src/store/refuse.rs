@@ -1,0 +1,97 @@
+//! A refusal by the last line is an outcome: a row in state `failed` with the order's id, so that
+//! the buyer can read it and a late copy of the message cannot win.
+
+use sea_orm::{ColumnTrait as _, EntityTrait as _, QueryFilter as _, QueryOrder as _};
+use uuid::Uuid;
+
+use super::entities::order;
+use super::orders::read_order;
+use super::record::{Claim, Recorded, Refusal, failed_row};
+use super::{Store, StoreError};
+use crate::domain::{Failure, Order, OrderStatus};
+
+impl Store {
+    pub(super) async fn refuse(&self, claim: &Claim, refusal: Refusal) -> Result<Recorded, StoreError> {
+        let (failure, winner) = match refusal {
+            Refusal::Fence => return Ok(Recorded::Stale),
+            Refusal::Stock(failure) => (failure, None),
+            Refusal::Limit => (Failure::OverLimit, self.live_order_of(&claim.order).await?),
+            Refusal::Conflict => match self.live_order_of(&claim.order).await? {
+                Some(winner) if winner.key == claim.order.key => (Failure::OverLimit, Some(winner)),
+                _ if self.number_is_taken(&claim.order).await? => (Failure::NumberReused, None),
+                // What it met is gone again, rolled back by another worker.
+                _ => return Err(StoreError::Away("lost a race with another worker".into())),
+            },
+        };
+        self.within(self.commit_failure(claim, failure, winner)).await
+    }
+
+    async fn commit_failure(
+        &self,
+        claim: &Claim,
+        failure: Failure,
+        winner: Option<Order>,
+    ) -> Result<Recorded, StoreError> {
+        let attempt = Uuid::new_v4();
+        order::Entity::insert(failed_row(claim, failure, attempt))
+            .on_conflict(self.skip_duplicates())
+            .exec_without_returning(&self.db)
+            .await?;
+        let Some(row) = order::Entity::find_by_id(claim.order.id.uuid()).one(&self.db).await? else {
+            return Err(StoreError::Away("a refusal met the number of another order".into()));
+        };
+        if row.attempt_id == Some(attempt) {
+            return Ok(Recorded::Failed(failure, winner.map(Box::new)));
+        }
+        let row = read_order(row)?;
+        Ok(Recorded::Already(row.status, row.failure))
+    }
+
+    /// The live order that stands in this one's way, by preference the one with the same key.
+    /// Also asked for a failure that was committed before, when its settling is repeated.
+    pub async fn live_order_of(&self, order: &Order) -> Result<Option<Order>, StoreError> {
+        self.within(async {
+            let rows = order::Entity::find()
+                .filter(order::Column::SaleId.eq(order.sale.as_str()))
+                .filter(order::Column::UserId.eq(order.user.as_str()))
+                .filter(order::Column::LiveKey.is_not_null())
+                .filter(order::Column::Id.ne(order.id.uuid()))
+                .order_by_asc(order::Column::Id)
+                .all(&self.db)
+                .await?;
+            let mut live = Vec::with_capacity(rows.len());
+            for row in rows {
+                live.push(read_order(row)?.order);
+            }
+            let same_key = live.iter().position(|other| other.key == order.key);
+            Ok((!live.is_empty()).then(|| live.swap_remove(same_key.unwrap_or(0))))
+        })
+        .await
+    }
+
+    async fn number_is_taken(&self, order: &Order) -> Result<bool, StoreError> {
+        self.within(async {
+            let other = order::Entity::find()
+                .filter(order::Column::SaleId.eq(order.sale.as_str()))
+                .filter(order::Column::Epoch.eq(order.number.epoch))
+                .filter(order::Column::Seq.eq(order.number.seq))
+                .filter(order::Column::Id.ne(order.id.uuid()))
+                .one(&self.db)
+                .await?;
+            Ok(other.is_some())
+        })
+        .await
+    }
+}
+
+impl Recorded {
+    /// The status that the buyer reads from now on.
+    pub fn status(&self) -> Option<OrderStatus> {
+        match self {
+            Self::Confirmed => Some(OrderStatus::Confirmed),
+            Self::Already(status, _) => Some(*status),
+            Self::Failed(..) => Some(OrderStatus::Failed),
+            Self::Stale => None,
+        }
+    }
+}

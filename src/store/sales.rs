@@ -1,0 +1,154 @@
+//! Sales and their items.
+
+use sea_orm::{
+    ActiveValue::Set, ColumnTrait as _, EntityTrait as _, QueryFilter as _, QueryOrder as _, SqlErr,
+    TransactionTrait as _,
+};
+
+use super::entities::{item, sale};
+use super::{Store, StoreError};
+use crate::domain::{Item, Millis, Number, Sale, SaleId, SaleState, Sku, Window};
+
+/// The epoch of a sale whose gate was never rebuilt.
+const FIRST_EPOCH: i64 = 1;
+
+#[derive(Debug, Clone)]
+pub struct SaleRow {
+    pub sale: Sale,
+    pub state: SaleState,
+    /// The highest number of the gate at the last change of state.
+    pub number: Number,
+    pub items: Vec<ItemRow>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ItemRow {
+    pub sku: Sku,
+    pub stock: i64,
+    /// Units of live orders.
+    pub sold: i64,
+}
+
+impl Store {
+    /// Creates a draft. The sale must pass [`Sale::check`].
+    pub async fn create_sale(&self, sale: &Sale) -> Result<(), StoreError> {
+        let now = Millis::now().0;
+        let row = sale::ActiveModel {
+            id: Set(sale.id.to_string()),
+            name: Set(sale.name.clone()),
+            state: Set(SaleState::Draft.as_str().into()),
+            opens_at_ms: Set(sale.window.opens_at.0),
+            closes_at_ms: Set(sale.window.closes_at.map(|at| at.0)),
+            limit_per_user: Set(i32::try_from(sale.limit_per_user).unwrap_or(i32::MAX)),
+            epoch: Set(FIRST_EPOCH),
+            seq: Set(0),
+            created_at_ms: Set(now),
+            updated_at_ms: Set(now),
+        };
+        let items = sale.items.iter().map(|item| item::ActiveModel {
+            sale_id: Set(sale.id.to_string()),
+            sku: Set(item.sku.to_string()),
+            stock: Set(item.stock),
+            sold: Set(0),
+            version: Set(1),
+        });
+        self.within(async {
+            let transaction = self.db.begin().await?;
+            let inserted = sale::Entity::insert(row).exec_without_returning(&transaction).await;
+            if let Err(error) = &inserted
+                && matches!(error.sql_err(), Some(SqlErr::UniqueConstraintViolation(_)))
+            {
+                return Err(StoreError::Exists("a sale with this id"));
+            }
+            inserted?;
+            item::Entity::insert_many(items).exec_without_returning(&transaction).await?;
+            transaction.commit().await?;
+            Ok(())
+        })
+        .await
+    }
+
+    pub async fn sale(&self, id: &SaleId) -> Result<Option<SaleRow>, StoreError> {
+        self.within(async {
+            let Some(row) = sale::Entity::find_by_id(id.as_str()).one(&self.db).await? else {
+                return Ok(None);
+            };
+            let items = item::Entity::find()
+                .filter(item::Column::SaleId.eq(id.as_str()))
+                .order_by_asc(item::Column::Sku)
+                .all(&self.db)
+                .await?;
+            read_sale(row, items).map(Some)
+        })
+        .await
+    }
+
+    /// All sales, the newest first.
+    pub async fn sales(&self) -> Result<Vec<SaleRow>, StoreError> {
+        self.within(async {
+            let rows = sale::Entity::find()
+                .order_by_desc(sale::Column::CreatedAtMs)
+                .order_by_asc(sale::Column::Id)
+                .all(&self.db)
+                .await?;
+            let mut items = item::Entity::find().order_by_asc(item::Column::Sku).all(&self.db).await?;
+            rows.into_iter()
+                .map(|row| {
+                    let (own, others) = items.drain(..).partition(|item| item.sale_id == row.id);
+                    items = others;
+                    read_sale(row, own)
+                })
+                .collect()
+        })
+        .await
+    }
+
+    /// Writes the state of a sale with the gate's number of that change. A number lower than the
+    /// one written changes nothing: a later change was faster.
+    pub async fn set_sale_state(
+        &self,
+        id: &SaleId,
+        state: SaleState,
+        number: Number,
+    ) -> Result<(), StoreError> {
+        let older = sea_orm::Condition::any().add(sale::Column::Epoch.lt(number.epoch)).add(
+            sea_orm::Condition::all()
+                .add(sale::Column::Epoch.eq(number.epoch))
+                .add(sale::Column::Seq.lte(number.seq)),
+        );
+        let update = sale::Entity::update_many()
+            .set(sale::ActiveModel {
+                state: Set(state.as_str().into()),
+                epoch: Set(number.epoch),
+                seq: Set(number.seq),
+                updated_at_ms: Set(Millis::now().0),
+                ..Default::default()
+            })
+            .filter(sale::Column::Id.eq(id.as_str()))
+            .filter(older);
+        self.within(async {
+            update.exec(&self.db).await?;
+            Ok(())
+        })
+        .await
+    }
+}
+
+fn read_sale(row: sale::Model, items: Vec<item::Model>) -> Result<SaleRow, StoreError> {
+    let unreadable = |_| StoreError::unreadable("a sale", &row);
+    let mut read = Vec::with_capacity(items.len());
+    for item in items {
+        let sku = item.sku.parse().map_err(|_| StoreError::unreadable("an item", &item))?;
+        read.push(ItemRow { sku, stock: item.stock, sold: item.sold });
+    }
+    let sale = Sale {
+        id: row.id.parse().map_err(unreadable)?,
+        name: row.name.clone(),
+        window: Window { opens_at: Millis(row.opens_at_ms), closes_at: row.closes_at_ms.map(Millis) },
+        limit_per_user: u32::try_from(row.limit_per_user)
+            .map_err(|_| StoreError::unreadable("a sale", &row))?,
+        items: read.iter().map(|item| Item { sku: item.sku.clone(), stock: item.stock }).collect(),
+    };
+    let state = row.state.parse().map_err(unreadable)?;
+    Ok(SaleRow { sale, state, number: Number { epoch: row.epoch, seq: row.seq }, items: read })
+}
