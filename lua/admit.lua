@@ -1,0 +1,112 @@
+#!lua
+-- Decides many attempts of one sale, in the order given, by Redis's clock; what is accepted is in
+-- the outbox when this returns. Everything is judged before the first write, because a script that
+-- fails half way is not rolled back.
+--
+-- KEYS  1 sale   2 items   3 users   4 outbox   5 age   6 due
+-- ARGV  1 epoch  2 seq     the highest number that the caller has seen of this sale
+--       3 bound            entries the outbox may hold
+--       4 grace            ms until the sweep looks at an entry that nobody has confirmed
+--       then for each attempt: id user sku quantity key keyed(1|0) fingerprint
+-- Reply not_loaded | {epoch, seq, now, verdict...}, a verdict being one of
+--       {accepted, seq, limit} {in_flight, entry} {settled, id} {key_reused} {not_open, opens_at}
+--       {closed} {paused} {frozen} {already_ordered, id} {purchase_limit, limit} {unknown_sku}
+--       {sold_out} {overloaded}
+
+local sale_key, items_key, users_key = KEYS[1], KEYS[2], KEYS[3]
+local outbox_key, age_key, due_key = KEYS[4], KEYS[5], KEYS[6]
+local sale = redis.call('HMGET', sale_key, 'state', 'opens_at', 'closes_at', 'limit', 'epoch', 'seq')
+if not sale[1] then return 'not_loaded' end
+
+local state, limit = sale[1], tonumber(sale[4])
+local opens_at, closes_at = tonumber(sale[2]), tonumber(sale[3])
+local epoch, seq = tonumber(sale[5]), tonumber(sale[6])
+local known_epoch, known_seq = tonumber(ARGV[1]), tonumber(ARGV[2])
+local bound, grace = tonumber(ARGV[3]), tonumber(ARGV[4])
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local now_text = string.format('%.0f', now)
+
+-- A gate that is behind its callers has lost writes: whatever it would sell may be sold already.
+if state ~= 'closed' and (epoch < known_epoch or (epoch == known_epoch and seq < known_seq)) then
+  if state ~= 'frozen' then redis.call('HSET', sale_key, 'state', 'frozen') end
+  state = 'frozen'
+end
+
+local waiting = redis.call('HLEN', outbox_key)
+local seen, left = {}, {}
+local user_writes, outbox_writes, age_writes, due_writes = {}, {}, {}, {}
+local entries, stock_writes = {}, {}
+
+-- The user's orders, those accepted earlier in this very call included.
+local function records_of(user)
+  if seen[user] == nil then seen[user] = redis.call('HGET', users_key, user) or '' end
+  return seen[user]
+end
+
+local function left_of(sku)
+  if left[sku] == nil then left[sku] = tonumber(redis.call('HGET', items_key, sku) or false) or false end
+  return left[sku]
+end
+
+local function decide(id, user, sku, quantity, key, keyed, fingerprint)
+  local records = records_of(user)
+  local units, first = 0, nil
+  for r_id, r_key, r_fingerprint, r_quantity in string.gmatch(records, '(%x+)|([^|]+)|([^|]+)|[^|]+|(%d+)') do
+    first = first or r_id
+    units = units + tonumber(r_quantity)
+    if r_key == key then
+      if r_fingerprint == fingerprint then
+        local entry = entries[r_id] or redis.call('HGET', outbox_key, r_id)
+        if entry then return {'in_flight', entry} end
+        return {'settled', r_id}
+      end
+      if keyed == '1' then return {'key_reused'} end
+    end
+  end
+  if state == 'closed' or (closes_at and now >= closes_at) then return {'closed'} end
+  if state == 'frozen' then return {'frozen'} end
+  if state == 'paused' then return {'paused'} end
+  if state == 'loading' or now < opens_at then return {'not_open', sale[2]} end
+  if units + quantity > limit then
+    if limit == 1 and first then return {'already_ordered', first} end
+    return {'purchase_limit', limit}
+  end
+  local available = left_of(sku)
+  if not available then return {'unknown_sku'} end
+  if available < quantity then return {'sold_out'} end
+  if waiting >= bound then return {'overloaded'} end
+
+  seq, waiting = seq + 1, waiting + 1
+  left[sku] = available - quantity
+  stock_writes[sku] = true
+  local record = id .. '|' .. key .. '|' .. fingerprint .. '|' .. sku .. '|' .. quantity
+  seen[user] = records == '' and record or (records .. ',' .. record)
+  user_writes[user] = true
+  entries[id] = 'outbox|' .. epoch .. '|' .. seq .. '|' .. now_text .. '|' .. limit .. '|' .. id .. '|'
+    .. user .. '|' .. sku .. '|' .. quantity .. '|' .. key .. '|' .. fingerprint
+  outbox_writes[#outbox_writes + 1] = id
+  outbox_writes[#outbox_writes + 1] = entries[id]
+  age_writes[#age_writes + 1] = now_text
+  age_writes[#age_writes + 1] = id
+  due_writes[#due_writes + 1] = string.format('%.0f', now + grace)
+  due_writes[#due_writes + 1] = id
+  return {'accepted', seq, limit}
+end
+
+local reply = {epoch, 0, now_text}
+for at = 5, #ARGV, 7 do
+  reply[#reply + 1] = decide(ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3]),
+    ARGV[at + 4], ARGV[at + 5], ARGV[at + 6])
+end
+reply[2] = seq
+
+if #outbox_writes > 0 then
+  redis.call('HSET', outbox_key, unpack(outbox_writes))
+  redis.call('ZADD', age_key, unpack(age_writes))
+  redis.call('ZADD', due_key, unpack(due_writes))
+  for user in pairs(user_writes) do redis.call('HSET', users_key, user, seen[user]) end
+  for sku in pairs(stock_writes) do redis.call('HSET', items_key, sku, left[sku]) end
+  redis.call('HSET', sale_key, 'seq', seq)
+end
+return reply

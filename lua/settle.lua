@@ -1,0 +1,72 @@
+#!lua flags=allow-oom
+-- Ends the flight of orders whose outcome is committed in the database. May be repeated: it acts
+-- only where the gate still holds that very order. Runs on a full Redis, or workers could not
+-- drain it. A frozen gate is left to the sweep.
+--
+-- KEYS  1 sale   2 items   3 users   4 outbox   5 age   6 due
+-- ARGV  for each order: id user outcome winner
+--       outcome kept      the row is there, the user keeps the order
+--               dropped   refused for stock: the user is freed, `left` is not raised, because the
+--                         unit never existed
+--               replaced  refused as one too many for the user: the winner takes the place of the
+--                         loser; winner is its record, else ''
+-- Reply frozen | {settled, freed}
+
+if redis.call('HGET', KEYS[1], 'state') == 'frozen' then return 'frozen' end
+
+local function parse(record)
+  local id, sku, quantity = string.match(record, '^(%x+)|[^|]+|[^|]+|([^|]+)|(%d+)$')
+  return id, sku, tonumber(quantity)
+end
+
+-- The units that the loser took go back, less those of a winner that the gate did not know.
+local function replace(user, id, winner)
+  local records = redis.call('HGET', KEYS[3], user)
+  if not records then return 0 end
+  local winner_id, winner_sku, winner_quantity = parse(winner)
+  local kept, loser_sku, loser_quantity, holds_winner = {}, nil, nil, false
+  for record in string.gmatch(records, '[^,]+') do
+    local r_id, r_sku, r_quantity = parse(record)
+    if r_id == id then
+      loser_sku, loser_quantity = r_sku, r_quantity
+    else
+      kept[#kept + 1] = record
+      if r_id == winner_id then holds_winner = true end
+    end
+  end
+  if not loser_sku then return 0 end
+  if winner_id and not holds_winner then
+    kept[#kept + 1] = winner
+    redis.call('HINCRBY', KEYS[2], winner_sku, -winner_quantity)
+  end
+  redis.call('HINCRBY', KEYS[2], loser_sku, loser_quantity)
+  redis.call('HINCRBY', KEYS[1], 'seq', 1)
+  if #kept == 0 then redis.call('HDEL', KEYS[3], user)
+  else redis.call('HSET', KEYS[3], user, table.concat(kept, ',')) end
+  return 1
+end
+
+local function drop(user, id)
+  local records = redis.call('HGET', KEYS[3], user)
+  if not records then return 0 end
+  local kept, found = {}, 0
+  for record in string.gmatch(records, '[^,]+') do
+    if parse(record) == id then found = 1 else kept[#kept + 1] = record end
+  end
+  if found == 0 then return 0 end
+  redis.call('HINCRBY', KEYS[1], 'seq', 1)
+  if #kept == 0 then redis.call('HDEL', KEYS[3], user)
+  else redis.call('HSET', KEYS[3], user, table.concat(kept, ',')) end
+  return 1
+end
+
+local settled, freed = 0, 0
+for at = 1, #ARGV, 4 do
+  local id, user, outcome, winner = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+  if outcome == 'dropped' then freed = freed + drop(user, id) end
+  if outcome == 'replaced' then freed = freed + replace(user, id, winner) end
+  settled = settled + redis.call('HDEL', KEYS[4], id)
+  redis.call('ZREM', KEYS[5], id)
+  redis.call('ZREM', KEYS[6], id)
+end
+return {settled, freed}

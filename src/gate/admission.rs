@@ -1,0 +1,82 @@
+//! One call of `admit.lua`: many attempts of one sale in, their verdicts out.
+
+use super::wire::{Reader, broken, order_id, read_entry, read_order_id, word};
+use super::{Gate, GateError};
+use crate::domain::{Attempt, Millis, Number, SaleId, Verdict};
+
+impl Gate {
+    /// Decides one attempt; attempts that come at the same time share a script call.
+    ///
+    /// On `Ok(Verdict::Accepted)` the unit is taken and the order is in the outbox. After
+    /// [`GateError::Late`] both may be so or not: the same attempt may be made again, and the
+    /// answer will tell. After any other error nothing was taken.
+    pub async fn admit(&self, attempt: Attempt) -> Result<Verdict, GateError> {
+        self.batcher.admit(attempt).await
+    }
+
+    /// Decides attempts of one sale in the order given, in one script call.
+    pub async fn admit_all(&self, sale: &SaleId, attempts: &[Attempt]) -> Result<Vec<Verdict>, GateError> {
+        let highest = self.highest(sale);
+        let mut args = Vec::with_capacity(4 + attempts.len() * 7);
+        args.extend([
+            highest.epoch.to_string(),
+            highest.seq.to_string(),
+            self.settings.outbox_bound.to_string(),
+            self.settings.sweep_grace.as_millis().to_string(),
+        ]);
+        for attempt in attempts {
+            args.extend([
+                order_id(attempt.id),
+                attempt.user.to_string(),
+                attempt.sku.to_string(),
+                attempt.quantity.to_string(),
+                attempt.key.to_string(),
+                u8::from(attempt.keyed).to_string(),
+                attempt.fingerprint.to_string(),
+            ]);
+        }
+        let keys = self.keys(sale).flight();
+        let reply: redis::Value = self.link.run(&self.scripts.admit, &keys, &args).await?;
+        if word(&reply).as_deref() == Some("not_loaded") {
+            return Ok(vec![Verdict::NotLoaded; attempts.len()]);
+        }
+        let mut reply = Reader::of(&reply)?;
+        let number = Number { epoch: reply.number()?, seq: reply.number()? };
+        let now = reply.millis()?;
+        self.saw(sale, number);
+        attempts.iter().map(|attempt| read_verdict(attempt, number.epoch, now, reply.list()?)).collect()
+    }
+}
+
+fn read_verdict(
+    attempt: &Attempt,
+    epoch: i64,
+    now: Millis,
+    mut reply: Reader<'_>,
+) -> Result<Verdict, GateError> {
+    let word = reply.text()?;
+    Ok(match word.as_str() {
+        "accepted" => {
+            let number = Number { epoch, seq: reply.number()? };
+            Verdict::Accepted(attempt.admitted(number, read_limit(&mut reply)?, now))
+        }
+        "in_flight" => Verdict::InFlight(read_entry(&attempt.sale, &reply.text()?)?),
+        "settled" => Verdict::Settled(read_order_id(&reply.text()?)?),
+        "key_reused" => Verdict::KeyReused,
+        "not_open" => Verdict::NotOpen { now, opens_at: reply.millis()? },
+        "closed" => Verdict::Closed,
+        "paused" => Verdict::Paused,
+        "frozen" => Verdict::Frozen,
+        "already_ordered" => Verdict::AlreadyOrdered(read_order_id(&reply.text()?)?),
+        "purchase_limit" => Verdict::PurchaseLimit { limit: read_limit(&mut reply)? },
+        "unknown_sku" => Verdict::UnknownSku,
+        "sold_out" => Verdict::SoldOut,
+        "overloaded" => Verdict::Overloaded,
+        _ => return Err(broken("a verdict", word)),
+    })
+}
+
+fn read_limit(reply: &mut Reader<'_>) -> Result<u32, GateError> {
+    let limit = reply.number()?;
+    u32::try_from(limit).map_err(|_| broken("a limit", limit))
+}

@@ -1,0 +1,127 @@
+//! Who gets a unit? The gate answers, atomically, in Redis: window, repeat, limit and stock are
+//! judged in one script, which also writes the accepted order to the outbox.
+//!
+//! An order is in the outbox from its admission until its row is committed: so the outbox is the
+//! list of orders in flight, and a broker that loses its data loses no order. This module knows
+//! neither the broker nor the database.
+
+mod admission;
+mod batcher;
+mod error;
+mod keys;
+mod outbox;
+mod sale;
+mod scripts;
+mod wire;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::domain::{Number, SaleId};
+use crate::link::{RedisLink, RedisSettings};
+
+pub use error::GateError;
+pub use outbox::{Outcome, Settlement};
+pub use sale::{GateItem, GateSale, Loaded, Moved};
+
+#[derive(Debug, Clone)]
+pub struct GateSettings {
+    pub redis: RedisSettings,
+    /// The first part of every key, so that several installations can share a Redis.
+    pub prefix: String,
+    /// Entries the outbox of one sale may hold; beyond it admissions are `overloaded`.
+    pub outbox_bound: u64,
+    /// Attempts in one script call, at most.
+    pub batch: usize,
+    /// Attempts that may wait for a script call, at most.
+    pub backlog: usize,
+    /// How long an entry may be unconfirmed before the sweep publishes it.
+    pub sweep_grace: Duration,
+    /// How long a confirmed entry may lack its row before the sweep looks at it.
+    pub overtaken_after: Duration,
+}
+
+/// Cheap to clone. Holds no order: everything it knows is in Redis, except the highest number
+/// that it has seen of each sale, by which a Redis that went back in time is noticed.
+#[derive(Clone)]
+pub struct Gate {
+    link: RedisLink,
+    settings: Arc<GateSettings>,
+    scripts: Arc<scripts::Scripts>,
+    highest: Arc<Mutex<HashMap<SaleId, Number>>>,
+    batcher: batcher::Handle,
+}
+
+impl Gate {
+    /// Must be called inside a tokio runtime. Does not wait for Redis.
+    pub fn open(settings: GateSettings) -> Result<Self, GateError> {
+        let link = RedisLink::open(&settings.redis)?;
+        let (batcher, inbox) = batcher::Handle::new(settings.backlog);
+        let gate = Self {
+            link,
+            settings: Arc::new(settings),
+            scripts: Arc::new(scripts::Scripts::new()),
+            highest: Arc::default(),
+            batcher,
+        };
+        batcher::spawn(&gate, inbox);
+        Ok(gate)
+    }
+
+    fn keys(&self, sale: &SaleId) -> keys::SaleKeys {
+        keys::SaleKeys::new(&self.settings.prefix, sale)
+    }
+
+    fn highest(&self, sale: &SaleId) -> Number {
+        let highest = self.highest.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        highest.get(sale).copied().unwrap_or_default()
+    }
+
+    /// Remembers a number of the sale, wherever it was seen: an answer of the gate, a row.
+    pub fn saw(&self, sale: &SaleId, number: Number) {
+        let mut highest = self.highest.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        match highest.get_mut(sale) {
+            Some(known) => *known = number.max(*known),
+            None => {
+                highest.insert(sale.clone(), number);
+            }
+        }
+    }
+
+    /// Is Redis there, and with which identity? Another `run_id` is another process.
+    pub async fn ping(&self) -> Result<String, GateError> {
+        let info: String = self.link.query(redis::cmd("INFO").arg("server")).await?;
+        info.lines()
+            .find_map(|line| line.strip_prefix("run_id:"))
+            .map(str::to_owned)
+            .ok_or_else(|| GateError::Broken("INFO server names no run_id".into()))
+    }
+
+    /// The settings of Redis that break a promise, each with what to change. Empty is good.
+    /// `None` where the server does not let itself be asked (managed services forbid CONFIG).
+    pub async fn broken_promises(&self) -> Result<Option<Vec<String>>, GateError> {
+        let mut wrong = Vec::new();
+        for (name, good, why) in [
+            ("maxmemory-policy", "noeviction", "an evicted key is a sold unit forgotten"),
+            ("appendonly", "yes", "a restart would forget every order that has no row yet"),
+            ("appendfsync", "always", "a power cut would forget accepted orders"),
+        ] {
+            let answer: Result<Vec<String>, _> =
+                self.link.query(redis::cmd("CONFIG").arg("GET").arg(name)).await;
+            match answer {
+                Ok(pair) if pair.len() == 2 => {
+                    if pair[1] != good {
+                        wrong.push(format!(
+                            "redis has {name} = {}: {why}; set it to {good} (CONFIG SET {name} {good}, and in redis.conf)",
+                            pair[1]
+                        ));
+                    }
+                }
+                Ok(_) | Err(crate::link::Fault::Broken(_)) => return Ok(None),
+                Err(fault) => return Err(fault.into()),
+            }
+        }
+        Ok(Some(wrong))
+    }
+}

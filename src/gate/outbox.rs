@@ -1,0 +1,130 @@
+//! The outbox: every order in flight. Written by admission, marked by the broker's confirm, ended
+//! by a committed row.
+
+use std::time::Duration;
+
+use super::wire::{Reader, order_id, read_entry, read_order_id, record, word};
+use super::{Gate, GateError};
+use crate::domain::{Millis, Order, OrderId, SaleId, Ticket, UserId};
+
+/// What the database has committed about an order, as the gate must know it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The row is there and the user keeps the order.
+    Kept,
+    /// Refused, and the unit never existed: the user is freed, nothing is given back.
+    Dropped,
+    /// Refused as one too many for this user. The winner, if there is one, takes its place; the
+    /// units of the loser return, less those of a winner that the gate did not know.
+    Replaced(Option<Box<Order>>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settlement {
+    pub id: OrderId,
+    pub user: UserId,
+    pub outcome: Outcome,
+}
+
+impl Gate {
+    /// The order's ticket while it is in flight; `None` once it is settled, or never was.
+    pub async fn ticket(&self, sale: &SaleId, id: OrderId) -> Result<Option<Ticket>, GateError> {
+        Ok(self.tickets(sale, &[id]).await?.pop().flatten())
+    }
+
+    /// The same for many orders in one round trip, in their order.
+    pub async fn tickets(&self, sale: &SaleId, ids: &[OrderId]) -> Result<Vec<Option<Ticket>>, GateError> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut command = redis::cmd("HMGET");
+        command.arg(self.keys(sale).outbox());
+        for id in ids {
+            command.arg(order_id(*id));
+        }
+        let entries: Vec<Option<String>> = self.link.query(&command).await?;
+        entries
+            .iter()
+            .map(|entry| entry.as_deref().map(|entry| read_entry(sale, entry)).transpose())
+            .collect()
+    }
+
+    /// The ids of the orders that the gate holds for a user, settled ones included, oldest first.
+    pub async fn orders_of(&self, sale: &SaleId, user: &UserId) -> Result<Vec<OrderId>, GateError> {
+        let mut command = redis::cmd("HGET");
+        command.arg(self.keys(sale).users()).arg(user.as_str());
+        let records: Option<String> = self.link.query(&command).await?;
+        records
+            .iter()
+            .flat_map(|records| records.split(','))
+            .map(|record| read_order_id(record.split('|').next().unwrap_or_default()))
+            .collect()
+    }
+
+    /// Says that RabbitMQ holds these orders. Entries that are gone have a row already.
+    pub async fn confirmed(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
+        let keys = self.keys(sale);
+        // The host's clock is good enough to put off a look that is seconds away.
+        let due = Millis::now().plus(self.settings.overtaken_after);
+        let mut args = vec![due.0.to_string()];
+        args.extend(ids.iter().map(|id| order_id(*id)));
+        let keys = [keys.outbox(), keys.due()];
+        let _marked: i64 = self.link.run(&self.scripts.confirm, &keys, &args).await?;
+        Ok(())
+    }
+
+    /// Ends the flight of orders whose outcome is committed. Call it after COMMIT, never before.
+    /// May be repeated. [`GateError::Frozen`]: left to the sweep.
+    pub async fn settle(&self, sale: &SaleId, settlements: &[Settlement]) -> Result<(), GateError> {
+        let mut args = Vec::with_capacity(settlements.len() * 4);
+        for settlement in settlements {
+            let (word, winner) = match &settlement.outcome {
+                Outcome::Kept => ("kept", String::new()),
+                Outcome::Dropped => ("dropped", String::new()),
+                Outcome::Replaced(winner) => ("replaced", winner.as_deref().map(record).unwrap_or_default()),
+            };
+            args.extend([order_id(settlement.id), settlement.user.to_string(), word.to_owned(), winner]);
+        }
+        let keys = self.keys(sale).flight();
+        let reply: redis::Value = self.link.run(&self.scripts.settle, &keys, &args).await?;
+        if word(&reply).as_deref() == Some("frozen") {
+            return Err(GateError::Frozen);
+        }
+        Reader::of(&reply).map(|_| ())
+    }
+
+    /// Entries that the sweep should look at now; each is put off by `spacing`.
+    pub async fn due(
+        &self,
+        sale: &SaleId,
+        limit: usize,
+        spacing: Duration,
+    ) -> Result<Vec<Ticket>, GateError> {
+        let keys = self.keys(sale);
+        let args = [limit.to_string(), spacing.as_millis().to_string()];
+        let keys = [keys.outbox(), keys.due()];
+        let entries: Vec<String> = self.link.run(&self.scripts.due, &keys, &args).await?;
+        entries.iter().map(|entry| read_entry(sale, entry)).collect()
+    }
+
+    /// Every order in flight of a sale: the audit's view.
+    pub async fn in_flight(&self, sale: &SaleId) -> Result<Vec<Ticket>, GateError> {
+        let mut tickets = Vec::new();
+        let mut cursor = 0_u64;
+        loop {
+            let mut command = redis::cmd("HSCAN");
+            command.arg(self.keys(sale).outbox()).arg(cursor).arg("COUNT").arg(1000);
+            let (next, entries): (u64, Vec<(String, String)>) = self.link.query(&command).await?;
+            for (_, entry) in entries {
+                tickets.push(read_entry(sale, &entry)?);
+            }
+            if next == 0 {
+                // HSCAN may show an entry twice.
+                tickets.sort_by_key(|ticket| ticket.order.id);
+                tickets.dedup_by_key(|ticket| ticket.order.id);
+                return Ok(tickets);
+            }
+            cursor = next;
+        }
+    }
+}

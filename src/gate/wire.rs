@@ -1,0 +1,105 @@
+//! How orders are written in Redis, and how replies are read. Fields are joined by `|`, which no
+//! identifier can contain.
+
+use uuid::Uuid;
+
+use super::GateError;
+use crate::domain::{Durability, Millis, Number, Order, OrderId, SaleId, Ticket};
+
+pub(super) fn broken(what: &str, text: impl std::fmt::Debug) -> GateError {
+    GateError::Broken(format!("{what}: {text:?}"))
+}
+
+pub(super) fn order_id(id: OrderId) -> String {
+    id.uuid().simple().to_string()
+}
+
+pub(super) fn read_order_id(text: &str) -> Result<OrderId, GateError> {
+    Uuid::try_parse(text).map(OrderId::from).map_err(|_| broken("an order id", text))
+}
+
+/// A record in the `users` hash: what must be known of an order for as long as the sale is loaded.
+pub(super) fn record(order: &Order) -> String {
+    format!("{}|{}|{}|{}|{}", order_id(order.id), order.key, order.fingerprint, order.sku, order.quantity)
+}
+
+/// `state|epoch|seq|accepted_at|limit|id|user|sku|quantity|key|fingerprint`, as `admit.lua` writes it.
+pub(super) fn read_entry(sale: &SaleId, entry: &str) -> Result<Ticket, GateError> {
+    let fields: Vec<&str> = entry.split('|').collect();
+    let [state, epoch, seq, at, limit, id, user, sku, quantity, key, fingerprint] = fields[..] else {
+        return Err(broken("an outbox entry", entry));
+    };
+    let unreadable = || broken("an outbox entry", entry);
+    let order = Order {
+        id: read_order_id(id)?,
+        sale: sale.clone(),
+        user: user.parse().map_err(|_| unreadable())?,
+        sku: sku.parse().map_err(|_| unreadable())?,
+        quantity: quantity.parse().map_err(|_| unreadable())?,
+        key: key.parse().map_err(|_| unreadable())?,
+        fingerprint: fingerprint.parse().map_err(|_| unreadable())?,
+        number: Number {
+            epoch: epoch.parse().map_err(|_| unreadable())?,
+            seq: seq.parse().map_err(|_| unreadable())?,
+        },
+        limit: limit.parse().map_err(|_| unreadable())?,
+        accepted_at: Millis(at.parse().map_err(|_| unreadable())?),
+    };
+    let durability = match state {
+        "outbox" => Durability::Outbox,
+        "broker" => Durability::Broker,
+        _ => return Err(unreadable()),
+    };
+    Ok(Ticket { order, durability })
+}
+
+/// Walks a reply from left to right; says what was expected where the reply differs.
+pub(super) struct Reader<'a> {
+    values: std::slice::Iter<'a, redis::Value>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn of(value: &'a redis::Value) -> Result<Self, GateError> {
+        match value {
+            redis::Value::Array(values) => Ok(Self { values: values.iter() }),
+            other => Err(broken("expected a list, not", other)),
+        }
+    }
+
+    pub(super) fn list(&mut self) -> Result<Reader<'a>, GateError> {
+        Reader::of(self.values.next().ok_or_else(|| broken("a reply", "ended early"))?)
+    }
+
+    pub(super) fn text(&mut self) -> Result<String, GateError> {
+        let value = self.values.next().ok_or_else(|| broken("a reply", "ended early"))?;
+        redis::from_redis_value_ref(value).map_err(|_| broken("expected a text, not", value))
+    }
+
+    pub(super) fn number(&mut self) -> Result<i64, GateError> {
+        let text = self.text()?;
+        text.parse().map_err(|_| broken("expected a number, not", text))
+    }
+
+    pub(super) fn millis(&mut self) -> Result<Millis, GateError> {
+        self.number().map(Millis)
+    }
+
+    /// The rest as pairs, as HGETALL gives them.
+    pub(super) fn pairs(mut self) -> Result<Vec<(String, String)>, GateError> {
+        let mut pairs = Vec::new();
+        while self.values.len() > 0 {
+            pairs.push((self.text()?, self.text()?));
+        }
+        Ok(pairs)
+    }
+}
+
+/// A script answers a bare word where there is nothing more to say.
+pub(super) fn word(value: &redis::Value) -> Option<String> {
+    match value {
+        redis::Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
+        redis::Value::SimpleString(text) => Some(text.clone()),
+        redis::Value::VerbatimString { text, .. } => Some(text.clone()),
+        _ => None,
+    }
+}

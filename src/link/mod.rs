@@ -1,0 +1,8 @@
+//! What staying connected takes, whatever the server: delays between tries, and one way to reach
+//! Redis. It knows nothing of what is said over a link.
+
+mod backoff;
+mod redis;
+
+pub use self::redis::{Fault, RedisLink, RedisSettings};
+pub use backoff::Backoff;
