@@ -1,0 +1,108 @@
+//! Do the books balance? For every item: stock = left in the gate + in flight + live orders.
+//!
+//! The outbox is read before the database: an order that is committed in between is then seen
+//! twice and counted once, never missed. `left` is read last but one moment apart from the rest,
+//! so the sum is exact when no order is on its way, and off by those in a hurry during a rush.
+
+use serde::{Deserialize, Serialize};
+
+use crate::control::{Control, ControlError};
+use crate::domain::{SaleId, Sku, UserId};
+use crate::gate::Gate;
+use crate::store::Store;
+
+/// The books of one sale, compared.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Audit {
+    pub sale_id: SaleId,
+    pub items: Vec<ItemBooks>,
+    /// Orders in flight: accepted, no committed row seen.
+    pub in_flight: u64,
+    pub live_orders: u64,
+    pub failed_orders: u64,
+    /// Users whose live units exceed what they were allowed.
+    pub users_over_limit: Vec<UserId>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ItemBooks {
+    pub sku: Sku,
+    pub stock: i64,
+    /// What the gate would still sell.
+    pub left: i64,
+    /// Units of orders in flight.
+    pub in_flight: i64,
+    /// Units of live orders, counted from their rows.
+    pub live: i64,
+    /// The database's own counter; must equal `live`.
+    pub sold: i64,
+}
+
+impl ItemBooks {
+    pub fn oversold(&self) -> i64 {
+        (self.live - self.stock).max(0)
+    }
+
+    /// Units that are nowhere: above 0 they leaked, below 0 they are promised twice.
+    pub fn missing(&self) -> i64 {
+        self.stock - self.left - self.in_flight - self.live
+    }
+}
+
+impl Audit {
+    pub fn balances(&self) -> bool {
+        self.users_over_limit.is_empty()
+            && self
+                .items
+                .iter()
+                .all(|item| item.oversold() == 0 && item.missing() == 0 && item.sold == item.live)
+    }
+
+    pub fn is_at_rest(&self) -> bool {
+        self.in_flight == 0
+    }
+}
+
+/// Compares gate and database of one sale. Reads only.
+pub async fn audit(gate: &Gate, store: &Store, sale: &SaleId) -> Result<Audit, ControlError> {
+    let status = Control::new(gate.clone(), store.clone()).show(sale).await?;
+    let mut tickets = gate.in_flight(sale).await?;
+    let mut recorded = std::collections::HashSet::new();
+    for chunk in tickets.chunks(1_000) {
+        let ids: Vec<_> = chunk.iter().map(|ticket| ticket.order.id).collect();
+        recorded.extend(store.orders_by_id(&ids).await?.into_iter().map(|row| row.order.id));
+    }
+    tickets.retain(|ticket| !recorded.contains(&ticket.order.id));
+    let totals = store.totals(sale).await?;
+    let items = status
+        .row
+        .items
+        .iter()
+        .map(|item| ItemBooks {
+            sku: item.sku.clone(),
+            stock: item.stock,
+            left: status
+                .gate
+                .iter()
+                .flat_map(|gate| &gate.items)
+                .find(|held| held.sku == item.sku)
+                // A draft is not in the gate yet: all of it is left.
+                .map_or(item.stock, |held| held.left),
+            in_flight: tickets
+                .iter()
+                .filter(|ticket| ticket.order.sku == item.sku)
+                .map(|ticket| i64::from(ticket.order.quantity))
+                .sum(),
+            live: totals.live_units.get(&item.sku).copied().unwrap_or(0),
+            sold: item.sold,
+        })
+        .collect();
+    Ok(Audit {
+        sale_id: sale.clone(),
+        items,
+        in_flight: tickets.len() as u64,
+        live_orders: totals.live_orders,
+        failed_orders: totals.failed_orders,
+        users_over_limit: totals.users_over_limit,
+    })
+}

@@ -1,0 +1,259 @@
+//! One buyer's request, from admission to an answer that is true: the gate decides, the relay
+//! carries the order to the broker, the books tell what became of it.
+//!
+//! Knows no HTTP. Every answer that a buyer can expect is a value of [`Answer`].
+
+mod books;
+mod relay;
+mod sales;
+mod sweep;
+mod watch;
+
+use std::time::Duration;
+
+use crate::domain::{
+    Attempt, Durability, Fingerprint, IdempotencyKey, KeyDigest, Millis, Order, OrderId, OrderStatus, SaleId,
+    Sku, Ticket, UserId, Verdict,
+};
+use crate::gate::{Gate, GateError};
+use crate::queue::Publisher;
+use crate::store::Store;
+
+pub use books::{OrderView, Unknown};
+pub use relay::Relay;
+pub use sales::{KnownSale, Sales};
+pub use sweep::{Sweep, SweepSettings};
+
+/// Which servers must hold an order before its buyer is told `accepted`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DurabilityPolicy {
+    /// Redis and RabbitMQ, else the outcome is unknown.
+    BrokerOnly,
+    /// Redis and RabbitMQ, or Redis alone while RabbitMQ is away; the answer says which.
+    BrokerPreferred,
+    /// Redis alone; RabbitMQ gets it right after.
+    Outbox,
+}
+
+#[derive(Debug, Clone)]
+pub struct IntakeSettings {
+    pub durability: DurabilityPolicy,
+    /// How long a request waits for the broker's confirm.
+    pub confirm_within: Duration,
+    /// How long what is known of a sale may be reused for checks that the gate makes again.
+    pub sale_cache: Duration,
+    /// How often the orders that requests wait for are looked at, all at once.
+    pub watch_every: Duration,
+}
+
+/// What a buyer asks for, after the syntax has been checked.
+#[derive(Debug, Clone)]
+pub struct Wish {
+    pub sale: SaleId,
+    pub user: UserId,
+    pub sku: Option<Sku>,
+    pub quantity: u32,
+    pub key: Option<IdempotencyKey>,
+}
+
+#[derive(Debug, Clone)]
+pub enum Answer {
+    /// Accepted now.
+    Accepted {
+        order: Order,
+        durability: Durability,
+    },
+    /// The same click again: the same order, as it is now.
+    Repeat(Box<OrderView>),
+    /// The same click again, and its status cannot be read now.
+    RepeatUnreadable(OrderId),
+    SaleNotFound,
+    SkuRequired,
+    UnknownSku,
+    InvalidQuantity {
+        limit: u32,
+    },
+    KeyRequired,
+    KeyReused,
+    /// `opens_at` is not known of a sale that nobody has opened yet.
+    NotOpen {
+        now: Millis,
+        opens_at: Millis,
+    },
+    Closed,
+    Paused,
+    SoldOut,
+    AlreadyOrdered(OrderId),
+    PurchaseLimit {
+        limit: u32,
+    },
+    Overloaded,
+    /// Nothing was taken.
+    GateUnavailable(String),
+    /// The unit may be taken; the same key again tells.
+    OutcomeUnknown(OrderId, String),
+}
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct Intake {
+    gate: Gate,
+    store: Store,
+    relay: Relay,
+    sales: Sales,
+    watch: watch::Watch,
+    settings: IntakeSettings,
+}
+
+impl Intake {
+    /// Must be called inside a tokio runtime. Waits for no server.
+    pub fn new(gate: Gate, publisher: Publisher, store: Store, settings: IntakeSettings) -> Self {
+        Self {
+            relay: Relay::new(gate.clone(), publisher),
+            sales: Sales::new(gate.clone(), store.clone(), settings.sale_cache),
+            watch: watch::Watch::spawn(gate.clone(), settings.watch_every),
+            gate,
+            store,
+            settings,
+        }
+    }
+
+    pub fn sales(&self) -> &Sales {
+        &self.sales
+    }
+
+    pub fn relay(&self) -> &Relay {
+        &self.relay
+    }
+
+    /// Places an order. On `Accepted` the order is held by the servers that `durability` names.
+    /// May be repeated with the same key: the answer is then the same order.
+    pub async fn place(&self, wish: Wish) -> Answer {
+        let attempt = match self.attempt(wish).await {
+            Ok(attempt) => attempt,
+            Err(refusal) => return refusal,
+        };
+        let id = attempt.id;
+        let (sale, user) = (attempt.sale.clone(), attempt.user.clone());
+        match self.gate.admit(attempt).await {
+            Ok(Verdict::Accepted(order)) => self.accepted(order).await,
+            Ok(Verdict::InFlight(ticket)) => self.in_flight(ticket).await,
+            Ok(Verdict::Settled(id)) => match self.view(&sale, &user, id).await {
+                Ok(Some(view)) => Answer::Repeat(Box::new(view)),
+                Ok(None) | Err(_) => Answer::RepeatUnreadable(id),
+            },
+            Ok(verdict) => refused(verdict),
+            Err(GateError::Late(why)) => Answer::OutcomeUnknown(id, why),
+            Err(GateError::Full(_)) => Answer::Overloaded,
+            Err(error) => Answer::GateUnavailable(error.to_string()),
+        }
+    }
+
+    /// Checks the wish against what is known of the sale. The gate checks all of it again.
+    async fn attempt(&self, wish: Wish) -> Result<Attempt, Answer> {
+        let sale = match self.sales.get(&wish.sale).await {
+            Ok(KnownSale::Loaded(sale)) => sale,
+            Ok(KnownSale::NotOpened(row)) => {
+                let opens_at = row.sale.window.opens_at;
+                return Err(Answer::NotOpen { now: Millis::now(), opens_at });
+            }
+            Ok(KnownSale::Lost) => {
+                return Err(Answer::GateUnavailable("the sale must be rebuilt in the gate".into()));
+            }
+            Ok(KnownSale::Missing) => return Err(Answer::SaleNotFound),
+            Err(error) => return Err(Answer::GateUnavailable(error.to_string())),
+        };
+        let sku = match (wish.sku, &sale.items[..]) {
+            (Some(sku), items) if items.iter().any(|item| item.sku == sku) => sku,
+            (Some(_), _) => return Err(Answer::UnknownSku),
+            (None, [only]) => only.sku.clone(),
+            (None, _) => return Err(Answer::SkuRequired),
+        };
+        if wish.quantity == 0 || wish.quantity > sale.limit_per_user {
+            return Err(Answer::InvalidQuantity { limit: sale.limit_per_user });
+        }
+        if wish.key.is_none() && sale.limit_per_user > 1 {
+            return Err(Answer::KeyRequired);
+        }
+        Ok(Attempt {
+            id: OrderId::generate(),
+            sale: wish.sale,
+            user: wish.user,
+            fingerprint: Fingerprint::of_body(&sku, wish.quantity),
+            sku,
+            quantity: wish.quantity,
+            key: KeyDigest::of_key(wish.key.as_ref()),
+            keyed: wish.key.is_some(),
+        })
+    }
+
+    async fn accepted(&self, order: Order) -> Answer {
+        let id = order.id;
+        match self.carry(&order).await {
+            Ok(durability) => Answer::Accepted { order, durability },
+            Err(why) => Answer::OutcomeUnknown(id, why),
+        }
+    }
+
+    /// A repeat joins the publish of the first, or makes up for one that died.
+    async fn in_flight(&self, ticket: Ticket) -> Answer {
+        let Ticket { order, mut durability } = ticket;
+        if durability == Durability::Outbox {
+            match self.carry(&order).await {
+                Ok(carried) => durability = carried,
+                Err(why) => return Answer::OutcomeUnknown(order.id, why),
+            }
+        }
+        Answer::Repeat(Box::new(OrderView::in_flight(order, durability)))
+    }
+
+    async fn carry(&self, order: &Order) -> Result<Durability, String> {
+        let carried = self.relay.carry(order);
+        if self.settings.durability == DurabilityPolicy::Outbox {
+            return Ok(Durability::Outbox);
+        }
+        let confirmed = tokio::time::timeout(self.settings.confirm_within, carried).await;
+        match (confirmed, self.settings.durability) {
+            (Ok(true), _) => Ok(Durability::Broker),
+            (_, DurabilityPolicy::BrokerOnly) => Err("the broker has not confirmed the order".into()),
+            (_, _) => Ok(Durability::Outbox),
+        }
+    }
+
+    /// The order once it is no longer `accepted`, or as it is when `wait` is over.
+    pub async fn view_within(
+        &self,
+        sale: &SaleId,
+        user: &UserId,
+        id: OrderId,
+        wait: Duration,
+    ) -> Result<Option<OrderView>, Unknown> {
+        let until = tokio::time::Instant::now() + wait;
+        loop {
+            let view = self.view(sale, user, id).await?;
+            let pending = view.as_ref().is_some_and(|view| view.status == OrderStatus::Accepted);
+            if !pending || tokio::time::Instant::now() >= until {
+                return Ok(view);
+            }
+            let _ = tokio::time::timeout_at(until, self.watch.settled(sale, id)).await;
+        }
+    }
+}
+
+fn refused(verdict: Verdict) -> Answer {
+    match verdict {
+        Verdict::KeyReused => Answer::KeyReused,
+        Verdict::NotOpen { now, opens_at } => Answer::NotOpen { now, opens_at },
+        Verdict::Closed => Answer::Closed,
+        Verdict::Paused | Verdict::Frozen => Answer::Paused,
+        Verdict::AlreadyOrdered(id) => Answer::AlreadyOrdered(id),
+        Verdict::PurchaseLimit { limit } => Answer::PurchaseLimit { limit },
+        Verdict::UnknownSku => Answer::UnknownSku,
+        Verdict::SoldOut => Answer::SoldOut,
+        Verdict::Overloaded => Answer::Overloaded,
+        Verdict::NotLoaded | Verdict::Accepted(_) | Verdict::InFlight(_) | Verdict::Settled(_) => {
+            Answer::GateUnavailable("the gate does not know the sale".into())
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! The second trigger of the relay: publishes what no front has seen confirmed, and settles what
+//! has a row but was never settled because a worker died in between. One process does it at a
+//! time, by a lease; another takes over when it dies.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::Relay;
+use crate::domain::{Durability, Failure, SaleId, Ticket};
+use crate::gate::{Gate, Outcome, Settlement};
+use crate::lease::{Guard, Leases};
+use crate::store::{OrderRow, Store};
+
+#[derive(Debug, Clone)]
+pub struct SweepSettings {
+    pub every: Duration,
+    /// Entries looked at per sale and round.
+    pub batch: usize,
+    /// How long until an entry is looked at again.
+    pub spacing: Duration,
+}
+
+const LEADERSHIP: Duration = Duration::from_secs(10);
+
+pub struct Sweep {
+    pub gate: Gate,
+    pub leases: Leases,
+    pub relay: Relay,
+    pub store: Store,
+    pub settings: SweepSettings,
+}
+
+impl Sweep {
+    /// Runs until `stop`. Trouble of any kind is waited out.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut leader: Option<Guard> = None;
+        while stop.run_until_cancelled(tokio::time::sleep(self.settings.every)).await.is_some() {
+            leader = self.lead(leader).await;
+            if leader.is_none() {
+                continue;
+            }
+            if let Err(error) = self.round().await {
+                tracing::warn!(error, "sweep interrupted");
+            }
+        }
+        if let Some(leader) = leader {
+            let _ = leader.release().await;
+        }
+    }
+
+    async fn lead(&self, leader: Option<Guard>) -> Option<Guard> {
+        if let Some(mut guard) = leader {
+            return match guard.renew().await {
+                Ok(true) => Some(guard),
+                Ok(false) => None,
+                Err(_) => guard.is_valid_for(Duration::ZERO).then_some(guard),
+            };
+        }
+        let taken = self.leases.take("sweep", ["leader"], LEADERSHIP).await.ok()?;
+        taken.held[0].then_some(taken.guard)
+    }
+
+    async fn round(&self) -> Result<(), String> {
+        for sale in self.gate.sales().await.map_err(|error| error.to_string())? {
+            let due = self.gate.due(&sale, self.settings.batch, self.settings.spacing).await;
+            let due = due.map_err(|error| error.to_string())?;
+            if due.is_empty() {
+                continue;
+            }
+            let settled = self.settle(&sale, &due).await;
+            let mut published = 0;
+            for ticket in &due {
+                let waits = ticket.durability == Durability::Outbox;
+                if waits && !settled.contains(&ticket.order.id) && self.relay.publisher().is_up() {
+                    // Not waited for: the entry stays until its row is committed.
+                    drop(self.relay.carry(&ticket.order));
+                    published += 1;
+                }
+            }
+            if published + settled.len() > 0 {
+                tracing::info!(%sale, published, settled = settled.len(), "sweep found orders left behind");
+            }
+        }
+        Ok(())
+    }
+
+    /// Settles the entries whose row exists; says which. With the database away, none.
+    async fn settle(&self, sale: &SaleId, due: &[Ticket]) -> Vec<crate::domain::OrderId> {
+        let ids: Vec<_> = due.iter().map(|ticket| ticket.order.id).collect();
+        let Ok(rows) = self.store.orders_by_id(&ids).await else { return Vec::new() };
+        let mut settlements = Vec::with_capacity(rows.len());
+        for row in &rows {
+            match outcome_of(&self.store, row).await {
+                Ok(outcome) => {
+                    settlements.push(Settlement { id: row.order.id, user: row.order.user.clone(), outcome })
+                }
+                Err(error) => tracing::debug!(order_id = %row.order.id, %error, "left for the next round"),
+            }
+        }
+        if settlements.is_empty() || self.gate.settle(sale, &settlements).await.is_err() {
+            return Vec::new();
+        }
+        settlements.into_iter().map(|settlement| settlement.id).collect()
+    }
+}
+
+/// What the gate must be told of a committed row.
+async fn outcome_of(store: &Store, row: &OrderRow) -> Result<Outcome, crate::store::StoreError> {
+    Ok(match row.failure {
+        None => Outcome::Kept,
+        Some(Failure::OverLimit) => Outcome::Replaced(store.live_order_of(&row.order).await?.map(Box::new)),
+        Some(_) => Outcome::Dropped,
+    })
+}

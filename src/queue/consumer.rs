@@ -1,0 +1,152 @@
+//! Taking deliveries, in batches. The connection is made at first use and again whenever it is
+//! lost, without a last try.
+
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use lapin::Acker;
+use lapin::options::{
+    BasicAckOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions, BasicRejectOptions,
+};
+use lapin::types::FieldTable;
+use tokio::time::Instant;
+
+use super::link::{Link, within};
+use super::topology::Names;
+use super::{QueueError, QueueSettings, Unreadable, message};
+use crate::domain::Order;
+use crate::link::Backoff;
+
+/// A message in the hands of this process. Dropped without an answer it stays unacknowledged, and
+/// comes back when the connection ends.
+pub struct Delivery {
+    pub orders: Result<Vec<Order>, Unreadable>,
+    /// It was delivered before, to somebody who did not answer.
+    pub redelivered: bool,
+    acker: Acker,
+}
+
+impl Delivery {
+    /// `false` where the broker no longer waits for it: then it comes again.
+    pub async fn ack(&self) -> bool {
+        self.acker.ack(BasicAckOptions::default()).await.unwrap_or(false)
+    }
+
+    /// Puts it on the dead-letter queue.
+    pub async fn dead_letter(&self) -> bool {
+        self.acker.reject(BasicRejectOptions { requeue: false }).await.unwrap_or(false)
+    }
+
+    /// Gives it back at once, for another worker; the broker counts it as a delivery.
+    pub async fn hand_back(&self) -> bool {
+        let options = BasicNackOptions { requeue: true, ..Default::default() };
+        self.acker.nack(options).await.unwrap_or(false)
+    }
+}
+
+struct Open {
+    link: Link,
+    stream: lapin::Consumer,
+}
+
+pub struct Consumer {
+    settings: QueueSettings,
+    prefetch: u16,
+    open: Option<Open>,
+    backoff: Backoff,
+}
+
+impl Consumer {
+    /// `prefetch`: deliveries that the broker lends this process at once.
+    pub fn new(settings: QueueSettings, prefetch: u16) -> Self {
+        Self { settings, prefetch, open: None, backoff: Backoff::default() }
+    }
+
+    pub fn is_up(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.link.is_up())
+    }
+
+    /// Waits for a delivery, then takes what comes within `linger`, `most` at most. Waits out an
+    /// absence of the broker. What it had taken when it is cancelled comes again.
+    pub async fn next_batch(&mut self, most: usize, linger: Duration) -> Vec<Delivery> {
+        let mut batch = Vec::new();
+        batch.push(self.next().await);
+        let until = Instant::now() + linger;
+        while batch.len() < most {
+            let Some(open) = &mut self.open else { break };
+            match tokio::time::timeout_at(until, open.stream.next()).await {
+                Ok(Some(Ok(delivery))) => batch.push(read(delivery)),
+                // The next call sees the end of the stream again, and connects anew.
+                Ok(_) | Err(_) => break,
+            }
+        }
+        batch
+    }
+
+    async fn next(&mut self) -> Delivery {
+        loop {
+            let Some(open) = &mut self.open else {
+                match self.connect().await {
+                    Ok(open) => {
+                        tracing::info!("worker consumes");
+                        self.backoff.reset();
+                        self.open = Some(open);
+                    }
+                    Err(error) => {
+                        if self.backoff.tries() == 0 {
+                            tracing::warn!(%error, "worker cannot reach the broker, will keep trying");
+                        }
+                        tokio::time::sleep(self.backoff.next()).await;
+                    }
+                }
+                continue;
+            };
+            // A consumer that was cancelled by the server ends with None; a channel that failed
+            // may say nothing at all, so the link is looked at in between.
+            match tokio::time::timeout(Duration::from_secs(1), open.stream.next()).await {
+                Ok(Some(Ok(delivery))) => return read(delivery),
+                Err(_) if open.link.is_up() => {}
+                ended => {
+                    let why = match ended {
+                        Ok(Some(Err(error))) => error.to_string(),
+                        Ok(_) => "the broker cancelled the consumer".into(),
+                        Err(_) => "the connection is closed".into(),
+                    };
+                    tracing::warn!(error = why, "worker lost the broker");
+                    self.close().await;
+                }
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<Open, QueueError> {
+        let link = Link::open(&self.settings, "worker").await?;
+        let queue = Names::new(&self.settings.prefix).orders;
+        let consuming = async {
+            // Per consumer, not global: quorum queues refuse a global prefetch.
+            link.channel.basic_qos(self.prefetch, BasicQosOptions { global: false }).await?;
+            let options = BasicConsumeOptions::default();
+            Ok(link
+                .channel
+                .basic_consume(queue.as_str().into(), "".into(), options, FieldTable::default())
+                .await?)
+        };
+        let stream = within(self.settings.timeout, consuming).await?;
+        Ok(Open { link, stream })
+    }
+
+    /// Gives back what was lent and not acknowledged.
+    pub async fn close(&mut self) {
+        if let Some(open) = self.open.take() {
+            open.link.close().await;
+        }
+    }
+}
+
+fn read(delivery: lapin::message::Delivery) -> Delivery {
+    Delivery {
+        orders: message::read(&delivery.data),
+        redelivered: delivery.redelivered,
+        acker: delivery.acker,
+    }
+}

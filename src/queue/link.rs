@@ -1,0 +1,60 @@
+//! One connection with one channel, topology declared. lapin's own recovery is not used: after a
+//! channel error it leaves a consumer that stays silent, and it gives up after some tries.
+
+use std::time::Duration;
+
+use lapin::uri::AMQPUri;
+use lapin::{Channel, Connection, ConnectionProperties};
+
+use super::{QueueError, QueueSettings, topology};
+
+/// Seconds between heartbeats; the broker and lapin count a peer as dead after two missed ones.
+/// The broker's own default of 60 s would hide a dead peer for two minutes.
+const HEARTBEAT: u16 = 10;
+
+pub(super) struct Link {
+    /// Kept, because dropping the connection closes the channel.
+    connection: Connection,
+    pub(super) channel: Channel,
+}
+
+impl Link {
+    pub(super) async fn open(settings: &QueueSettings, purpose: &str) -> Result<Self, QueueError> {
+        let mut uri: AMQPUri =
+            settings.url.parse().map_err(|error| QueueError(format!("queue.url: {error}")))?;
+        uri.query.heartbeat.get_or_insert(HEARTBEAT);
+        let properties =
+            ConnectionProperties::default().with_connection_name(format!("doorbuster {purpose}").into());
+        let work = async {
+            let connection = Connection::connect_uri(uri, properties).await?;
+            let channel = connection.create_channel().await?;
+            topology::declare(&channel, settings).await?;
+            Ok(Self { connection, channel })
+        };
+        within(settings.timeout, work).await
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        self.connection.status().connected() && self.channel.status().connected()
+    }
+
+    /// The broker is short of memory or disk: it reads nothing from this connection, and a publish
+    /// would be sent some time later.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.connection.status().blocked()
+    }
+
+    pub(super) async fn close(self) {
+        let _ = tokio::time::timeout(Duration::from_secs(1), self.connection.close(200, "done".into())).await;
+    }
+}
+
+/// lapin has no timeouts of its own.
+pub(super) async fn within<T>(
+    limit: Duration,
+    work: impl Future<Output = Result<T, QueueError>>,
+) -> Result<T, QueueError> {
+    tokio::time::timeout(limit, work)
+        .await
+        .unwrap_or_else(|_| Err(QueueError(format!("no answer from the broker within {limit:?}"))))
+}

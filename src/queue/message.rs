@@ -1,0 +1,96 @@
+//! The envelope: a version and a list of orders, as JSON. Documented, because what is on the queue
+//! outlives the process that wrote it.
+//!
+//! ```json
+//! {"v":1,"orders":[{"order_id":"…","sale_id":"drop","user_id":"ada","sku":"shoe","quantity":1,
+//!   "key":"…","fingerprint":"…","epoch":1,"seq":7,"limit":1,"accepted_at":"2030-05-01T12:00:00.000Z"}]}
+//! ```
+
+use serde::{Deserialize, Serialize};
+
+use crate::domain::Order;
+
+/// The version that this build writes. It reads this one alone: anything else is parked on the
+/// dead-letter queue, for a build that knows it.
+pub const VERSION: u32 = 1;
+
+/// Orders in one message. The broker's frames and a worker's batch stay small.
+const MOST: usize = 1_000;
+
+#[derive(Serialize)]
+struct Envelope<'a> {
+    v: u32,
+    orders: &'a [Order],
+}
+
+#[derive(Deserialize)]
+struct Version {
+    v: u32,
+}
+
+#[derive(Deserialize)]
+struct Orders {
+    orders: Vec<Order>,
+}
+
+/// Why a message could not be read. It will never be readable to this build.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{0}")]
+pub struct Unreadable(String);
+
+pub(super) fn write(orders: &[Order]) -> Vec<u8> {
+    // Orders are texts and numbers: writing them as JSON cannot fail.
+    serde_json::to_vec(&Envelope { v: VERSION, orders }).unwrap_or_default()
+}
+
+pub(super) fn read(payload: &[u8]) -> Result<Vec<Order>, Unreadable> {
+    let unreadable = |error: serde_json::Error| Unreadable(error.to_string());
+    let Version { v } = serde_json::from_slice(payload).map_err(unreadable)?;
+    if v != VERSION {
+        return Err(Unreadable(format!("version {v} of the envelope; this build reads {VERSION}")));
+    }
+    let Orders { orders } = serde_json::from_slice(payload).map_err(unreadable)?;
+    if !(1..=MOST).contains(&orders.len()) {
+        return Err(Unreadable(format!("{} orders in one message", orders.len())));
+    }
+    Ok(orders)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{Fingerprint, KeyDigest, Millis, Number, OrderId, SaleId, Sku, UserId};
+
+    fn order() -> Order {
+        let sku = Sku::parse("shoe").expect("valid");
+        Order {
+            id: OrderId::generate(),
+            sale: SaleId::parse("drop").expect("valid"),
+            user: UserId::parse("ada@example.org").expect("valid"),
+            quantity: 2,
+            key: KeyDigest::of_key(None),
+            fingerprint: Fingerprint::of_body(&sku, 2),
+            sku,
+            number: Number { epoch: 1, seq: 7 },
+            limit: 3,
+            accepted_at: Millis(1_700_000_000_000),
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let orders = vec![order(), order()];
+        assert_eq!(read(&write(&orders)).expect("readable"), orders);
+    }
+
+    #[test]
+    fn what_this_build_does_not_know_is_said_and_not_guessed() {
+        let mut later = serde_json::from_slice::<serde_json::Value>(&write(&[order()])).expect("JSON");
+        later["v"] = 2.into();
+        let error = read(later.to_string().as_bytes()).expect_err("version 2");
+        assert_eq!(error.to_string(), "version 2 of the envelope; this build reads 1");
+        for broken in ["", "{}", r#"{"v":1}"#, r#"{"v":1,"orders":[]}"#, r#"{"v":1,"orders":[{}]}"#] {
+            assert!(read(broken.as_bytes()).is_err(), "{broken:?}");
+        }
+    }
+}

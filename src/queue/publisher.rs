@@ -1,0 +1,243 @@
+//! Publishing with confirms. One task owns the confirm channel: a channel that several tasks share
+//! gives one task's answer to another.
+
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::{BasicProperties, Confirmation};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+use super::link::{Link, within};
+use super::topology::Names;
+use super::{QueueError, QueueSettings, message};
+use crate::domain::Order;
+use crate::link::Backoff;
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PublishError {
+    /// Nothing was sent: the broker is known to be away or blocked, or too much waits already.
+    #[error("the broker is away")]
+    Away,
+    /// It was sent, and no confirm came in time: the broker may have it.
+    #[error("the broker did not confirm in time")]
+    Unconfirmed,
+    /// The broker said no: it does not have it.
+    #[error("the broker refused the message: {0}")]
+    Refused(String),
+}
+
+struct Job {
+    id: String,
+    payload: Vec<u8>,
+    answer: Answer,
+}
+
+/// A handle to the publishing task, which ends with the last handle. Cheap to clone.
+#[derive(Clone)]
+pub struct Publisher {
+    jobs: mpsc::Sender<Job>,
+    up: watch::Receiver<bool>,
+}
+
+impl Publisher {
+    /// Must be called inside a tokio runtime. Does not wait for the broker.
+    pub fn open(settings: QueueSettings) -> Self {
+        let (jobs, inbox) = mpsc::channel(settings.window);
+        let (tell, up) = watch::channel(false);
+        tokio::spawn(Owner { settings, inbox, tell, last_error: String::new() }.run());
+        Self { jobs, up }
+    }
+
+    /// On `Ok` the broker has the message on a durable queue. May be repeated: workers recognise
+    /// an order that they have seen.
+    pub async fn publish(&self, orders: &[Order]) -> Result<(), PublishError> {
+        let Some(first) = orders.first() else { return Ok(()) };
+        if !self.is_up() {
+            return Err(PublishError::Away);
+        }
+        let (answer, confirmed) = oneshot::channel();
+        let job = Job { id: first.id.to_string(), payload: message::write(orders), answer };
+        self.jobs.try_send(job).map_err(|_| PublishError::Away)?;
+        // The owner drops what it cannot answer for: then nobody knows.
+        confirmed.await.unwrap_or(Err(PublishError::Unconfirmed))
+    }
+
+    /// Is the broker there, as far as is known?
+    pub fn is_up(&self) -> bool {
+        *self.up.borrow()
+    }
+
+    /// Returns once the broker is there; never, if it does not come.
+    pub async fn wait_until_up(&self) {
+        let mut up = self.up.clone();
+        let _ = up.wait_for(|up| *up).await;
+    }
+}
+
+type Answer = oneshot::Sender<Result<(), PublishError>>;
+type Confirmed = Result<lapin::Result<Confirmation>, tokio::time::error::Elapsed>;
+type Unconfirmed = futures_util::future::BoxFuture<'static, (Answer, Confirmed)>;
+
+struct Owner {
+    settings: QueueSettings,
+    inbox: mpsc::Receiver<Job>,
+    tell: watch::Sender<bool>,
+    last_error: String,
+}
+
+impl Owner {
+    async fn run(mut self) {
+        let mut backoff = Backoff::default();
+        loop {
+            match self.connect().await {
+                None => return,
+                Some(Ok(link)) => {
+                    tracing::info!("publisher connected to the broker");
+                    backoff.reset();
+                    self.last_error.clear();
+                    self.tell.send_replace(true);
+                    let ended = self.serve(&link).await;
+                    self.tell.send_replace(false);
+                    link.close().await;
+                    match ended {
+                        Ok(()) => return,
+                        Err(error) => tracing::warn!(%error, "publisher lost the broker"),
+                    }
+                }
+                Some(Err(error)) => self.say_once(&error),
+            }
+            if !self.refuse_during(tokio::time::sleep(backoff.next())).await {
+                return;
+            }
+        }
+    }
+
+    /// One line per kind of trouble, not one per try.
+    fn say_once(&mut self, error: &QueueError) {
+        let error = error.to_string();
+        if error != self.last_error {
+            tracing::warn!(%error, "publisher cannot reach the broker, will keep trying");
+            self.last_error = error;
+        }
+    }
+
+    /// `None` when all handles are gone.
+    async fn connect(&mut self) -> Option<Result<Link, QueueError>> {
+        let settings = self.settings.clone();
+        let connecting = async move {
+            let link = Link::open(&settings, "publisher").await?;
+            let confirms = async {
+                link.channel.confirm_select(ConfirmSelectOptions::default()).await?;
+                Ok(())
+            };
+            within(settings.timeout, confirms).await?;
+            Ok(link)
+        };
+        tokio::pin!(connecting);
+        loop {
+            tokio::select! {
+                link = &mut connecting => return Some(link),
+                job = self.inbox.recv() => refuse(job?),
+            }
+        }
+    }
+
+    /// Answers `Away` until `until` ends; `false` when all handles are gone.
+    async fn refuse_during(&mut self, until: impl Future<Output = ()>) -> bool {
+        tokio::pin!(until);
+        loop {
+            tokio::select! {
+                () = &mut until => return true,
+                job = self.inbox.recv() => match job {
+                    Some(job) => refuse(job),
+                    None => return false,
+                },
+            }
+        }
+    }
+
+    /// `Ok` when all handles are gone; an error when the link is of no more use. Whatever is
+    /// unanswered by then is dropped, and so becomes `Unconfirmed`.
+    async fn serve(&mut self, link: &Link) -> Result<(), QueueError> {
+        let names = Names::new(&self.settings.prefix);
+        let limit = self.settings.timeout;
+        let mut unconfirmed = FuturesUnordered::<Unconfirmed>::new();
+        let mut last_confirm = Instant::now();
+        let mut pulse = tokio::time::interval(Duration::from_millis(200));
+        let mut open = true;
+        loop {
+            if !open && unconfirmed.is_empty() {
+                return Ok(());
+            }
+            tokio::select! {
+                Some((answer, confirmed)) = unconfirmed.next() => {
+                    let result = judge(confirmed);
+                    if result != Err(PublishError::Unconfirmed) {
+                        last_confirm = Instant::now();
+                    }
+                    let quiet = result == Err(PublishError::Unconfirmed) && last_confirm.elapsed() > limit;
+                    // A request that gave up waiting does not matter.
+                    let _ = answer.send(result);
+                    if quiet && !link.is_blocked() {
+                        return Err(QueueError(format!("no confirm from the broker for {limit:?}")));
+                    }
+                }
+                job = self.inbox.recv(), if open && unconfirmed.len() < self.settings.window => {
+                    let Some(job) = job else { open = false; continue };
+                    if link.is_blocked() {
+                        refuse(job);
+                        continue;
+                    }
+                    let Job { id, payload, answer } = job;
+                    let sent = link.channel.basic_publish(
+                        names.orders.as_str().into(),
+                        names.orders.as_str().into(),
+                        BasicPublishOptions { mandatory: true, ..Default::default() },
+                        &payload,
+                        properties(id),
+                    );
+                    let confirm = within(limit, async { Ok(sent.await?) }).await?;
+                    unconfirmed.push(Box::pin(async move {
+                        (answer, tokio::time::timeout(limit, confirm).await)
+                    }));
+                }
+                _ = pulse.tick() => {
+                    if !link.is_up() {
+                        return Err(QueueError("the connection is closed".into()));
+                    }
+                    // Blocked is away to whoever asks, though the connection lives.
+                    let ready = !link.is_blocked();
+                    self.tell.send_if_modified(|up| std::mem::replace(up, ready) != ready);
+                }
+            }
+        }
+    }
+}
+
+fn refuse(job: Job) {
+    let _ = job.answer.send(Err(PublishError::Away));
+}
+
+fn properties(id: String) -> BasicProperties {
+    const PERSISTENT: u8 = 2;
+    BasicProperties::default()
+        .with_delivery_mode(PERSISTENT)
+        .with_content_type("application/json".into())
+        .with_message_id(id.into())
+}
+
+/// Only an ack without a returned message is success.
+fn judge(confirmed: Confirmed) -> Result<(), PublishError> {
+    match confirmed {
+        Ok(Ok(Confirmation::Ack(None))) => Ok(()),
+        Ok(Ok(Confirmation::Ack(Some(_)))) => Err(PublishError::Refused("no queue took it".into())),
+        Ok(Ok(Confirmation::Nack(_))) => Err(PublishError::Refused("nack".into())),
+        Ok(Ok(Confirmation::NotRequested)) => {
+            Err(PublishError::Refused("confirms are not switched on".into()))
+        }
+        Ok(Err(_)) | Err(_) => Err(PublishError::Unconfirmed),
+    }
+}

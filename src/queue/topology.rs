@@ -1,0 +1,90 @@
+//! The exchanges and queues, declared by every process at every connection: declaring again what
+//! exists changes nothing, and what somebody deleted is back.
+//!
+//! | name | is |
+//! | --- | --- |
+//! | `P.orders` (direct) -> `P.orders` | the orders that wait for a worker |
+//! | `P.dead` (fanout) -> `P.dead` | what no worker could process; see `doorbuster dead-letters` |
+//! | `P.unrouted` (fanout) -> `P.unrouted` | what met no queue; must be empty |
+
+use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{Channel, ExchangeKind};
+
+use super::{QueueError, QueueSettings};
+
+pub(super) struct Names {
+    pub(super) orders: String,
+    pub(super) dead: String,
+    pub(super) unrouted: String,
+}
+
+impl Names {
+    pub(super) fn new(prefix: &str) -> Self {
+        Self {
+            orders: format!("{prefix}.orders"),
+            dead: format!("{prefix}.dead"),
+            unrouted: format!("{prefix}.unrouted"),
+        }
+    }
+}
+
+fn table(pairs: &[(&str, AMQPValue)]) -> FieldTable {
+    let mut table = FieldTable::default();
+    for (name, value) in pairs {
+        table.insert((*name).into(), value.clone());
+    }
+    table
+}
+
+fn text(value: &str) -> AMQPValue {
+    AMQPValue::LongString(value.into())
+}
+
+/// True on return: whatever is published to `P.orders` lies in a replicated, durable queue, and
+/// whatever leaves that queue without an ack lies in another.
+pub(super) async fn declare(channel: &Channel, settings: &QueueSettings) -> Result<(), QueueError> {
+    let names = Names::new(&settings.prefix);
+    let kept = table(&[("x-queue-type", text("quorum")), ("x-overflow", text("reject-publish"))]);
+    for name in [&names.dead, &names.unrouted] {
+        exchange(channel, name, ExchangeKind::Fanout, FieldTable::default()).await?;
+        queue(channel, name, kept.clone()).await?;
+    }
+    // Without a dead-letter exchange a queue with a delivery limit deletes what exceeds it; without
+    // at-least-once and reject-publish the hand-over to the dead-letter queue may lose messages.
+    let orders = table(&[
+        ("x-queue-type", text("quorum")),
+        ("x-overflow", text("reject-publish")),
+        ("x-delivery-limit", AMQPValue::LongInt(i32::try_from(settings.delivery_limit).unwrap_or(i32::MAX))),
+        ("x-dead-letter-exchange", text(&names.dead)),
+        ("x-dead-letter-strategy", text("at-least-once")),
+    ]);
+    let alternate = table(&[("alternate-exchange", text(&names.unrouted))]);
+    exchange(channel, &names.orders, ExchangeKind::Direct, alternate).await?;
+    queue(channel, &names.orders, orders).await
+}
+
+async fn exchange(
+    channel: &Channel,
+    name: &str,
+    kind: ExchangeKind,
+    arguments: FieldTable,
+) -> Result<(), QueueError> {
+    let options = ExchangeDeclareOptions { durable: true, ..Default::default() };
+    channel
+        .exchange_declare(name.into(), kind, options, arguments)
+        .await
+        .map_err(|error| QueueError(format!("declaring the exchange {name}: {error}")))
+}
+
+async fn queue(channel: &Channel, name: &str, arguments: FieldTable) -> Result<(), QueueError> {
+    let options = QueueDeclareOptions { durable: true, ..Default::default() };
+    channel
+        .queue_declare(name.into(), options, arguments)
+        .await
+        .map_err(|error| QueueError(format!("declaring the queue {name}: {error}")))?;
+    channel
+        .queue_bind(name.into(), name.into(), name.into(), QueueBindOptions::default(), FieldTable::default())
+        .await
+        .map_err(|error| QueueError(format!("binding the queue {name}: {error}")))
+}

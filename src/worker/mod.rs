@@ -1,0 +1,104 @@
+//! From deliveries to rows. The only place that acknowledges a message, and it does so after
+//! COMMIT: whatever dies before leaves the message with the broker.
+//!
+//! The order of steps is the promise: lease, transaction, ack, release, settle. A lease released
+//! before COMMIT would let another worker in too early; an order settled before COMMIT would be
+//! nowhere for a moment.
+
+mod batch;
+mod outcome;
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::gate::Gate;
+use crate::lease::Leases;
+use crate::link::Backoff;
+use crate::queue::{Consumer, Delivery};
+use crate::store::Store;
+
+#[derive(Debug, Clone)]
+pub struct WorkerSettings {
+    /// Deliveries in one batch, at most.
+    pub batch: usize,
+    /// How long a batch waits for more deliveries after its first.
+    pub linger: Duration,
+    /// How long a user's lease lasts: a killed worker's users are free after that.
+    pub lease: Duration,
+}
+
+pub struct Worker {
+    pub gate: Gate,
+    pub leases: Leases,
+    pub store: Store,
+    pub settings: WorkerSettings,
+}
+
+impl Worker {
+    /// Runs until `stop`; then finishes the batch in hand, and hands the rest back to the broker
+    /// by closing the connection. Trouble of any kind is waited out.
+    pub async fn run(self, mut consumer: Consumer, stop: CancellationToken) {
+        let mut held: Vec<Delivery> = Vec::new();
+        loop {
+            let most = self.settings.batch.saturating_sub(held.len()).max(1);
+            let next = consumer.next_batch(most, self.settings.linger);
+            // A held delivery must not wait for the next buyer.
+            let patience = if held.is_empty() { Duration::MAX } else { Duration::from_millis(20) };
+            let next = tokio::time::timeout(patience, next);
+            let Some(next) = stop.run_until_cancelled(next).await else { break };
+            held.extend(next.unwrap_or_default());
+            held = self.process(std::mem::take(&mut held), &stop).await;
+        }
+        if !held.is_empty() {
+            tracing::info!(deliveries = held.len(), "worker stops; these go back to the broker");
+        }
+        consumer.close().await;
+    }
+
+    /// Takes deliveries to their end; returns those that must be tried again, because their user's
+    /// lease was busy. While the database or Redis is away it waits: an outage is not the
+    /// message's fault, and no attempt is counted.
+    async fn process(&self, deliveries: Vec<Delivery>, stop: &CancellationToken) -> Vec<Delivery> {
+        let mut backoff = Backoff::default();
+        let mut pending = self.dead_letter_unreadable(deliveries).await;
+        loop {
+            match self.persist(&pending).await {
+                Ok(done) => {
+                    let mut held = Vec::new();
+                    for (delivery, done) in pending.drain(..).zip(done) {
+                        if !done {
+                            held.push(delivery);
+                        }
+                    }
+                    return held;
+                }
+                Err(error) => {
+                    if backoff.tries() == 0 {
+                        tracing::warn!(%error, deliveries = pending.len(), "worker waits");
+                    }
+                    metrics::counter!("worker_waits_total").increment(1);
+                    let pause = tokio::time::sleep(backoff.next());
+                    if stop.run_until_cancelled(pause).await.is_none() {
+                        return pending;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn dead_letter_unreadable(&self, deliveries: Vec<Delivery>) -> Vec<Delivery> {
+        let mut readable = Vec::with_capacity(deliveries.len());
+        for delivery in deliveries {
+            match &delivery.orders {
+                Ok(_) => readable.push(delivery),
+                Err(error) => {
+                    tracing::error!(%error, "unreadable message goes to the dead-letter queue");
+                    metrics::counter!("worker_dead_letters_total", "reason" => "unreadable").increment(1);
+                    delivery.dead_letter().await;
+                }
+            }
+        }
+        readable
+    }
+}

@@ -1,0 +1,85 @@
+//! What the database has committed, told to the gate.
+
+use std::collections::BTreeMap;
+
+use crate::domain::{Failure, Order, SaleId, SaleState};
+use crate::gate::{Gate, Outcome, Settlement};
+use crate::lease::LeaseError;
+use crate::store::{Recorded, Store, StoreError};
+
+/// Why a batch has to wait. Nothing was acknowledged.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum WorkerError {
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("taking the leases took too long")]
+    LeaseTooOld,
+}
+
+#[derive(Default)]
+pub(super) struct Books {
+    sales: BTreeMap<SaleId, Vec<Settlement>>,
+    stopped: BTreeMap<SaleId, Failure>,
+}
+
+impl Books {
+    pub(super) async fn enter(
+        &mut self,
+        store: &Store,
+        order: &Order,
+        recorded: Recorded,
+    ) -> Result<(), StoreError> {
+        let failure = match &recorded {
+            Recorded::Stale => {
+                metrics::counter!("worker_fence_refused_total").increment(1);
+                return Ok(());
+            }
+            Recorded::Confirmed => None,
+            Recorded::Already(_, failure) => {
+                metrics::counter!("worker_duplicates_total").increment(1);
+                *failure
+            }
+            Recorded::Failed(failure, _) => Some(*failure),
+        };
+        let new = !matches!(recorded, Recorded::Already(..));
+        if new {
+            let status = if failure.is_some() { "failed" } else { "confirmed" };
+            metrics::counter!("worker_orders_total", "status" => status).increment(1);
+        }
+        let outcome = match (failure, recorded) {
+            (None, _) => Outcome::Kept,
+            (Some(Failure::OverLimit), Recorded::Failed(_, winner)) => Outcome::Replaced(winner),
+            (Some(Failure::OverLimit), _) => {
+                Outcome::Replaced(store.live_order_of(order).await?.map(Box::new))
+            }
+            (Some(_), _) => Outcome::Dropped,
+        };
+        if let Some(failure) = failure {
+            if new {
+                tracing::error!(order_id = %order.id, sale = %order.sale, failure = failure.as_str(), "the database refused an accepted order");
+            }
+            if failure.stops_the_sale() && new {
+                self.stopped.insert(order.sale.clone(), failure);
+            }
+        }
+        let settlement = Settlement { id: order.id, user: order.user.clone(), outcome };
+        self.sales.entry(order.sale.clone()).or_default().push(settlement);
+        Ok(())
+    }
+
+    /// Pauses first: a gate that has promised what does not exist must not free a user to try again.
+    pub(super) async fn settle(self, gate: &Gate) {
+        for (sale, failure) in self.stopped {
+            metrics::counter!("worker_sales_paused_total").increment(1);
+            let paused = gate.move_to(&sale, SaleState::Paused, &[SaleState::Open]).await;
+            tracing::error!(%sale, failure = failure.as_str(), ?paused, "sale paused: gate and database disagree");
+        }
+        for (sale, settlements) in self.sales {
+            if let Err(error) = gate.settle(&sale, &settlements).await {
+                tracing::warn!(%sale, orders = settlements.len(), %error, "left to the sweep to settle");
+            }
+        }
+    }
+}
