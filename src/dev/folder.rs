@@ -1,0 +1,88 @@
+//! The data folder: one process uses it at a time, and it is gone afterwards if it was ephemeral.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rand::RngExt as _;
+
+use super::DevError;
+
+pub struct Folder {
+    path: PathBuf,
+    /// Held for as long as the folder is used: whoever holds it may end what runs in the folder.
+    _lock: File,
+    ephemeral: bool,
+}
+
+impl Folder {
+    /// A folder that stays.
+    pub fn open(path: &Path) -> Result<Self, DevError> {
+        private(path)?;
+        let path = path.canonicalize().map_err(DevError::io(format!("opening {}", path.display())))?;
+        Self::lock(path, false)
+    }
+
+    /// A folder that is removed with this value.
+    pub fn ephemeral() -> Result<Self, DevError> {
+        let folder = tempfile::Builder::new()
+            .prefix("doorbuster-")
+            .tempdir()
+            .map_err(DevError::io("making a temporary folder"))?;
+        Self::lock(folder.keep(), true)
+    }
+
+    fn lock(path: PathBuf, ephemeral: bool) -> Result<Self, DevError> {
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(path.join("lock"))
+            .map_err(DevError::io(format!("opening {}/lock", path.display())))?;
+        lock.try_lock().map_err(|_| DevError::InUse(path.display().to_string()))?;
+        Ok(Self { path, _lock: lock, ephemeral })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if self.ephemeral {
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// Makes a folder that only its owner may enter.
+pub(super) fn private(path: &Path) -> Result<(), DevError> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(DevError::io(format!("making {}", path.display())))
+}
+
+/// A secret for tokens that stays the same for the folder's lifetime.
+pub struct Secret(pub String);
+
+impl Secret {
+    pub fn in_folder(folder: &Path) -> Result<Self, DevError> {
+        let path = folder.join("secret");
+        if let Ok(secret) = std::fs::read_to_string(&path) {
+            return Ok(Self(secret));
+        }
+        let secret = format!("{:032x}{:032x}", rand::rng().random::<u128>(), rand::rng().random::<u128>());
+        let mut file = OpenOptions::new()
+            .create_new(true)
+            .write(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(DevError::io(format!("writing {}", path.display())))?;
+        file.write_all(secret.as_bytes()).map_err(DevError::io(format!("writing {}", path.display())))?;
+        Ok(Self(secret))
+    }
+}

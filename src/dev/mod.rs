@@ -1,0 +1,103 @@
+//! Private servers as children of this process: redis-server, rabbitmq-server, PostgreSQL and
+//! MariaDB, on free ports of 127.0.0.1, each with a data folder of its own. Used by `dev`, the
+//! drills and the tests. It touches no server that it did not start.
+
+mod child;
+mod folder;
+mod mariadb;
+mod ports;
+mod postgres;
+mod programs;
+mod rabbitmq;
+mod redis;
+
+use std::path::Path;
+
+pub use child::{Child, Ending};
+pub use folder::{Folder, Secret};
+pub use rabbitmq::Starting;
+
+/// Why a private server could not be started, with what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum DevError {
+    #[error("{0} is not installed; `make demo` and `make test` install it, or see README")]
+    Missing(&'static str),
+    #[error("{what}: {source}")]
+    Io { what: String, source: std::io::Error },
+    #[error("another doorbuster uses {0}; stop it, or choose another --data-dir")]
+    InUse(String),
+    #[error("{name} did not start: {why}\n{log}")]
+    NotStarted { name: &'static str, why: String, log: String },
+}
+
+impl DevError {
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Io { what, source }
+    }
+}
+
+/// The servers that can be started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Kind {
+    Redis,
+    Rabbitmq,
+    Postgres,
+    Mariadb,
+}
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Redis => "redis",
+            Self::Rabbitmq => "rabbitmq",
+            Self::Postgres => "postgres",
+            Self::Mariadb => "mariadb",
+        }
+    }
+}
+
+/// A running private server. Ended with [`Server::stop`], or at the latest when this process ends.
+pub struct Server {
+    pub kind: Kind,
+    /// For clients, such as `redis://127.0.0.1:40001`.
+    pub url: String,
+    child: Child,
+    /// Processes that the server needs; they end after it.
+    helpers: Vec<Child>,
+}
+
+impl Server {
+    /// Starts a server with its data under `folder`, and returns when it answers its protocol.
+    /// What a killed predecessor left running on the same data is ended first.
+    pub async fn start(kind: Kind, folder: &Path) -> Result<Self, DevError> {
+        let home = folder.join(kind.name());
+        match kind {
+            Kind::Redis => redis::start(&home).await,
+            Kind::Rabbitmq => rabbitmq::begin(&home).await?.ready().await,
+            Kind::Postgres => postgres::start(&home).await,
+            Kind::Mariadb => mariadb::start(&home).await,
+        }
+    }
+
+    /// Starts RabbitMQ, which takes seconds, without waiting for it: its URL is known at once.
+    pub async fn begin_rabbitmq(folder: &Path) -> Result<Starting, DevError> {
+        rabbitmq::begin(&folder.join(Kind::Rabbitmq.name())).await
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.pid()
+    }
+
+    /// Returns when the server has ended by itself.
+    pub async fn ended(&self) {
+        self.child.ended().await;
+    }
+
+    pub async fn stop(self, ending: Ending) {
+        self.child.stop(ending).await;
+        for helper in self.helpers {
+            helper.stop(ending).await;
+        }
+    }
+}

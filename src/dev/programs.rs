@@ -1,0 +1,53 @@
+//! Where the servers' programs lie: in PATH, or where the distributions put what is not in PATH.
+
+use std::path::{Path, PathBuf};
+
+use super::DevError;
+
+/// Debian's `rabbitmq-server` in PATH is a wrapper that changes user and directory; the real one
+/// lies beside it, and comes first here.
+const RABBITMQ: &[&str] =
+    &["/usr/lib/rabbitmq/bin", "/opt/homebrew/opt/rabbitmq/sbin", "/usr/local/opt/rabbitmq/sbin"];
+const POSTGRES: &[&str] = &["/usr/lib/postgresql", "/usr/pgsql"];
+
+pub(super) fn find(name: &str, package: &'static str) -> Result<PathBuf, DevError> {
+    in_path(name)
+        .or_else(|| in_folders(name, &["/usr/sbin", "/usr/libexec"]))
+        .ok_or(DevError::Missing(package))
+}
+
+pub(super) fn rabbitmq() -> Result<PathBuf, DevError> {
+    in_folders("rabbitmq-server", RABBITMQ)
+        .or_else(|| in_path("rabbitmq-server"))
+        .ok_or(DevError::Missing("rabbitmq-server"))
+}
+
+/// Debian keeps each version's programs in a folder of their own: the newest that is there.
+pub(super) fn postgres(name: &str) -> Result<PathBuf, DevError> {
+    let mut versions: Vec<(u32, PathBuf)> = POSTGRES
+        .iter()
+        .filter_map(|base| std::fs::read_dir(base).ok())
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let version = entry.file_name().to_string_lossy().parse().ok()?;
+            let program = entry.path().join("bin").join(name);
+            program.is_file().then_some((version, program))
+        })
+        .collect();
+    versions.sort();
+    versions
+        .pop()
+        .map(|(_, program)| program)
+        .or_else(|| in_path(name))
+        .ok_or(DevError::Missing("postgresql"))
+}
+
+pub(super) fn in_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|program| program.is_file())
+}
+
+fn in_folders(name: &str, folders: &[&str]) -> Option<PathBuf> {
+    folders.iter().map(|folder| Path::new(folder).join(name)).find(|program| program.is_file())
+}

@@ -1,0 +1,165 @@
+//! The admin routes: creating and steering sales, reading the books.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Path, RawQuery, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::auth::Role;
+use super::buyers::sale_id;
+use super::problem::*;
+use super::views::{AdminOrderJson, AdminSaleJson, AuditJson};
+use super::{Operations, body};
+use crate::audit::audit;
+use crate::control::ControlError;
+use crate::domain::{Item, Millis, OrderId, Sale, Window};
+
+type App = State<Arc<Operations>>;
+
+/// Orders in one page of a listing.
+const PAGE: u64 = 1_000;
+
+pub(super) fn routes() -> Router<Arc<Operations>> {
+    Router::new()
+        .route("/v1/admin/sales", get(list).post(create))
+        // The router takes no suffix after a parameter: `{sale}:open` is split by hand.
+        .route("/v1/admin/sales/{sale}", get(show).post(act))
+        .route("/v1/admin/sales/{sale}/audit", get(books))
+        .route("/v1/admin/sales/{sale}/orders", get(orders))
+}
+
+fn answered(result: Answered, headers: &HeaderMap) -> Response {
+    result.unwrap_or_else(|problem| problem.of_request(headers).into_response())
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SaleBody {
+    sale_id: String,
+    name: Option<String>,
+    opens_at: Option<Millis>,
+    closes_at: Option<Millis>,
+    #[serde(default = "one")]
+    limit_per_user: u32,
+    items: Vec<Item>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+async fn create(State(app): App, headers: HeaderMap, body: Body) -> Response {
+    let answer = async {
+        app.tokens.operator(&headers, Role::Admin)?;
+        let bytes = body::read(body, 64 * 1024, app.settings.body_within).await?;
+        let wanted: SaleBody = body::json(&bytes)?;
+        let sale = Sale {
+            id: wanted
+                .sale_id
+                .parse()
+                .map_err(|error| Problem::new(INVALID_SALE, format!("sale_id: {error}")))?,
+            name: wanted.name.unwrap_or_else(|| wanted.sale_id.clone()),
+            window: Window {
+                opens_at: wanted.opens_at.unwrap_or_else(Millis::now),
+                closes_at: wanted.closes_at,
+            },
+            limit_per_user: wanted.limit_per_user,
+            items: wanted.items,
+        };
+        app.control.create(&sale).await.map_err(refuse)?;
+        let status = app.control.show(&sale.id).await.map_err(refuse)?;
+        Ok((StatusCode::CREATED, Json(AdminSaleJson::of(&status))).into_response())
+    };
+    answered(answer.await, &headers)
+}
+
+async fn list(State(app): App, headers: HeaderMap) -> Response {
+    let answer = async {
+        app.tokens.operator(&headers, Role::Viewer)?;
+        let rows = app.control.list().await.map_err(refuse)?;
+        let sales: Vec<AdminSaleJson<'_>> = rows.iter().map(AdminSaleJson::of_row).collect();
+        Ok(Json(json!({ "sales": sales })).into_response())
+    };
+    answered(answer.await, &headers)
+}
+
+async fn show(State(app): App, Path(sale): Path<String>, headers: HeaderMap) -> Response {
+    let answer = async {
+        app.tokens.operator(&headers, Role::Viewer)?;
+        let status = app.control.show(&sale_id(&sale)?).await.map_err(refuse)?;
+        Ok(Json(AdminSaleJson::of(&status)).into_response())
+    };
+    answered(answer.await, &headers)
+}
+
+async fn act(State(app): App, Path(path): Path<String>, headers: HeaderMap) -> Response {
+    let answer = async {
+        let claims = app.tokens.operator(&headers, Role::Operator)?;
+        let (sale, act) = path.split_once(':').unwrap_or((&path, ""));
+        let id = sale_id(sale)?;
+        let done = match act {
+            "open" => app.control.open(&id).await,
+            "pause" => app.control.pause(&id).await,
+            "resume" => app.control.resume(&id).await,
+            "close" => app.control.close(&id).await,
+            _ => return Err(Problem::new(NOT_FOUND, "the acts are :open, :pause, :resume and :close")),
+        };
+        done.map_err(refuse)?;
+        tracing::info!(sale = %id, act, by = claims.sub, "act of an operator");
+        let status = app.control.show(&id).await.map_err(refuse)?;
+        Ok(Json(AdminSaleJson::of(&status)).into_response())
+    };
+    answered(answer.await, &headers)
+}
+
+async fn books(State(app): App, Path(sale): Path<String>, headers: HeaderMap) -> Response {
+    let answer = async {
+        app.tokens.operator(&headers, Role::Viewer)?;
+        let audit = audit(&app.gate, &app.store, &sale_id(&sale)?).await.map_err(refuse)?;
+        Ok(Json(AuditJson::of(&audit)).into_response())
+    };
+    answered(answer.await, &headers)
+}
+
+/// One page of a sale's orders with committed outcomes, by id; `?after=` the last id of the page before.
+async fn orders(
+    State(app): App,
+    Path(sale): Path<String>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Response {
+    let answer = async {
+        app.tokens.operator(&headers, Role::Viewer)?;
+        let after: Option<OrderId> = query
+            .as_deref()
+            .and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix("after=")))
+            .map(|id| id.parse().map_err(|_| Problem::new(MALFORMED, "after must be an order id")))
+            .transpose()?;
+        let rows = app.store.orders_after(&sale_id(&sale)?, after, PAGE).await;
+        let rows = rows.map_err(|error| refuse(error.into()))?;
+        let orders: Vec<AdminOrderJson<'_>> = rows.iter().map(AdminOrderJson::of).collect();
+        Ok(Json(json!({ "orders": orders, "page_size": PAGE })).into_response())
+    };
+    answered(answer.await, &headers)
+}
+
+fn refuse(error: ControlError) -> Box<Problem> {
+    let detail = error.to_string();
+    match error {
+        ControlError::NotFound(_) => Problem::new(SALE_NOT_FOUND, detail),
+        ControlError::Exists(_) => Problem::new(SALE_EXISTS, detail),
+        ControlError::Invalid(_) => Problem::new(INVALID_SALE, detail),
+        ControlError::NotFrom { state, .. } => {
+            Problem::new(INVALID_TRANSITION, detail).with("state", state.as_str())
+        }
+        ControlError::Lost => Problem::new(INVALID_TRANSITION, detail),
+        ControlError::Gate(_) => Problem::new(GATE_UNAVAILABLE, detail).retry_after(1),
+        ControlError::Store(_) => Problem::new(STATUS_UNAVAILABLE, detail).retry_after(1),
+    }
+}

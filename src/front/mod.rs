@@ -1,0 +1,56 @@
+//! HTTP: the buyers' listener and the operations listener. The only place that names axum, and
+//! the only one that knows a status code.
+
+mod admin;
+mod auth;
+mod body;
+mod buyers;
+mod operations;
+mod problem;
+mod server;
+mod views;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::control::Control;
+use crate::gate::Gate;
+use crate::intake::Intake;
+use crate::store::Store;
+
+pub use auth::{AuthSettings, Claims, Role, Tokens};
+pub use operations::{Dependency, Readiness};
+pub use server::{ServerSettings, serve};
+
+#[derive(Debug, Clone)]
+pub struct FrontSettings {
+    pub body_limit: usize,
+    pub body_within: Duration,
+}
+
+/// What the buyers' routes work with.
+pub struct Buyers {
+    pub intake: Intake,
+    pub tokens: Arc<Tokens>,
+    pub settings: FrontSettings,
+}
+
+/// What the operations routes work with.
+pub struct Operations {
+    pub control: Control,
+    pub gate: Gate,
+    pub store: Store,
+    pub tokens: Arc<Tokens>,
+    pub settings: FrontSettings,
+    pub readiness: tokio::sync::watch::Receiver<Readiness>,
+    /// Renders the metrics in the Prometheus text format.
+    pub metrics: Box<dyn Fn() -> String + Send + Sync>,
+}
+
+pub fn buyers(buyers: Buyers) -> axum::Router {
+    buyers::router(Arc::new(buyers))
+}
+
+pub fn operations(operations: Operations) -> axum::Router {
+    operations::router(Arc::new(operations))
+}

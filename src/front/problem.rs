@@ -1,0 +1,127 @@
+//! Every refusal, as `application/problem+json` (RFC 9457). Codes are the contract; details are
+//! for people and may change.
+
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Map, Value};
+
+use crate::domain::Millis;
+
+/// A code of the contract: (status, code, title, whether trying again may help).
+type Kind = (u16, &'static str, &'static str, bool);
+
+pub(super) const UNAUTHENTICATED: Kind = (401, "unauthenticated", "A valid bearer token is needed", false);
+pub(super) const FORBIDDEN: Kind = (403, "forbidden", "Your role does not allow this", false);
+pub(super) const NOT_FOUND: Kind = (404, "not_found", "There is nothing here", false);
+pub(super) const METHOD_NOT_ALLOWED: Kind = (405, "method_not_allowed", "Not with this method", false);
+pub(super) const SALE_NOT_FOUND: Kind = (404, "sale_not_found", "There is no such sale", false);
+pub(super) const ORDER_NOT_FOUND: Kind = (404, "order_not_found", "There is no such order", false);
+pub(super) const MALFORMED: Kind = (400, "malformed", "The request cannot be understood", false);
+pub(super) const KEY_REQUIRED: Kind =
+    (400, "idempotency_key_required", "An Idempotency-Key header is needed", false);
+pub(super) const REQUEST_TIMEOUT: Kind = (408, "request_timeout", "The request came too slowly", true);
+pub(super) const INVALID_QUANTITY: Kind = (422, "invalid_quantity", "This quantity cannot be ordered", false);
+pub(super) const UNKNOWN_SKU: Kind = (422, "unknown_sku", "The sale has no such item", false);
+pub(super) const KEY_REUSED: Kind =
+    (422, "idempotency_key_reused", "This Idempotency-Key belongs to another request", false);
+pub(super) const BODY_TOO_LARGE: Kind = (413, "body_too_large", "The body is too large", false);
+pub(super) const SALE_NOT_OPEN: Kind = (409, "sale_not_open", "The sale has not opened yet", true);
+pub(super) const SALE_CLOSED: Kind = (410, "sale_closed", "The sale is over", false);
+pub(super) const SOLD_OUT: Kind = (409, "sold_out", "Sold out", false);
+pub(super) const ALREADY_ORDERED: Kind = (409, "already_ordered", "You have an order already", false);
+pub(super) const PURCHASE_LIMIT: Kind =
+    (409, "purchase_limit", "You have reached the limit per buyer", false);
+pub(super) const ORDER_FAILED: Kind = (409, "order_failed", "The order could not be confirmed", false);
+pub(super) const SALE_PAUSED: Kind = (503, "sale_paused", "The sale is paused", true);
+pub(super) const OVERLOADED: Kind = (503, "overloaded", "Too many orders are waiting", true);
+pub(super) const GATE_UNAVAILABLE: Kind =
+    (503, "gate_unavailable", "Orders cannot be taken now; nothing was taken", true);
+pub(super) const STATUS_UNAVAILABLE: Kind =
+    (503, "status_unavailable", "The status cannot be read now", true);
+pub(super) const OUTCOME_UNKNOWN: Kind =
+    (504, "outcome_unknown", "Whether the order was taken is not known yet", true);
+pub(super) const SALE_EXISTS: Kind = (409, "sale_exists", "There is a sale with this id already", false);
+pub(super) const INVALID_SALE: Kind = (422, "invalid_sale", "This sale could not be sold", false);
+pub(super) const INVALID_TRANSITION: Kind =
+    (409, "invalid_transition", "The sale's state does not allow this", false);
+pub(super) const INTERNAL: Kind = (500, "internal", "A fault of Doorbuster's", true);
+
+#[derive(Debug)]
+pub(super) struct Problem {
+    kind: Kind,
+    detail: String,
+    extra: Map<String, Value>,
+    retry_after: Option<u64>,
+    request_id: Option<String>,
+}
+
+/// Built on the error path only, so its size does not matter to the buyer who gets through.
+pub(super) type Answered<T = Response> = Result<T, Box<Problem>>;
+
+impl Problem {
+    pub(super) fn new(kind: Kind, detail: impl Into<String>) -> Box<Self> {
+        Box::new(Self { kind, detail: detail.into(), extra: Map::new(), retry_after: None, request_id: None })
+    }
+
+    pub(super) fn with(mut self: Box<Self>, name: &str, value: impl Into<Value>) -> Box<Self> {
+        self.extra.insert(name.to_owned(), value.into());
+        self
+    }
+
+    pub(super) fn retry_after(mut self: Box<Self>, seconds: u64) -> Box<Self> {
+        self.retry_after = Some(seconds);
+        self
+    }
+
+    pub(super) fn retry_at(self: Box<Self>, now: Millis, at: Millis) -> Box<Self> {
+        self.retry_after(now.seconds_until(at))
+    }
+
+    /// Names the request as its sender did, so that both logs can be laid side by side.
+    pub(super) fn of_request(mut self: Box<Self>, headers: &HeaderMap) -> Box<Self> {
+        self.request_id = sent_id(headers);
+        self
+    }
+}
+
+fn sent_id(headers: &HeaderMap) -> Option<String> {
+    let id = headers.get("x-request-id")?.to_str().ok()?;
+    let usable = (1..=64).contains(&id.len()) && id.bytes().all(|c| c.is_ascii_graphic());
+    usable.then(|| id.to_owned())
+}
+
+impl IntoResponse for Box<Problem> {
+    fn into_response(self) -> Response {
+        let (status, code, title, retryable) = self.kind;
+        metrics::counter!("front_problems_total", "code" => code).increment(1);
+        let request_id = self.request_id.unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
+        if status >= 500 {
+            tracing::debug!(code, request_id, detail = self.detail, "request failed");
+        }
+        let mut body = Map::new();
+        body.insert("type".into(), format!("urn:doorbuster:problem:{code}").into());
+        body.insert("title".into(), title.into());
+        body.insert("status".into(), status.into());
+        body.insert("detail".into(), self.detail.into());
+        body.insert("code".into(), code.into());
+        body.insert("retryable".into(), retryable.into());
+        body.insert("request_id".into(), request_id.clone().into());
+        body.extend(self.extra);
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let json = HeaderValue::from_static("application/problem+json");
+        let mut response = (status, Value::Object(body).to_string()).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, json);
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if let Ok(id) = HeaderValue::from_str(&request_id) {
+            headers.insert("x-request-id", id);
+        }
+        if let Some(seconds) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}

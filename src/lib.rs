@@ -1,0 +1,13 @@
+pub mod audit;
+pub mod control;
+pub mod dev;
+pub mod domain;
+pub mod front;
+pub mod gate;
+pub mod intake;
+pub mod lease;
+pub mod link;
+pub mod process;
+pub mod queue;
+pub mod store;
+pub mod worker;

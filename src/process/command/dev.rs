@@ -1,0 +1,180 @@
+//! `dev`: a whole Doorbuster on this machine, with private servers.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use super::{Ended, Failed};
+use crate::dev::{Ending, Folder, Kind, Secret, Server};
+use crate::domain::UserId;
+use crate::front::Role as OperatorRole;
+use crate::process::config::{Config, Sources, redact};
+use crate::process::run::{Role, Running};
+use crate::process::{log, signal};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Where the servers keep their data.
+    #[arg(long, default_value = ".doorbuster", value_name = "FOLDER")]
+    data_dir: PathBuf,
+    /// Keep the data in a temporary folder, and remove it at the end.
+    #[arg(long)]
+    ephemeral: bool,
+}
+
+/// Seconds for which the printed tokens are valid: a day.
+const TOKENS_LAST: u32 = 24 * 3600;
+
+/// Private servers with a front and a worker on top. Used by `dev` and by the drills.
+pub(super) struct Stack {
+    pub(super) running: Running,
+    pub(super) config: Config,
+    pub(super) redis: Server,
+    folder: Folder,
+    broker: tokio::task::JoinHandle<Result<Server, crate::dev::DevError>>,
+}
+
+impl Stack {
+    /// Serves before the broker has started: intake does not need it, only `durability` tells.
+    pub(super) async fn start(sources: &Sources, folder: Folder) -> Result<Self, Failed> {
+        let redis = Server::start(Kind::Redis, folder.path()).await?;
+        let starting = Server::begin_rabbitmq(folder.path()).await?;
+        let config = configure(sources, folder.path(), &redis.url, &starting.url)?;
+        let running = start(&config).await?;
+        let broker = tokio::spawn(starting.ready());
+        Ok(Self { running, config, redis, folder, broker })
+    }
+
+    pub(super) async fn broker_is_up(&mut self) -> Result<Server, Failed> {
+        match (&mut self.broker).await {
+            Ok(started) => Ok(started?),
+            Err(error) => Err(Failed::Said(format!("starting rabbitmq: {error}"))),
+        }
+    }
+
+    pub(super) async fn stop(self, broker: Option<Server>, ending: Ending) {
+        self.running.stop().await;
+        if let Some(broker) = broker {
+            broker.stop(ending).await;
+        } else {
+            self.broker.abort();
+        }
+        self.redis.stop(ending).await;
+        drop(self.folder);
+    }
+}
+
+async fn start(config: &Config) -> Result<Running, Failed> {
+    let running = Running::start(config, Role::Both).await?;
+    running.parts.store.migrate().await?;
+    Ok(running)
+}
+
+fn configure(sources: &Sources, folder: &Path, redis: &str, broker: &str) -> Result<Config, Failed> {
+    let secret = Secret::in_folder(folder)?;
+    let mut sources = sources.clone();
+    let mut set = |key: &str, value: &str| {
+        // What the caller has set himself stays.
+        let named = |pair: &String| pair.split('=').next() == Some(key);
+        if !sources.overrides.iter().any(named) {
+            sources.overrides.push(format!("{key}={value}"));
+        }
+    };
+    set("redis.url", redis);
+    set("queue.url", broker);
+    set("auth.secret", &secret.0);
+    set("front.listen", &free_or_any("127.0.0.1:8080"));
+    set("operations.listen", &free_or_any("127.0.0.1:9090"));
+    let default_database = format!("sqlite:{}", folder.join("doorbuster.db").display());
+    let chosen = Config::load(&sources)?;
+    if chosen.database.url == "sqlite:doorbuster.db" {
+        sources.overrides.push(format!("database.url={default_database}"));
+    }
+    Ok(Config::load(&sources)?)
+}
+
+/// The usual address, or a free port where somebody has it already.
+fn free_or_any(usual: &str) -> String {
+    match std::net::TcpListener::bind(usual) {
+        Ok(_) => usual.to_owned(),
+        Err(_) => "127.0.0.1:0".to_owned(),
+    }
+}
+
+pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> {
+    log::start_with("auto", "warn");
+    let began = Instant::now();
+    let stop = signal::stop_token();
+    let folder = if args.ephemeral { Folder::ephemeral()? } else { Folder::open(&args.data_dir)? };
+    let mut stack = Stack::start(sources, folder).await?;
+    let settings = write_settings(&stack)?;
+    introduce(&stack, &settings, began);
+    let ending = if args.ephemeral { Ending::AtOnce } else { Ending::Orderly };
+    let broker = stop.run_until_cancelled(stack.broker_is_up()).await;
+    let Some(broker) = broker else {
+        stack.stop(None, ending).await;
+        return Ok(Ended::Done);
+    };
+    let broker = broker?;
+    println!(
+        "  broker up after {:.1} s: orders now go through the queue to the database",
+        began.elapsed().as_secs_f64()
+    );
+    let died = tokio::select! {
+        () = stop.cancelled() => None,
+        () = stack.redis.ended() => Some("redis-server"),
+        () = broker.ended() => Some("rabbitmq-server"),
+    };
+    println!("  stopping");
+    stack.stop(Some(broker), ending).await;
+    match died {
+        Some(name) => Err(Failed::Said(format!("{name} ended by itself; its log is in the data folder"))),
+        None => Ok(Ended::Done),
+    }
+}
+
+/// A file for `--config`, so that other commands meet this stack.
+fn write_settings(stack: &Stack) -> Result<PathBuf, Failed> {
+    let path = stack.folder.path().join("config.toml");
+    let config = &stack.config;
+    let text = format!(
+        "# Written by `doorbuster dev`: how to reach its servers.\n\
+         [redis]\nurl = {:?}\n[queue]\nurl = {:?}\n[database]\nurl = {:?}\n[auth]\nsecret_file = {:?}\n",
+        config.redis.url,
+        config.queue.url,
+        config.database.url,
+        stack.folder.path().join("secret").display().to_string(),
+    );
+    std::fs::write(&path, text)
+        .map_err(|error| Failed::Said(format!("writing {}: {error}", path.display())))?;
+    Ok(path)
+}
+
+fn introduce(stack: &Stack, settings: &Path, began: Instant) {
+    let running = &stack.running;
+    let Some(buyers) = running.buyers else { return };
+    let shown = std::env::current_dir()
+        .ok()
+        .and_then(|here| settings.strip_prefix(here).ok().map(Path::to_owned))
+        .unwrap_or_else(|| settings.to_owned());
+    let mint = |user: &str, role| {
+        UserId::parse(user).map(|user| running.tokens.mint(&user, role, TOKENS_LAST)).unwrap_or_default()
+    };
+    let (admin, buyer) = (mint("admin", Some(OperatorRole::Admin)), mint("ada", None));
+    println!(
+        "Doorbuster is up after {:.1} s (the broker still starts; orders are taken meanwhile)\n",
+        began.elapsed().as_secs_f64()
+    );
+    println!("  buyers       http://{buyers}");
+    println!("  operations   http://{}   /readyz /metrics /v1/admin/sales", running.operations);
+    println!("  database     {}", redact(&stack.config.database.url));
+    println!("  admin token  {admin}");
+    println!("  buyer token  {buyer}   (user ada)\n");
+    println!("Try, in another terminal:\n");
+    println!("  doorbuster --config {} sale create shoes --item shoe=500", shown.display());
+    println!("  doorbuster --config {} sale open shoes", shown.display());
+    println!(
+        "  curl -i -X POST -H \"Authorization: Bearer $(doorbuster --config {} token ada)\" http://{buyers}/v1/sales/shoes/orders\n",
+        shown.display()
+    );
+    println!("Ctrl-C ends everything.\n");
+}

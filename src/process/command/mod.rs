@@ -1,0 +1,155 @@
+//! The command line.
+
+mod dev;
+mod health;
+mod sale;
+mod serve;
+mod servers;
+mod token;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use super::config::{Config, Mistakes, Sources};
+use super::run::StartError;
+use crate::control::ControlError;
+use crate::dev::DevError;
+use crate::domain::Invalid;
+use crate::store::StoreError;
+
+/// The flash-sale order engine: Redis decides who gets a unit, RabbitMQ carries the order, workers
+/// persist it. Begin with `doorbuster dev --demo`.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    arg_required_else_help = true,
+    after_help = "Exit codes: 0 done; 1 error; 2 usage; 3 finished with items left; 4 the books do not balance."
+)]
+pub struct Cli {
+    #[command(flatten)]
+    sources: SourceArgs,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+struct SourceArgs {
+    /// Read config/<PROFILE>.toml over the defaults.
+    #[arg(long, global = true)]
+    profile: Option<String>,
+    /// Read this file over the profile.
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Set one key, over everything else. May be repeated.
+    #[arg(long = "set", global = true, value_name = "SECTION.KEY=VALUE")]
+    overrides: Vec<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Everything on this machine: private servers, a front and a worker.
+    Dev(dev::Args),
+    /// Serve buyers.
+    Front,
+    /// Persist orders.
+    Worker,
+    /// Create or upgrade the tables.
+    Migrate,
+    /// Create and steer sales.
+    #[command(subcommand)]
+    Sale(sale::Verb),
+    /// Mint a bearer token, for development.
+    Token(token::Args),
+    /// Show the configuration that would be used, without secrets.
+    #[command(subcommand)]
+    Config(ConfigVerb),
+    /// Ask a running process whether it is ready; for a container's HEALTHCHECK.
+    Health(health::Args),
+    /// Start private servers, print their URLs as JSON, end them when standard input closes.
+    #[command(hide = true)]
+    Servers(servers::Args),
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigVerb {
+    /// Print it as TOML.
+    Show,
+}
+
+/// Why a command failed. Shown as one line, or a few.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failed {
+    #[error(transparent)]
+    Config(#[from] Mistakes),
+    #[error(transparent)]
+    Start(#[from] StartError),
+    #[error(transparent)]
+    Dev(#[from] DevError),
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    #[error("the database: {0}")]
+    Store(#[from] StoreError),
+    #[error("{0}")]
+    Said(String),
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ended {
+    Done,
+    /// Exit code 4.
+    OutOfBalance,
+}
+
+impl Cli {
+    pub fn run(self) -> ExitCode {
+        let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                eprintln!("doorbuster: starting: {error}");
+                return ExitCode::FAILURE;
+            }
+        };
+        match runtime.block_on(self.dispatch()) {
+            Ok(Ended::Done) => ExitCode::SUCCESS,
+            Ok(Ended::OutOfBalance) => ExitCode::from(4),
+            Err(error) => {
+                eprintln!("doorbuster: {error}");
+                ExitCode::from(if matches!(error, Failed::Config(_)) { 2 } else { 1 })
+            }
+        }
+    }
+
+    async fn dispatch(self) -> Result<Ended, Failed> {
+        let sources = Sources {
+            profile: self.sources.profile,
+            file: self.sources.config,
+            overrides: self.sources.overrides,
+        };
+        match self.verb {
+            Verb::Dev(args) => dev::run(&sources, args).await,
+            Verb::Front => serve::run(&load(&sources)?, super::run::Role::Front).await,
+            Verb::Worker => serve::run(&load(&sources)?, super::run::Role::Worker).await,
+            Verb::Migrate => serve::migrate(&load(&sources)?).await,
+            Verb::Sale(verb) => sale::run(&load(&sources)?, verb).await,
+            Verb::Token(args) => token::run(&load(&sources)?, &args),
+            Verb::Config(ConfigVerb::Show) => {
+                print!("{}", load(&sources)?.redacted());
+                Ok(Ended::Done)
+            }
+            Verb::Health(args) => health::run(&args).await,
+            Verb::Servers(args) => servers::run(args).await,
+        }
+    }
+}
+
+/// Loads the configuration and starts the log with it.
+fn load(sources: &Sources) -> Result<Config, Failed> {
+    let config = Config::load(sources)?;
+    super::log::start(&config);
+    Ok(config)
+}

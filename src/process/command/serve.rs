@@ -1,0 +1,28 @@
+//! `front`, `worker` and `migrate`.
+
+use super::{Ended, Failed};
+use crate::process::config::{Config, redact};
+use crate::process::run::{Role, Running};
+use crate::process::signal;
+use crate::store::Store;
+
+pub(super) async fn run(config: &Config, role: Role) -> Result<Ended, Failed> {
+    let stop = signal::stop_token();
+    let running = Running::start(config, role).await?;
+    if let Some(buyers) = running.buyers {
+        tracing::info!(%buyers, "serving buyers");
+    }
+    tracing::info!(operations = %running.operations, database = running.parts.store.kind(), "started");
+    stop.cancelled().await;
+    tracing::info!("stopping: taking nothing new, finishing what is under way");
+    running.stop().await;
+    Ok(Ended::Done)
+}
+
+pub(super) async fn migrate(config: &Config) -> Result<Ended, Failed> {
+    let store = Store::connect(&config.store()).await?;
+    store.migrate().await?;
+    println!("the tables in {} are up to date", redact(&config.database.url));
+    store.close().await;
+    Ok(Ended::Done)
+}

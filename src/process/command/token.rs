@@ -1,0 +1,29 @@
+//! `token`: for trying things out. In production the shop's login signs tokens.
+
+use super::{Ended, Failed};
+use crate::domain::UserId;
+use crate::front::{Role, Tokens};
+use crate::process::config::Config;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The buyer or operator: the token's `sub`.
+    user: String,
+    /// With a role the token opens the admin API.
+    #[arg(long, value_parser = ["viewer", "operator", "admin"])]
+    role: Option<String>,
+    /// Seconds for which it is valid.
+    #[arg(long, default_value_t = 24 * 3600, value_parser = clap::value_parser!(u32).range(1..=31_536_000))]
+    lasts: u32,
+}
+
+pub(super) fn run(config: &Config, args: &Args) -> Result<Ended, Failed> {
+    let role = args.role.as_deref().map(|role| match role {
+        "admin" => Role::Admin,
+        "operator" => Role::Operator,
+        _ => Role::Viewer,
+    });
+    let user: UserId = args.user.parse()?;
+    println!("{}", Tokens::new(config.auth()).mint(&user, role, args.lasts));
+    Ok(Ended::Done)
+}

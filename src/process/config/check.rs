@@ -1,0 +1,62 @@
+//! What serde would report one mistake at a time, all at once: unknown keys and wrong types, by
+//! comparing with the defaults, which name every key.
+
+use std::collections::BTreeMap;
+
+use config::{Value, ValueKind};
+
+pub(super) fn keys(defaults: &config::Config, merged: &config::Config, mistakes: &mut Vec<String>) {
+    let known = leaves(defaults);
+    for (key, value) in leaves(merged) {
+        match known.get(&key) {
+            None => mistakes.push(unknown(&key, known.keys())),
+            Some(default) => {
+                if let Some(wanted) = mismatch(default, &value) {
+                    mistakes.push(format!("{key} must be {wanted}, not {:?}", value.to_string()));
+                }
+            }
+        }
+    }
+}
+
+fn leaves(config: &config::Config) -> BTreeMap<String, Value> {
+    let mut found = BTreeMap::new();
+    walk("", &config.cache, &mut found);
+    found
+}
+
+fn walk(path: &str, value: &Value, found: &mut BTreeMap<String, Value>) {
+    if let ValueKind::Table(table) = &value.kind {
+        for (name, value) in table {
+            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            walk(&path, value, found);
+        }
+    } else {
+        found.insert(path.to_owned(), value.clone());
+    }
+}
+
+/// Values from the environment and from `--set` are texts; they may be written numbers.
+fn mismatch(default: &Value, value: &Value) -> Option<&'static str> {
+    match &default.kind {
+        ValueKind::I64(_) => value.clone().into_int().is_err().then_some("a whole number"),
+        ValueKind::Boolean(_) => value.clone().into_bool().is_err().then_some("true or false"),
+        _ => value.clone().into_string().is_err().then_some("a text"),
+    }
+}
+
+fn unknown<'a>(key: &str, known: impl Iterator<Item = &'a String>) -> String {
+    let nearest = known.min_by_key(|candidate| strsim::damerau_levenshtein(candidate, key));
+    match nearest {
+        Some(nearest) if strsim::damerau_levenshtein(nearest, key) <= 4 => {
+            format!("{key} is not a key; did you mean {nearest}?")
+        }
+        _ => format!("{key} is not a key; config/default.toml has them all"),
+    }
+}
+
+pub(super) fn range(name: &str, value: u64, from: u64, to: u64, mistakes: &mut Vec<String>) {
+    if !(from..=to).contains(&value) {
+        mistakes.push(format!("{name} is {value}; it must be {from} to {to}"));
+    }
+}

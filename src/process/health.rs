@@ -1,0 +1,109 @@
+//! Looks at the servers every second: readiness, gauges, and the settings of a Redis that has been
+//! replaced by another.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::run::Parts;
+use crate::domain::Millis;
+use crate::front::{Dependency, Readiness};
+
+const EVERY: Duration = Duration::from_secs(1);
+
+pub(super) struct Health {
+    pub(super) parts: Parts,
+    pub(super) check_settings: bool,
+    pub(super) tell: watch::Sender<Readiness>,
+}
+
+impl Health {
+    pub(super) async fn run(self, stop: CancellationToken) {
+        let mut known_run = String::new();
+        let mut promises = Vec::new();
+        loop {
+            let redis = self.parts.gate.ping().await;
+            if let Ok(run) = &redis
+                && *run != known_run
+            {
+                promises = self.broken_promises().await;
+                known_run.clone_from(run);
+            }
+            let readiness =
+                self.readiness(redis.map(|_| ()).map_err(|error| error.to_string()), &promises).await;
+            if readiness.status != self.tell.borrow().status {
+                tracing::info!(status = readiness.status, "readiness changed");
+            }
+            self.tell.send_replace(readiness);
+            self.gauges().await;
+            if stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    async fn broken_promises(&self) -> Vec<String> {
+        if !self.check_settings {
+            return Vec::new();
+        }
+        match self.parts.gate.broken_promises().await {
+            Ok(Some(wrong)) => {
+                for wrong in &wrong {
+                    tracing::error!(wrong, "orders are not safe");
+                }
+                wrong
+            }
+            Ok(None) => {
+                tracing::warn!("redis does not tell its settings (CONFIG GET): check them yourself");
+                Vec::new()
+            }
+            Err(_) => Vec::new(),
+        }
+    }
+
+    async fn readiness(&self, redis: Result<(), String>, promises: &[String]) -> Readiness {
+        let mut redis = dependency(redis);
+        if redis.up && !promises.is_empty() {
+            redis = Dependency { up: false, detail: Some(promises.join("; ")) };
+        }
+        let broker = match self.parts.publisher.as_ref().is_none_or(crate::queue::Publisher::is_up) {
+            true => Dependency { up: true, detail: None },
+            false => Dependency { up: false, detail: Some("not connected, or blocked".into()) },
+        };
+        let database = dependency(self.parts.store.check().await.map_err(|error| error.to_string()));
+        let status = match (redis.up, broker.up && database.up) {
+            (true, true) => "ready",
+            (true, false) => "degraded",
+            (false, _) => "unavailable",
+        };
+        Readiness {
+            status,
+            dependencies: [("redis", redis), ("broker", broker), ("database", database)].into(),
+        }
+    }
+
+    async fn gauges(&self) {
+        let Ok(sales) = self.parts.gate.sales().await else { return };
+        for id in sales {
+            let Ok(Some(sale)) = self.parts.gate.describe(&id).await else { continue };
+            let label = id.to_string();
+            let age = sale.oldest.map_or(0, |oldest| sale.now.0 - oldest.0).max(0);
+            metrics::gauge!("outbox_orders", "sale" => label.clone()).set(sale.waiting as f64);
+            metrics::gauge!("outbox_oldest_seconds", "sale" => label.clone()).set(age as f64 / 1000.0);
+            let skew = (sale.now.0 - Millis::now().0).abs() as f64 / 1000.0;
+            metrics::gauge!("redis_clock_difference_seconds").set(skew);
+            for item in sale.items {
+                metrics::gauge!("gate_units_left", "sale" => label.clone(), "sku" => item.sku.to_string())
+                    .set(item.left as f64);
+            }
+        }
+    }
+}
+
+fn dependency(state: Result<(), String>) -> Dependency {
+    match state {
+        Ok(()) => Dependency { up: true, detail: None },
+        Err(detail) => Dependency { up: false, detail: Some(detail) },
+    }
+}

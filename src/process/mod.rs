@@ -1,0 +1,11 @@
+//! Wiring: configuration in, running process out; start, drain, stop.
+
+pub mod command;
+mod config;
+mod health;
+mod log;
+mod run;
+mod signal;
+
+pub use self::config::{Config, Mistakes, Sources, redact};
+pub use run::{Parts, Running};

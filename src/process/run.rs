@@ -1,0 +1,204 @@
+//! The parts of a process, and a process that runs them.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::config::{Config, redact};
+use super::health::Health;
+use crate::control::Control;
+use crate::front::{self, Buyers, Operations, Readiness, Tokens};
+use crate::gate::{Gate, GateError};
+use crate::intake::{Intake, Sweep};
+use crate::lease::Leases;
+use crate::queue::{Consumer, Publisher};
+use crate::store::{Store, StoreError};
+use crate::worker::Worker;
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("redis ({url}): {source}")]
+    Redis { url: String, source: GateError },
+    #[error("the database ({url}): {source}")]
+    Database { url: String, source: StoreError },
+    #[error("{what} cannot listen on {address}: {source}")]
+    Listen { what: &'static str, address: String, source: std::io::Error },
+    #[error("a server is set up so that orders could be lost:\n  {}", .0.join("\n  "))]
+    Promises(Vec<String>),
+}
+
+/// Handles to the servers. None of them has been waited for.
+#[derive(Clone)]
+pub struct Parts {
+    pub gate: Gate,
+    pub leases: Leases,
+    pub store: Store,
+    /// Only a front publishes.
+    pub publisher: Option<Publisher>,
+}
+
+impl Parts {
+    pub async fn open(config: &Config) -> Result<Self, StartError> {
+        let redis = |source| StartError::Redis { url: redact(&config.redis.url), source };
+        Ok(Self {
+            gate: Gate::open(config.gate()).map_err(redis)?,
+            leases: Leases::open(&config.redis(), &config.redis.prefix)
+                .map_err(|fault| redis(fault.into()))?,
+            store: Store::connect(&config.store())
+                .await
+                .map_err(|source| StartError::Database { url: redact(&config.database.url), source })?,
+            publisher: None,
+        })
+    }
+
+    /// Refuses settings that break a promise. A server that is away cannot be asked: it is asked
+    /// again when it comes back.
+    async fn check_promises(&self, config: &Config) -> Result<(), StartError> {
+        let mut wrong = Vec::new();
+        if config.redis.check_settings
+            && let Ok(Some(redis)) = self.gate.broken_promises().await
+        {
+            wrong.extend(redis);
+        }
+        if let Ok(database) = self.store.broken_promises().await {
+            wrong.extend(database);
+        }
+        if wrong.is_empty() { Ok(()) } else { Err(StartError::Promises(wrong)) }
+    }
+}
+
+/// What a process does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    Front,
+    Worker,
+    Both,
+}
+
+pub struct Running {
+    /// `None` where no buyers are served.
+    pub buyers: Option<SocketAddr>,
+    pub operations: SocketAddr,
+    pub control: Control,
+    pub tokens: Arc<Tokens>,
+    pub parts: Parts,
+    tasks: JoinSet<()>,
+    stop: CancellationToken,
+    drain: Duration,
+}
+
+impl Running {
+    /// Starts to work and returns. Waits for no server; only what no waiting would mend is an error.
+    pub async fn start(config: &Config, role: Role) -> Result<Self, StartError> {
+        let mut parts = Parts::open(config).await?;
+        parts.check_promises(config).await?;
+        let operations = listen("operations", &config.operations.listen).await?;
+        let buyers = match role {
+            Role::Worker => None,
+            _ => Some(listen("front", &config.front.listen).await?),
+        };
+        let stop = CancellationToken::new();
+        let mut tasks = JoinSet::new();
+        let tokens = Arc::new(Tokens::new(config.auth()));
+        let control = Control::new(parts.gate.clone(), parts.store.clone());
+        let metrics = metrics_handle();
+        let buyers_at = buyers.as_ref().and_then(|listener| listener.local_addr().ok());
+        if let Some(listener) = buyers {
+            let publisher = Publisher::open(config.queue());
+            parts.publisher = Some(publisher.clone());
+            let intake = Intake::new(parts.gate.clone(), publisher, parts.store.clone(), config.intake());
+            let sweep = Sweep {
+                gate: parts.gate.clone(),
+                leases: parts.leases.clone(),
+                relay: intake.relay().clone(),
+                store: parts.store.clone(),
+                settings: config.sweep(),
+            };
+            let router = front::buyers(Buyers { intake, tokens: tokens.clone(), settings: config.front() });
+            tasks.spawn(front::serve(listener, router, config.server(), stop.clone()));
+            tasks.spawn(sweep.run(stop.clone()));
+        }
+        if role != Role::Front {
+            let worker = Worker {
+                gate: parts.gate.clone(),
+                leases: parts.leases.clone(),
+                store: parts.store.clone(),
+                settings: config.worker(),
+            };
+            tasks.spawn(worker.run(Consumer::new(config.queue(), config.prefetch()), stop.clone()));
+        }
+        let (tell, readiness) = watch::channel(Readiness::default());
+        let health = Health { parts: parts.clone(), check_settings: config.redis.check_settings, tell };
+        tasks.spawn(health.run(stop.clone()));
+        let operations_at = operations.local_addr().map_err(|source| StartError::Listen {
+            what: "operations",
+            address: config.operations.listen.clone(),
+            source,
+        })?;
+        let router = front::operations(Operations {
+            control: control.clone(),
+            gate: parts.gate.clone(),
+            store: parts.store.clone(),
+            tokens: tokens.clone(),
+            settings: config.front(),
+            readiness,
+            metrics: Box::new(move || {
+                metrics.run_upkeep();
+                metrics.render()
+            }),
+        });
+        tasks.spawn(front::serve(operations, router, config.server(), stop.clone()));
+        Ok(Self {
+            buyers: buyers_at,
+            operations: operations_at,
+            control,
+            tokens,
+            parts,
+            tasks,
+            stop,
+            drain: config.drain(),
+        })
+    }
+
+    /// Asks everything to finish, and waits for it within the drain time.
+    pub async fn stop(mut self) {
+        self.stop.cancel();
+        let all = async { while self.tasks.join_next().await.is_some() {} };
+        // The listeners drain by the same limit; a moment more lets them say what was left.
+        if tokio::time::timeout(self.drain + Duration::from_secs(1), all).await.is_err() {
+            tracing::warn!(tasks = self.tasks.len(), after = ?self.drain, "stopped with work under way; unacknowledged orders come again");
+            self.tasks.abort_all();
+        } else {
+            tracing::info!("stopped, nothing under way");
+        }
+        self.parts.store.close().await;
+    }
+}
+
+async fn listen(what: &'static str, address: &str) -> Result<TcpListener, StartError> {
+    TcpListener::bind(address).await.map_err(|source| StartError::Listen {
+        what,
+        address: address.to_owned(),
+        source,
+    })
+}
+
+/// Metrics are counted per process, however many times the parts are started in it.
+fn metrics_handle() -> PrometheusHandle {
+    static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
+    HANDLE
+        .get_or_init(|| {
+            let recorder = PrometheusBuilder::new().build_recorder();
+            let handle = recorder.handle();
+            // Fails only where a recorder is installed already: then that one counts.
+            let _ = metrics::set_global_recorder(recorder);
+            handle
+        })
+        .clone()
+}

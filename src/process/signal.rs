@@ -1,0 +1,29 @@
+//! SIGTERM and SIGINT: the first asks to finish, the second ends at once.
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// Cancelled at the first signal.
+pub fn stop_token() -> CancellationToken {
+    let stop = CancellationToken::new();
+    let token = stop.clone();
+    tokio::spawn(async move {
+        let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+        else {
+            tracing::error!("signals cannot be received; end the process with SIGKILL");
+            return;
+        };
+        let mut next = async || {
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = int.recv() => {}
+            }
+        };
+        next().await;
+        token.cancel();
+        next().await;
+        tracing::warn!("second signal: ending at once");
+        std::process::exit(130);
+    });
+    stop
+}
