@@ -2,6 +2,7 @@ pub mod audit;
 pub mod control;
 pub mod dev;
 pub mod domain;
+pub mod drill;
 pub mod front;
 pub mod gate;
 pub mod intake;

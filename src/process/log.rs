@@ -13,7 +13,9 @@ pub fn start(config: &Config) {
 
 pub fn start_with(format: &str, level: &str) {
     let terminal = std::io::stderr().is_terminal();
-    let filter = EnvFilter::try_new(level).unwrap_or_else(|_| EnvFilter::new("info"));
+    // lapin reports each broken connection itself, several times; the links here say it once.
+    let quiet = if level.contains("lapin") { level.to_owned() } else { format!("{level},lapin=off") };
+    let filter = EnvFilter::try_new(quiet).unwrap_or_else(|_| EnvFilter::new("info"));
     let log =
         tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).with_ansi(terminal);
     // A second start, in a test, keeps the first.

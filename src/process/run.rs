@@ -166,6 +166,13 @@ impl Running {
         })
     }
 
+    /// Returns once orders can be published.
+    pub async fn publisher_is_up(&self) {
+        if let Some(publisher) = &self.parts.publisher {
+            publisher.wait_until_up().await;
+        }
+    }
+
     /// Asks everything to finish, and waits for it within the drain time.
     pub async fn stop(mut self) {
         self.stop.cancel();

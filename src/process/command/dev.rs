@@ -6,7 +6,8 @@ use std::time::Instant;
 use super::{Ended, Failed};
 use crate::dev::{Ending, Folder, Kind, Secret, Server};
 use crate::domain::UserId;
-use crate::front::Role as OperatorRole;
+use crate::drill::{Place, Preset, Progress};
+use crate::front::{Role as OperatorRole, Tokens};
 use crate::process::config::{Config, Sources, redact};
 use crate::process::run::{Role, Running};
 use crate::process::{log, signal};
@@ -19,6 +20,9 @@ pub(super) struct Args {
     /// Keep the data in a temporary folder, and remove it at the end.
     #[arg(long)]
     ephemeral: bool,
+    /// Hold a sale of 500 units for a crowd of 20,000 buyers, print the verdict, and end.
+    #[arg(long)]
+    demo: bool,
 }
 
 /// Seconds for which the printed tokens are valid: a day.
@@ -42,6 +46,13 @@ impl Stack {
         let running = start(&config).await?;
         let broker = tokio::spawn(starting.ready());
         Ok(Self { running, config, redis, folder, broker })
+    }
+
+    /// This stack as a drill meets it.
+    pub(super) fn place(&self) -> Result<Place, Failed> {
+        let buyers = self.running.buyers.ok_or_else(|| Failed::Said("this stack serves no buyers".into()))?;
+        let tokens = Tokens::new(self.config.auth());
+        Ok(Place { buyers, operations: self.running.operations, tokens })
     }
 
     pub(super) async fn broker_is_up(&mut self) -> Result<Server, Failed> {
@@ -102,6 +113,9 @@ fn free_or_any(usual: &str) -> String {
 
 pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> {
     log::start_with("auto", "warn");
+    if args.demo {
+        return demo(sources).await;
+    }
     let began = Instant::now();
     let stop = signal::stop_token();
     let folder = if args.ephemeral { Folder::ephemeral()? } else { Folder::open(&args.data_dir)? };
@@ -177,4 +191,14 @@ fn introduce(stack: &Stack, settings: &Path, began: Instant) {
         shown.display()
     );
     println!("Ctrl-C ends everything.\n");
+}
+
+/// In a temporary folder, so that it can be run again and again.
+async fn demo(sources: &Sources) -> Result<Ended, Failed> {
+    println!("Doorbuster: 500 units, 20,000 buyers, a real Redis, a real RabbitMQ, a real database.\n");
+    let progress = Progress::on_stderr();
+    progress.say("starting private servers on free ports of 127.0.0.1, in a temporary folder");
+    let report = super::drill::on_private_stack(sources, &Preset::Demo.plan(), &progress).await?;
+    println!("{report}");
+    Ok(if report.balances { Ended::Done } else { Ended::OutOfBalance })
 }

@@ -1,6 +1,7 @@
 //! The command line.
 
 mod dev;
+mod drill;
 mod health;
 mod sale;
 mod serve;
@@ -60,6 +61,8 @@ enum Verb {
     /// Create and steer sales.
     #[command(subcommand)]
     Sale(sale::Verb),
+    /// Send a crowd of buyers, and judge by the books.
+    Drill(drill::Args),
     /// Mint a bearer token, for development.
     Token(token::Args),
     /// Show the configuration that would be used, without secrets.
@@ -107,6 +110,7 @@ pub(super) enum Ended {
 
 impl Cli {
     pub fn run(self) -> ExitCode {
+        raise_file_limit();
         let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
             Ok(runtime) => runtime,
             Err(error) => {
@@ -136,6 +140,7 @@ impl Cli {
             Verb::Worker => serve::run(&load(&sources)?, super::run::Role::Worker).await,
             Verb::Migrate => serve::migrate(&load(&sources)?).await,
             Verb::Sale(verb) => sale::run(&load(&sources)?, verb).await,
+            Verb::Drill(args) => drill::run(&sources, args).await,
             Verb::Token(args) => token::run(&load(&sources)?, &args),
             Verb::Config(ConfigVerb::Show) => {
                 print!("{}", load(&sources)?.redacted());
@@ -145,6 +150,14 @@ impl Cli {
             Verb::Servers(args) => servers::run(args).await,
         }
     }
+}
+
+/// Every connection is a file; the usual soft limit of 1024 is for programs that use select().
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // Where it is refused the limit stays, and connections wait for each other.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
 /// Loads the configuration and starts the log with it.

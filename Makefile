@@ -1,0 +1,21 @@
+# Each of these works from nothing on Debian: what is missing is installed first.
+
+CARGO ?= cargo
+
+.PHONY: demo test check
+
+# A real flash sale on this machine: 500 units, 20,000 buyers, and the verdict.
+demo:
+	@scripts/install-servers demo
+	$(CARGO) build --release --quiet
+	target/release/doorbuster dev --demo
+
+# Every test, against real servers of its own.
+test:
+	@scripts/install-servers test
+	$(CARGO) test --workspace --no-fail-fast -- --test-threads=4
+
+# What a change must pass besides the tests.
+check:
+	$(CARGO) fmt --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings

@@ -1,0 +1,151 @@
+//! The crowd: many clicks over a bounded number of connections, each answer kept.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hyper::StatusCode;
+use hyper::body::Bytes;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::http::{Connection, Got};
+use super::plan::Click;
+use super::{Place, Plan, Progress, TOKENS_LAST};
+use crate::domain::{OrderId, SaleId, UserId};
+
+/// Times that a buyer repeats a click whose outcome is unknown, with the same key.
+const REPEATS: u32 = 5;
+
+/// What one click was told in the end.
+#[derive(Debug, Clone)]
+pub(super) struct Told {
+    pub(super) user: UserId,
+    pub(super) key: u32,
+    /// `accepted`, `confirmed`, `repeat`, a code of the contract, or `unanswered`.
+    pub(super) code: String,
+    pub(super) order: Option<OrderId>,
+    /// From the time the click was due to its last answer.
+    pub(super) latency: Duration,
+    pub(super) repeats: u32,
+    /// Why nothing came back.
+    pub(super) trouble: Option<String>,
+}
+
+impl Told {
+    /// Was the buyer told that the order is taken?
+    pub(super) fn has_order(&self) -> bool {
+        matches!(self.code.as_str(), "accepted" | "confirmed" | "repeat")
+    }
+
+    pub(super) fn is_answered(&self) -> bool {
+        !matches!(self.code.as_str(), "unanswered" | "outcome_unknown")
+    }
+}
+
+#[derive(Default)]
+struct Waiting {
+    clicks: Mutex<VecDeque<(Click, Instant)>>,
+}
+
+pub(super) async fn send(place: &Place, plan: &Plan, sale: &SaleId, progress: &Progress) -> Vec<Told> {
+    let clicks = plan.clicks();
+    progress.begin(clicks.len(), "clicks answered");
+    let tokens: Arc<Vec<(UserId, String)>> = Arc::new(
+        (0..plan.buyers)
+            .filter_map(|buyer| UserId::parse(format!("buyer-{buyer:08}")).ok())
+            .map(|user| {
+                let token = format!("Bearer {}", place.tokens.mint(&user, None, TOKENS_LAST));
+                (user, token)
+            })
+            .collect(),
+    );
+    let waiting = Arc::new(Waiting::default());
+    let due = Arc::new(Semaphore::new(0));
+    let path: Arc<str> = format!("/v1/sales/{sale}/orders").into();
+    let buyers: Vec<_> = (0..plan.connections.min(clicks.len()))
+        .map(|_| {
+            let (waiting, due, tokens, path) = (waiting.clone(), due.clone(), tokens.clone(), path.clone());
+            let (progress, address) = (progress.clone(), place.buyers);
+            tokio::spawn(async move {
+                let mut connection = Connection::new(address);
+                let mut told = Vec::new();
+                // One permit for each click; closed after the last.
+                while let Ok(permit) = due.acquire().await {
+                    permit.forget();
+                    let next = lock(&waiting.clicks).pop_front();
+                    let Some((click, at)) = next else { continue };
+                    let (user, token) = &tokens[click.buyer as usize];
+                    told.push(buy(&mut connection, &path, user, token, &click, at).await);
+                    progress.step();
+                }
+                told
+            })
+        })
+        .collect();
+    let start = Instant::now();
+    for click in clicks {
+        let at = start + click.at;
+        tokio::time::sleep_until(at).await;
+        lock(&waiting.clicks).push_back((click, at));
+        due.add_permits(1);
+    }
+    while !lock(&waiting.clicks).is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    due.close();
+    let mut told = Vec::new();
+    for buyer in buyers {
+        told.extend(buyer.await.unwrap_or_default());
+    }
+    progress.end();
+    told
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Clicks once, and again with the same key for as long as the outcome is unknown.
+async fn buy(
+    connection: &mut Connection,
+    path: &str,
+    user: &UserId,
+    token: &str,
+    click: &Click,
+    due: Instant,
+) -> Told {
+    let key = format!("click-{}", click.key);
+    let headers = [("authorization", token), ("idempotency-key", key.as_str())];
+    let mut repeats = 0;
+    loop {
+        let got = connection.post(path, &headers, Bytes::new()).await;
+        let (code, order, trouble) = read(got);
+        let unknown = matches!(code.as_str(), "unanswered" | "outcome_unknown" | "gate_unavailable");
+        if unknown && repeats < REPEATS {
+            repeats += 1;
+            tokio::time::sleep(Duration::from_millis(200 * u64::from(repeats))).await;
+            continue;
+        }
+        let latency = due.elapsed();
+        return Told { user: user.clone(), key: click.key, code, order, latency, repeats, trouble };
+    }
+}
+
+fn read(got: Got) -> (String, Option<OrderId>, Option<String>) {
+    let (status, body) = match got {
+        Ok(got) => got,
+        Err(trouble) => return ("unanswered".into(), None, Some(trouble)),
+    };
+    let body: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
+    let order = body["order_id"].as_str().and_then(|id| id.parse().ok());
+    let code = match (status, body["code"].as_str()) {
+        (_, Some(code)) => code.to_owned(),
+        (StatusCode::ACCEPTED, None) if body["history"].is_array() => "repeat".into(),
+        (StatusCode::ACCEPTED, None) => "accepted".into(),
+        (StatusCode::CREATED, None) => "confirmed".into(),
+        (StatusCode::OK, None) => "repeat".into(),
+        (status, None) => format!("http_{}", status.as_u16()),
+    };
+    (code, order, None)
+}

@@ -1,0 +1,78 @@
+//! Rehearsed load: a crowd of buyers over HTTP, and a verdict from the books.
+//!
+//! The crowd is open-loop: each click has its time, whether or not earlier ones were answered, and
+//! latency counts from that time. A drill knows Doorbuster only by its HTTP contract, so it judges
+//! a stack on this machine and one elsewhere alike.
+
+mod crowd;
+mod http;
+mod plan;
+mod progress;
+mod report;
+mod verdict;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::domain::{Item, SaleId, UserId};
+use crate::front::{Role, Tokens};
+
+pub use plan::{Arrival, Plan, Preset};
+pub use progress::Progress;
+pub use report::Report;
+pub use verdict::Verdict;
+
+/// Where the drill takes place.
+pub struct Place {
+    pub buyers: SocketAddr,
+    pub operations: SocketAddr,
+    /// Signs the buyers' and the operator's tokens with the stack's own secret.
+    pub tokens: Tokens,
+}
+
+/// How long orders may take to end after the last click, before they count as unfinished.
+const SETTLE_WITHIN: Duration = Duration::from_secs(120);
+const TOKENS_LAST: u32 = 3600;
+
+/// Why no verdict could be reached.
+#[derive(Debug, thiserror::Error)]
+pub enum DrillError {
+    #[error("{call}: {why}")]
+    Call { call: String, why: String },
+    #[error("the drill was interrupted")]
+    Interrupted,
+}
+
+/// Creates a sale, sends the crowd, waits until every order has ended, closes the sale, compares.
+pub async fn run(place: &Place, plan: &Plan, progress: &Progress) -> Result<Report, DrillError> {
+    let operator = UserId::parse("drill")
+        .map_err(|error| DrillError::Call { call: "making a token".into(), why: error.to_string() })?;
+    let admin =
+        http::Admin::new(place.operations, place.tokens.mint(&operator, Some(Role::Admin), TOKENS_LAST));
+    let sale = open_sale(&admin, plan).await?;
+    let told = crowd::send(place, plan, &sale, progress).await;
+    progress.say("waiting until every order has ended");
+    let books = verdict::Books::at_rest(&admin, &sale, SETTLE_WITHIN).await?;
+    admin.post(&format!("/v1/admin/sales/{sale}:close"), None).await?;
+    let verdict = Verdict::reach(&told, &books, plan);
+    Ok(Report::new(plan, &sale, &told, verdict))
+}
+
+async fn open_sale(admin: &http::Admin, plan: &Plan) -> Result<SaleId, DrillError> {
+    let id = format!("{}-{:08x}", plan.name, rand::random::<u32>());
+    let call = |error: crate::domain::Invalid| DrillError::Call {
+        call: "naming the sale".into(),
+        why: error.to_string(),
+    };
+    let sale: SaleId = id.parse().map_err(call)?;
+    let item = Item { sku: "unit".parse().map_err(call)?, stock: plan.units };
+    let body = serde_json::json!({
+        "sale_id": sale,
+        "name": format!("Drill: {}", plan.name),
+        "limit_per_user": 1,
+        "items": [item],
+    });
+    admin.post("/v1/admin/sales", Some(body)).await?;
+    admin.post(&format!("/v1/admin/sales/{sale}:open"), None).await?;
+    Ok(sale)
+}

@@ -1,0 +1,203 @@
+//! The verdict: what the buyers were told, the gate and the database, compared.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use super::crowd::Told;
+use super::http::Admin;
+use super::plan::Clicks;
+use super::{DrillError, Plan};
+use crate::audit::Audit;
+use crate::domain::{OrderId, OrderStatus, SaleId, UserId};
+
+#[derive(Deserialize)]
+struct Row {
+    order_id: OrderId,
+    user_id: UserId,
+    quantity: i64,
+    status: OrderStatus,
+}
+
+#[derive(Deserialize)]
+struct Page {
+    orders: Vec<Row>,
+    page_size: usize,
+}
+
+/// Gate and database after the last order has ended, or after the patience has.
+pub(super) struct Books {
+    audit: Audit,
+    rows: HashMap<OrderId, Row>,
+}
+
+impl Books {
+    pub(super) async fn at_rest(admin: &Admin, sale: &SaleId, within: Duration) -> Result<Self, DrillError> {
+        let until = Instant::now() + within;
+        loop {
+            // A server that is just coming back is not the end of the drill.
+            match read_audit(admin, sale).await {
+                Ok(audit) if audit.is_at_rest() || Instant::now() >= until => {
+                    return Ok(Self { audit, rows: read_rows(admin, sale).await? });
+                }
+                Err(error) if Instant::now() >= until => return Err(error),
+                Ok(_) | Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
+        }
+    }
+}
+
+async fn read_audit(admin: &Admin, sale: &SaleId) -> Result<Audit, DrillError> {
+    let path = format!("/v1/admin/sales/{sale}/audit");
+    let answer = admin.get(&path).await?;
+    serde_json::from_value(answer).map_err(|error| DrillError::Call { call: path, why: error.to_string() })
+}
+
+async fn read_rows(admin: &Admin, sale: &SaleId) -> Result<HashMap<OrderId, Row>, DrillError> {
+    let mut rows = HashMap::new();
+    let mut path = format!("/v1/admin/sales/{sale}/orders");
+    loop {
+        let answer = admin.get(&path).await?;
+        let page: Page = serde_json::from_value(answer)
+            .map_err(|error| DrillError::Call { call: path.clone(), why: error.to_string() })?;
+        let last = page.orders.last().map(|row| row.order_id);
+        let full = page.orders.len() >= page.page_size;
+        rows.extend(page.orders.into_iter().map(|row| (row.order_id, row)));
+        match last {
+            Some(last) if full => path = format!("/v1/admin/sales/{sale}/orders?after={last}"),
+            _ => return Ok(rows),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Verdict {
+    pub units: i64,
+    /// Units of live orders in the database.
+    pub sold: i64,
+    /// Units sold beyond the stock.
+    pub oversold: i64,
+    /// Users with more live orders than they may have.
+    pub duplicate: u64,
+    /// Orders that a buyer was told are taken, and that have no row.
+    pub lost: u64,
+    /// Orders that the database refused after the buyer was told they are taken; each has a row
+    /// that says why.
+    pub failed: u64,
+    /// Units that are in no book.
+    pub leaked: i64,
+    /// Orders that had not ended when the patience had.
+    pub unfinished: u64,
+    /// Live orders whose buyer never got an answer. Not a fault: the same click would tell.
+    pub unheard: u64,
+    /// What contradicts the contract, in words.
+    pub contradictions: Vec<String>,
+}
+
+impl Verdict {
+    pub(super) fn reach(told: &[Told], books: &Books, plan: &Plan) -> Self {
+        let live = || books.rows.values().filter(|row| row.status.is_live());
+        let promised: BTreeSet<OrderId> =
+            told.iter().filter(|told| told.has_order()).filter_map(|told| told.order).collect();
+        let mut of_user: BTreeMap<&UserId, u64> = BTreeMap::new();
+        for row in live() {
+            *of_user.entry(&row.user_id).or_default() += 1;
+        }
+        let heard: HashSet<OrderId> = told.iter().filter_map(|told| told.order).collect();
+        Self {
+            units: plan.units,
+            sold: live().map(|row| row.quantity).sum(),
+            oversold: books.audit.items.iter().map(|item| item.oversold()).sum(),
+            duplicate: of_user.values().filter(|orders| **orders > 1).count() as u64,
+            lost: promised.iter().filter(|id| !books.rows.contains_key(id)).count() as u64,
+            failed: promised
+                .iter()
+                .filter(|id| books.rows.get(id).is_some_and(|row| row.status == OrderStatus::Failed))
+                .count() as u64,
+            leaked: books.audit.items.iter().map(|item| item.missing()).sum(),
+            unfinished: books.audit.in_flight,
+            unheard: live().filter(|row| !heard.contains(&row.order_id)).count() as u64,
+            contradictions: contradictions(told, books, plan),
+        }
+    }
+
+    pub fn balances(&self) -> bool {
+        self.oversold == 0
+            && self.duplicate == 0
+            && self.lost == 0
+            && self.failed == 0
+            && self.leaked == 0
+            && self.unfinished == 0
+            && self.contradictions.is_empty()
+    }
+}
+
+/// What the answers alone, or the answers and the books, say that cannot both be true.
+fn contradictions(told: &[Told], books: &Books, plan: &Plan) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut orders_of: BTreeMap<&UserId, BTreeSet<OrderId>> = BTreeMap::new();
+    for told in told {
+        match told.order {
+            Some(order) if told.has_order() || told.code == "already_ordered" => {
+                orders_of.entry(&told.user).or_default().insert(order);
+            }
+            None if told.has_order() => {
+                found.push(format!("{} was told of an order without an id", told.user))
+            }
+            _ => {}
+        }
+    }
+    found.extend(
+        orders_of
+            .iter()
+            .filter(|(_, orders)| orders.len() > 1)
+            .map(|(user, orders)| format!("{user} was told of {} different orders", orders.len())),
+    );
+    for (id, row) in &books.rows {
+        if orders_of.get(&row.user_id).is_some_and(|orders| row.status.is_live() && !orders.contains(id)) {
+            found.push(format!("{} was told of another order than the one in the database", row.user_id));
+        }
+    }
+    let sold_out_early =
+        told.iter().any(|told| told.code == "sold_out") && books.audit.items.iter().any(|item| item.left > 0);
+    if sold_out_early {
+        found.push("buyers were told sold_out while units were left".into());
+    }
+    if plan.clicks == Clicks::TenTimes {
+        found.extend(check_ten_times(told));
+    }
+    found
+}
+
+/// One key ten times: ten times the same order. Ten keys: one order, and nine pointers to it.
+fn check_ten_times(told: &[Told]) -> Vec<String> {
+    let mut found = Vec::new();
+    let one_key = told.iter().filter(|told| told.user.as_str().ends_with("0"));
+    let (mut fresh, mut repeats) = (0, 0);
+    for told in one_key {
+        match told.code.as_str() {
+            "accepted" => fresh += 1,
+            "repeat" => repeats += 1,
+            code => found.push(format!("one key: answered {code}")),
+        }
+    }
+    if (fresh, repeats) != (1, 9) {
+        found.push(format!("one key: {fresh} accepted and {repeats} repeats, instead of 1 and 9"));
+    }
+    let ten_keys: Vec<&Told> = told.iter().filter(|told| told.user.as_str().ends_with("1")).collect();
+    let count = |code: &str| ten_keys.iter().filter(|told| told.code == code).count();
+    if (count("accepted"), count("already_ordered")) != (1, 9) {
+        found.push(format!(
+            "ten keys: {} accepted and {} already_ordered, instead of 1 and 9",
+            count("accepted"),
+            count("already_ordered")
+        ));
+    }
+    let keys: BTreeSet<u32> = ten_keys.iter().map(|told| told.key).collect();
+    if keys.len() != ten_keys.len() || ten_keys.iter().any(|told| told.order.is_none()) {
+        found.push("ten keys: an answer without the order's id".into());
+    }
+    found
+}

@@ -1,0 +1,136 @@
+//! `drill`: rehearsed load against a private stack, or a running one.
+
+use std::net::{SocketAddr, ToSocketAddrs as _};
+
+use super::dev::Stack;
+use super::{Ended, Failed};
+use crate::dev::{Ending, Folder};
+use crate::drill::{self, Arrival, Place, Plan, Preset, Progress, Report};
+use crate::front::Tokens;
+use crate::process::config::Sources;
+use crate::process::{log, signal};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[arg(value_enum)]
+    drill: Which,
+    /// Units of the item.
+    #[arg(long, value_parser = clap::value_parser!(i64).range(0..=1_000_000))]
+    units: Option<i64>,
+    /// Buyers, each with a token of his own.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    buyers: Option<u32>,
+    /// Buyers per second, instead of all at once.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    rate: Option<u32>,
+    /// Connections of the whole crowd.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    connections: Option<u32>,
+    /// A running front, instead of a private stack. Its auth.secret must be configured here too.
+    #[arg(long, requires = "operations", value_name = "HOST:PORT")]
+    url: Option<String>,
+    /// The running stack's operations listener.
+    #[arg(long, requires = "url", value_name = "HOST:PORT")]
+    operations: Option<String>,
+    #[arg(long, default_value = "text", value_parser = ["text", "json"])]
+    output: String,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Which {
+    /// 1,000 units, 2,000 buyers at once.
+    Oversell,
+    /// One user ten times with one key, another ten times with ten keys.
+    Duplicate,
+    /// 10,000 units, 5,000 requests a second for 10 seconds.
+    Rush,
+}
+
+pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> {
+    log::start_with("auto", "error");
+    let plan = plan(&args)?;
+    let report = match (&args.url, &args.operations) {
+        (Some(url), Some(operations)) => {
+            let config = crate::process::config::Config::load(sources)?;
+            let place = Place {
+                buyers: address(url)?,
+                operations: address(operations)?,
+                tokens: Tokens::new(config.auth()),
+            };
+            drill::run(&place, &plan, &Progress::on_stderr()).await.map_err(said)?
+        }
+        _ => on_private_stack(sources, &plan, &Progress::on_stderr()).await?,
+    };
+    if args.output == "json" {
+        println!("{}", serde_json::json!(report));
+    } else {
+        println!("{report}");
+    }
+    Ok(if report.balances { Ended::Done } else { Ended::OutOfBalance })
+}
+
+/// Starts everything in a temporary folder, runs the drill, and ends everything.
+pub(super) async fn on_private_stack(
+    sources: &Sources,
+    plan: &Plan,
+    progress: &Progress,
+) -> Result<Report, Failed> {
+    let stop = signal::stop_token();
+    let mut stack = Stack::start(&any_port(sources), Folder::ephemeral()?).await?;
+    progress.say("starting the broker");
+    let broker = stop.run_until_cancelled(stack.broker_is_up()).await;
+    let (broker, result) = match broker {
+        Some(Ok(broker)) => {
+            let place = stack.place()?;
+            let result = stop.run_until_cancelled(async {
+                stack.running.publisher_is_up().await;
+                drill::run(&place, plan, progress).await
+            });
+            (Some(broker), result.await.unwrap_or(Err(drill::DrillError::Interrupted)).map_err(said))
+        }
+        Some(Err(error)) => (None, Err(error)),
+        None => (None, Err(said(drill::DrillError::Interrupted))),
+    };
+    stack.stop(broker, Ending::AtOnce).await;
+    result
+}
+
+/// A drill's own stack stays out of the way of one that runs.
+fn any_port(sources: &Sources) -> Sources {
+    let mut sources = sources.clone();
+    for key in ["front.listen", "operations.listen"] {
+        if !sources.overrides.iter().any(|pair| pair.starts_with(key)) {
+            sources.overrides.push(format!("{key}=127.0.0.1:0"));
+        }
+    }
+    sources
+}
+
+fn said(error: drill::DrillError) -> Failed {
+    Failed::Said(error.to_string())
+}
+
+fn plan(args: &Args) -> Result<Plan, Failed> {
+    let mut plan = match args.drill {
+        Which::Oversell => Preset::Oversell,
+        Which::Duplicate => Preset::Duplicate,
+        Which::Rush => Preset::Rush,
+    }
+    .plan();
+    if matches!(args.drill, Which::Duplicate) && args.buyers.is_some() {
+        return Err(Failed::Said("drill duplicate has two buyers by its nature: leave out --buyers".into()));
+    }
+    plan.units = args.units.unwrap_or(plan.units);
+    plan.buyers = args.buyers.unwrap_or(plan.buyers);
+    plan.arrival = args.rate.map_or(plan.arrival, |rate| Arrival::PerSecond(f64::from(rate)));
+    plan.connections = args.connections.map_or(plan.connections, |connections| connections as usize);
+    Ok(plan)
+}
+
+fn address(text: &str) -> Result<SocketAddr, Failed> {
+    let bare = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
+    bare.to_socket_addrs()
+        .ok()
+        .and_then(|mut addresses| addresses.next())
+        .ok_or_else(|| Failed::Said(format!("{text} is not HOST:PORT of a server that can be found")))
+}
