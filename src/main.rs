@@ -2,10 +2,8 @@
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
-
 fn main() -> ExitCode {
     // Two TLS libraries' worth of defaults would panic at the first connection: name one, first.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    doorbuster::process::command::Cli::parse().run()
+    doorbuster::process::command::Cli::from_args().run()
 }

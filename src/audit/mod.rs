@@ -18,6 +18,8 @@ pub struct Audit {
     pub items: Vec<ItemBooks>,
     /// Orders in flight: accepted, no committed row seen.
     pub in_flight: u64,
+    /// Orders with a committed row that the gate has not been told of yet.
+    pub unsettled: u64,
     pub live_orders: u64,
     pub failed_orders: u64,
     /// Users whose live units exceed what they were allowed.
@@ -59,7 +61,7 @@ impl Audit {
     }
 
     pub fn is_at_rest(&self) -> bool {
-        self.in_flight == 0
+        self.in_flight == 0 && self.unsettled == 0
     }
 }
 
@@ -101,6 +103,7 @@ pub async fn audit(gate: &Gate, store: &Store, sale: &SaleId) -> Result<Audit, C
         sale_id: sale.clone(),
         items,
         in_flight: tickets.len() as u64,
+        unsettled: recorded.len() as u64,
         live_orders: totals.live_orders,
         failed_orders: totals.failed_orders,
         users_over_limit: totals.users_over_limit,

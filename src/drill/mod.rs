@@ -12,7 +12,6 @@ mod report;
 mod verdict;
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use crate::domain::{Item, SaleId, UserId};
 use crate::front::{Role, Tokens};
@@ -30,8 +29,6 @@ pub struct Place {
     pub tokens: Tokens,
 }
 
-/// How long orders may take to end after the last click, before they count as unfinished.
-const SETTLE_WITHIN: Duration = Duration::from_secs(120);
 const TOKENS_LAST: u32 = 3600;
 
 /// Why no verdict could be reached.
@@ -52,7 +49,7 @@ pub async fn run(place: &Place, plan: &Plan, progress: &Progress) -> Result<Repo
     let sale = open_sale(&admin, plan).await?;
     let told = crowd::send(place, plan, &sale, progress).await;
     progress.say("waiting until every order has ended");
-    let books = verdict::Books::at_rest(&admin, &sale, SETTLE_WITHIN).await?;
+    let books = verdict::Books::at_rest(&admin, &sale, plan.settle_within).await?;
     admin.post(&format!("/v1/admin/sales/{sale}:close"), None).await?;
     let verdict = Verdict::reach(&told, &books, plan);
     Ok(Report::new(plan, &sale, &told, verdict))

@@ -35,6 +35,7 @@ impl Preset {
             arrival,
             connections: 256,
             clicks: Clicks::Once,
+            settle_within: Duration::from_secs(120),
         };
         match self {
             Self::Oversell => plan("oversell", 1_000, 2_000, Arrival::AtOnce),
@@ -65,6 +66,8 @@ pub struct Plan {
     /// Connections of the whole crowd. A click that finds none free waits, and the wait counts.
     pub connections: usize,
     pub clicks: Clicks,
+    /// How long orders may take to end after the last click, before they count as unfinished.
+    pub settle_within: Duration,
 }
 
 /// One click: user, key, and the time since the start at which it happens.

@@ -117,7 +117,7 @@ impl Verdict {
                 .filter(|id| books.rows.get(id).is_some_and(|row| row.status == OrderStatus::Failed))
                 .count() as u64,
             leaked: books.audit.items.iter().map(|item| item.missing()).sum(),
-            unfinished: books.audit.in_flight,
+            unfinished: books.audit.in_flight + books.audit.unsettled,
             unheard: live().filter(|row| !heard.contains(&row.order_id)).count() as u64,
             contradictions: contradictions(told, books, plan),
         }

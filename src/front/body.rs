@@ -22,5 +22,9 @@ pub(super) async fn read(body: Body, limit: usize, within: Duration) -> Answered
 /// An empty body is an empty object.
 pub(super) fn json<T: DeserializeOwned>(bytes: &[u8]) -> Answered<T> {
     let bytes = if bytes.is_empty() { b"{}" } else { bytes };
+    // A list would be read as the fields in their order.
+    if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+        return Err(Problem::new(MALFORMED, "the body must be a JSON object"));
+    }
     serde_json::from_slice(bytes).map_err(|error| Problem::new(MALFORMED, format!("the body: {error}")))
 }

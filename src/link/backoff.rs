@@ -16,7 +16,7 @@ pub struct Backoff {
 
 impl Backoff {
     /// The delay before the next try, between half and the whole of the doubled time.
-    pub fn next(&mut self) -> Duration {
+    pub fn delay(&mut self) -> Duration {
         let whole = FIRST.saturating_mul(1 << self.tries.min(10)).min(LONGEST);
         self.tries += 1;
         whole.mul_f64(rand::rng().random_range(0.5..=1.0))
@@ -39,13 +39,13 @@ mod tests {
     #[test]
     fn delays_grow_stay_bounded_and_begin_anew() {
         let mut backoff = Backoff::default();
-        let first = backoff.next();
+        let first = backoff.delay();
         assert!(first >= FIRST / 2 && first <= FIRST, "{first:?}");
         for _ in 0..1_000 {
-            assert!(backoff.next() <= LONGEST);
+            assert!(backoff.delay() <= LONGEST);
         }
-        assert!(backoff.next() >= LONGEST / 2);
+        assert!(backoff.delay() >= LONGEST / 2);
         backoff.reset();
-        assert!(backoff.next() <= FIRST);
+        assert!(backoff.delay() <= FIRST);
     }
 }

@@ -8,4 +8,4 @@ mod run;
 mod signal;
 
 pub use self::config::{Config, Mistakes, Sources, redact};
-pub use run::{Parts, Running};
+pub use run::{Parts, Role, Running, StartError};

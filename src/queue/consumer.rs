@@ -96,7 +96,7 @@ impl Consumer {
                         if self.backoff.tries() == 0 {
                             tracing::warn!(%error, "worker cannot reach the broker, will keep trying");
                         }
-                        tokio::time::sleep(self.backoff.next()).await;
+                        tokio::time::sleep(self.backoff.delay()).await;
                     }
                 }
                 continue;

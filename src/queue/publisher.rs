@@ -109,7 +109,7 @@ impl Owner {
                 }
                 Some(Err(error)) => self.say_once(&error),
             }
-            if !self.refuse_during(tokio::time::sleep(backoff.next())).await {
+            if !self.refuse_during(tokio::time::sleep(backoff.delay())).await {
                 return;
             }
         }

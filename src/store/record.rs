@@ -127,8 +127,11 @@ impl Store {
     /// Skips a row that any unique key refuses.
     pub(super) fn skip_duplicates(&self) -> OnConflict {
         match self.db.get_database_backend() {
-            // MySQL has no DO NOTHING; writing the id that is there comes closest.
-            DbBackend::MySql => OnConflict::new().update_column(order::Column::Id).to_owned(),
+            // MySQL has no DO NOTHING: the row that is there keeps its own id, `id = id`. Not
+            // `update_column`, which would write the new order's id over it.
+            DbBackend::MySql => {
+                OnConflict::new().value(order::Column::Id, Expr::col(order::Column::Id)).to_owned()
+            }
             _ => OnConflict::new().do_nothing().to_owned(),
         }
     }

@@ -78,7 +78,7 @@ impl Worker {
                         tracing::warn!(%error, deliveries = pending.len(), "worker waits");
                     }
                     metrics::counter!("worker_waits_total").increment(1);
-                    let pause = tokio::time::sleep(backoff.next());
+                    let pause = tokio::time::sleep(backoff.delay());
                     if stop.run_until_cancelled(pause).await.is_none() {
                         return pending;
                     }

@@ -1,6 +1,7 @@
 //! `drill`: rehearsed load against a private stack, or a running one.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::time::Duration;
 
 use super::dev::Stack;
 use super::{Ended, Failed};
@@ -26,6 +27,9 @@ pub(super) struct Args {
     /// Connections of the whole crowd.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     connections: Option<u32>,
+    /// Seconds that orders may take to end after the last click.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    settle_within: Option<u32>,
     /// A running front, instead of a private stack. Its auth.secret must be configured here too.
     #[arg(long, requires = "operations", value_name = "HOST:PORT")]
     url: Option<String>,
@@ -124,6 +128,9 @@ fn plan(args: &Args) -> Result<Plan, Failed> {
     plan.buyers = args.buyers.unwrap_or(plan.buyers);
     plan.arrival = args.rate.map_or(plan.arrival, |rate| Arrival::PerSecond(f64::from(rate)));
     plan.connections = args.connections.map_or(plan.connections, |connections| connections as usize);
+    if let Some(seconds) = args.settle_within {
+        plan.settle_within = Duration::from_secs(u64::from(seconds));
+    }
     Ok(plan)
 }
 

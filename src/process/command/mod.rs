@@ -8,6 +8,7 @@ mod serve;
 mod servers;
 mod token;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -109,6 +110,12 @@ pub(super) enum Ended {
 }
 
 impl Cli {
+    /// Reads the process's arguments. `--set`, `--config` and `--profile` may stand anywhere: clap
+    /// would let those behind the verb silently replace those before it.
+    pub fn from_args() -> Self {
+        Self::parse_from(sources_first(std::env::args_os()))
+    }
+
     pub fn run(self) -> ExitCode {
         raise_file_limit();
         let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -152,6 +159,33 @@ impl Cli {
     }
 }
 
+fn sources_first(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut args = args.into_iter();
+    let mut first: Vec<OsString> = args.next().into_iter().collect();
+    let mut rest = Vec::new();
+    while let Some(arg) = args.next() {
+        let text = arg.to_string_lossy();
+        let option = ["--set", "--config", "--profile"]
+            .into_iter()
+            .find(|option| text == *option || text.starts_with(&format!("{option}=")));
+        if text == "--" {
+            rest.push(arg);
+            rest.extend(args);
+            break;
+        } else if let Some(option) = option {
+            let has_value = text.len() > option.len();
+            first.push(arg);
+            if !has_value {
+                first.extend(args.next());
+            }
+        } else {
+            rest.push(arg);
+        }
+    }
+    first.extend(rest);
+    first
+}
+
 /// Every connection is a file; the usual soft limit of 1024 is for programs that use select().
 fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -165,4 +199,17 @@ fn load(sources: &Sources) -> Result<Config, Failed> {
     let config = Config::load(sources)?;
     super::log::start(&config);
     Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_before_and_behind_the_verb_all_count() {
+        let line = "doorbuster --set a.b=1 token --set=c.d=2 ada --config x.toml -- --set";
+        let sorted = sources_first(line.split(' ').map(OsString::from));
+        let expected = "doorbuster --set a.b=1 --set=c.d=2 --config x.toml token ada -- --set";
+        assert_eq!(sorted, expected.split(' ').map(OsString::from).collect::<Vec<_>>());
+    }
 }

@@ -1,0 +1,161 @@
+//! The command line: what it says of wrong configuration, wrong URLs, missing servers and settings
+//! that break a promise.
+
+use std::time::Duration;
+
+use crate::support::{Database, Doorbuster, World, run, until};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sales_are_created_and_steered() {
+    let world = World::new(Database::Sqlite).await;
+    let sale = world.name.as_str();
+    let ok = async |args: &[&str]| {
+        let (code, out, err) = run(Some(&world), args).await;
+        assert_eq!(code, 0, "{args:?}: {out}{err}");
+        out
+    };
+    assert!(ok(&["migrate"]).await.contains("up to date"));
+    ok(&["migrate"]).await;
+    assert!(ok(&["sale", "list"]).await.contains("no sales yet"));
+    ok(&["sale", "create", sale, "--item", "shoe=500", "--item", "bag=3", "--limit", "2"]).await;
+    assert_eq!(ok(&["sale", "open", sale]).await, format!("{sale} is open\n"));
+    assert_eq!(ok(&["sale", "pause", sale]).await, format!("{sale} is paused\n"));
+    assert_eq!(ok(&["sale", "resume", sale]).await, format!("{sale} is open\n"));
+    let shown: serde_json::Value =
+        serde_json::from_str(&ok(&["sale", "show", sale, "--output", "json"]).await).unwrap();
+    assert_eq!((shown["state"].as_str(), shown["items"][1]["left"].as_i64()), (Some("open"), Some(500)));
+    assert!(ok(&["sale", "show", sale]).await.contains("shoe"));
+    let listed: serde_json::Value =
+        serde_json::from_str(&ok(&["sale", "list", "--output", "json"]).await).unwrap();
+    assert_eq!(listed["sales"][0]["sale_id"], sale);
+    assert_eq!(ok(&["sale", "close", sale]).await, format!("{sale} is closed\n"));
+
+    for (args, says) in [
+        (vec!["sale", "open", sale], "a sale that is closed cannot be opened"),
+        (vec!["sale", "show", "nowhere"], "there is no sale nowhere"),
+        (vec!["sale", "create", sale, "--item", "a=1"], "there is a sale"),
+        (vec!["sale", "create", "x", "--item", "a"], "write it as SKU=STOCK"),
+        (vec!["sale", "create", "X!", "--item", "a=1"], "a sale id must be"),
+        (vec!["token", "a b"], "a user id must be"),
+    ] {
+        let (code, _, err) = run(Some(&world), &args).await;
+        assert_eq!(code, 1, "{args:?}: {err}");
+        assert!(err.contains(says) && err.lines().count() == 1, "{args:?}: {err}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mistakes_in_the_configuration_are_told_together_and_nothing_starts() {
+    let (code, _, err) = run(
+        None,
+        &["front", "--set", "worker.bach=3", "--set", "redis.url=http://x", "--set", "gate.batch=0"],
+    )
+    .await;
+    assert_eq!(code, 2, "{err}");
+    assert!(err.contains("worker.bach is not a key; did you mean worker.batch?"), "{err}");
+    let (code, _, err) = run(None, &["front", "--set", "redis.url=http://x", "--set", "gate.batch=0"]).await;
+    assert_eq!(code, 2, "{err}");
+    for says in [
+        "redis.url is \"http://x\"; it must begin with redis://",
+        "gate.batch is 0; it must be 1 to 256",
+        "auth.secret",
+    ] {
+        assert!(err.contains(says), "{says:?} is not in {err}");
+    }
+    let (code, _, err) = run(None, &["front", "--config", "/nonexistent.toml"]).await;
+    assert_eq!(code, 2);
+    assert!(err.contains("/nonexistent.toml"), "{err}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_missing_is_named_by_what_needs_it_at_once() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.parts().await;
+    world.set("redis.url=redis://127.0.0.1:1").set("redis.timeout_ms=200");
+    let (code, _, err) = run(Some(&world), &["sale", "show", "x"]).await;
+    assert_eq!(code, 1);
+    assert!(err.contains("there is no sale x"), "the database answers first: {err}");
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("database.url=mysql://root@127.0.0.1:1/none").set("database.timeout_ms=500");
+    let (code, _, err) = run(Some(&world), &["migrate"]).await;
+    assert_eq!(code, 1);
+    assert!(err.contains("the database"), "{err}");
+    let (code, _, err) = run(None, &["health", "127.0.0.1:1"]).await;
+    assert_eq!(code, 1);
+    assert!(err.contains("127.0.0.1:1"), "{err}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_evicts_is_refused_with_what_to_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let server =
+        doorbuster::dev::Server::start(doorbuster::dev::Kind::Redis, folder.path()).await.expect("a Redis");
+    let client = redis::Client::open(server.url.as_str()).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let mut world = World::new(Database::Sqlite).await;
+    world.set(&format!("redis.url={}", server.url));
+    world.parts().await;
+    for (setting, bad, good) in [
+        ("maxmemory-policy", "allkeys-lru", "noeviction"),
+        ("appendfsync", "everysec", "always"),
+        ("appendonly", "no", "yes"),
+    ] {
+        let () =
+            redis::cmd("CONFIG").arg("SET").arg(setting).arg(bad).query_async(&mut connection).await.unwrap();
+        let (code, _, err) = run(Some(&world), &["front"]).await;
+        assert_eq!(code, 1, "{err}");
+        assert!(
+            err.contains(&format!("redis has {setting} = {bad}"))
+                && err.contains(&format!("set it to {good}")),
+            "{err}"
+        );
+        let () = redis::cmd("CONFIG")
+            .arg("SET")
+            .arg(setting)
+            .arg(good)
+            .query_async(&mut connection)
+            .await
+            .unwrap();
+    }
+    // While it runs, the settings are looked at again when another Redis answers.
+    let front = Doorbuster::start(&world, "front").await;
+    let health = front.operations.to_string();
+    until("healthy", Duration::from_secs(30), async || {
+        Some(run(None, &["health", &health]).await).filter(|(code, ..)| *code == 0)
+    })
+    .await;
+    server.stop(doorbuster::dev::Ending::AtOnce).await;
+    until("no longer healthy", Duration::from_secs(30), async || {
+        Some(run(None, &["health", &health]).await).filter(|(code, ..)| *code == 1)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_in_use_is_said() {
+    let world = World::new(Database::Sqlite).await;
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let (code, _, err) = run(Some(&world), &["front", "--set", &format!("front.listen={address}")]).await;
+    assert_eq!(code, 1);
+    assert!(err.contains(&format!("front cannot listen on {address}")), "{err}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_shown_configuration_hides_secrets() {
+    let (code, out, err) = run(
+        None,
+        &[
+            "config",
+            "show",
+            "--set",
+            "auth.secret=0123456789abcdef0123456789abcdef",
+            "--set",
+            "database.url=postgres://a:hunter2@h/d",
+        ],
+    )
+    .await;
+    assert_eq!(code, 0, "{err}");
+    assert!(!out.contains("hunter2") && !out.contains("0123456789abcdef"), "{out}");
+    assert!(out.contains("[worker]"), "{out}");
+}

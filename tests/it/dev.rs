@@ -1,0 +1,147 @@
+//! `doorbuster dev` as its user meets it, and what it leaves behind: nothing.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+
+use crate::support::until;
+
+struct Dev {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+    text: String,
+}
+
+impl Dev {
+    fn start(args: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_doorbuster"))
+            .arg("dev")
+            .args(["--set", "front.listen=127.0.0.1:0", "--set", "operations.listen=127.0.0.1:0"])
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("it runs");
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        Self { child, lines, text: String::new() }
+    }
+
+    /// Reads on until a line contains `what`.
+    async fn says(&mut self, what: &str) -> String {
+        let reading = async {
+            loop {
+                let line = self
+                    .lines
+                    .next_line()
+                    .await
+                    .expect("readable")
+                    .unwrap_or_else(|| panic!("ended without {what:?}:\n{}", self.text));
+                self.text.push_str(&line);
+                self.text.push('\n');
+                if line.contains(what) {
+                    return line;
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(120), reading).await.expect("it says so in time")
+    }
+
+    async fn signal(&mut self, signal: rustix::process::Signal) -> std::process::ExitStatus {
+        let pid = rustix::process::Pid::from_raw(self.child.id().expect("running") as i32).expect("a pid");
+        rustix::process::kill_process(pid, signal).expect("sent");
+        tokio::time::timeout(Duration::from_secs(60), self.child.wait())
+            .await
+            .expect("it ends")
+            .expect("waited")
+    }
+}
+
+/// Processes of this machine whose folder is below `folder`.
+fn living_in(folder: &Path) -> Vec<String> {
+    let needle = folder.as_os_str().as_encoded_bytes();
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").expect("Linux").flatten() {
+        let read = |file: &str| std::fs::read(entry.path().join(file)).unwrap_or_default();
+        let here = std::fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(folder));
+        if here || read("environ").windows(needle.len()).any(|part| part == needle) {
+            found.push(String::from_utf8_lossy(&read("cmdline")).replace('\0', " "));
+        }
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dev_serves_before_the_broker_is_up_and_ends_with_its_children() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let began = Instant::now();
+    let mut dev = Dev::start(&["--data-dir", data.to_str().unwrap()]);
+    let up = dev.says("buyers  ").await;
+    let served = began.elapsed();
+    assert!(up.contains("http://127.0.0.1:"), "{up}");
+    assert!(served < Duration::from_secs(10), "{served:?} even on a busy machine is too long");
+    dev.says("buyer token").await;
+    let commands = [dev.says("sale create").await, dev.says("sale open").await, dev.says("curl").await];
+    assert!(commands.iter().all(|line| line.starts_with("  ")), "{commands:?}");
+    let second = Dev::start(&["--data-dir", data.to_str().unwrap()]).child.wait_with_output().await.unwrap();
+    let error = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(!second.status.success() && error.contains("another doorbuster uses"), "{error}");
+    dev.says("broker up").await;
+    assert!(living_in(&data).iter().any(|process| process.contains("beam")), "{:?}", living_in(&data));
+    assert!(dev.signal(rustix::process::Signal::TERM).await.success());
+    assert_eq!(living_in(&data), Vec::<String>::new());
+    assert!(data.join("doorbuster.db").exists(), "the data stays");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_dev_takes_its_children_along_and_starts_again_on_its_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let args = ["--data-dir", data.to_str().unwrap()];
+    let mut dev = Dev::start(&args);
+    dev.says("broker up").await;
+    dev.signal(rustix::process::Signal::KILL).await;
+    until("the children ended", Duration::from_secs(20), async || living_in(&data).is_empty().then_some(()))
+        .await;
+    let mut again = Dev::start(&args);
+    again.says("broker up").await;
+    assert!(again.signal(rustix::process::Signal::INT).await.success());
+    assert_eq!(living_in(&data), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_a_killed_dev_left_running_is_ended_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let redis = data.join("redis");
+    std::fs::create_dir_all(&redis).unwrap();
+    // As if the death of the parent had not reached it: a server of this folder, and its pid file.
+    let mut leftover = Command::new("redis-server")
+        .args(["--port", "0", "--save", "", "--dir", redis.to_str().unwrap()])
+        .current_dir(&redis)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("redis-server");
+    std::fs::write(redis.join("pid"), leftover.id().expect("running").to_string()).unwrap();
+    let mut dev = Dev::start(&["--data-dir", data.to_str().unwrap()]);
+    dev.says("buyers  ").await;
+    let ended = tokio::time::timeout(Duration::from_secs(20), leftover.wait()).await;
+    assert!(ended.is_ok(), "the leftover still runs");
+    dev.signal(rustix::process::Signal::TERM).await;
+    assert_eq!(living_in(&data), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_demonstration_ends_with_its_verdict() {
+    let mut dev = Dev::start(&["--demo"]);
+    dev.says("sold 500 of 500 · 0 oversold · 0 duplicate · 0 lost").await;
+    let ended = tokio::time::timeout(Duration::from_secs(60), dev.child.wait()).await;
+    assert!(ended.expect("it ends").expect("waited").success());
+}

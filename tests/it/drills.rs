@@ -1,0 +1,77 @@
+//! The three drills in small, and the demonstration's crowd, as commands.
+
+use crate::support::{Buyer, Database, World, run};
+
+async fn drill(args: &[&str]) -> serde_json::Value {
+    let mut all = vec!["drill"];
+    all.extend_from_slice(args);
+    all.extend_from_slice(&["--output", "json"]);
+    let (code, out, err) = run(None, &all).await;
+    assert_eq!(code, 0, "{out}{err}");
+    serde_json::from_str(&out).expect("a report as JSON")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn oversell_sells_exactly_the_stock() {
+    let report = drill(&["oversell", "--units", "100", "--buyers", "300"]).await;
+    assert_eq!(report["verdict"]["sold"], 100, "{report}");
+    assert_eq!(report["answers"], serde_json::json!({"accepted": 100, "sold_out": 200}));
+    assert_eq!(report["balances"], true);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn duplicate_gives_each_user_one_order() {
+    let report = drill(&["duplicate"]).await;
+    assert_eq!(report["verdict"]["sold"], 2, "{report}");
+    assert_eq!(report["answers"], serde_json::json!({"accepted": 2, "repeat": 9, "already_ordered": 9}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rush_answers_everyone() {
+    let report = drill(&["rush", "--units", "300", "--buyers", "1000", "--rate", "500"]).await;
+    assert_eq!(report["answered_percent"], 100.0, "{report}");
+    assert_eq!(report["verdict"]["sold"], 300);
+    assert!(report["latency_ms"]["p99"].as_f64().expect("a number") > 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drill_meets_a_running_stack_by_its_url() {
+    let world = World::new(Database::Sqlite).await;
+    let running = world.running().await;
+    let (url, operations) = (running.buyers.expect("a front").to_string(), running.operations.to_string());
+    let args =
+        ["drill", "oversell", "--units", "5", "--buyers", "20", "--url", &url, "--operations", &operations];
+    let (code, out, err) = run(Some(&world), &args).await;
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(out.contains("sold 5 of 5 · 0 oversold · 0 duplicate · 0 lost"), "{out}");
+    let sales = Buyer::operator(&running, doorbuster::front::Role::Viewer).get("/v1/admin/sales").await;
+    assert_eq!(sales.json["sales"][0]["state"], "closed", "the drill's sale does not stay open");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn books_that_do_not_balance_end_with_code_4() {
+    let mut world = World::new(Database::Sqlite).await;
+    // A worker that never persists: every accepted order is unfinished, and the drill must say so.
+    world.set("database.timeout_ms=1000");
+    let running = world.running_as(doorbuster::process::Role::Front).await;
+    let (url, operations) = (running.buyers.expect("a front").to_string(), running.operations.to_string());
+    let args = [
+        "drill",
+        "oversell",
+        "--units",
+        "3",
+        "--buyers",
+        "4",
+        "--settle-within",
+        "2",
+        "--url",
+        &url,
+        "--operations",
+        &operations,
+    ];
+    let (code, out, err) = run(Some(&world), &args).await;
+    assert_eq!(code, 4, "{out}{err}");
+    assert!(out.contains("3 lost") && out.contains("3 unfinished"), "{out}");
+    running.stop().await;
+}

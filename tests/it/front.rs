@@ -1,0 +1,293 @@
+//! The buyers' contract and the admin API, over a real socket.
+
+use std::time::Duration;
+
+use doorbuster::front::Role as OperatorRole;
+use doorbuster::process::{Role, Running};
+
+use crate::support::{Buyer, Database, World, request, sale, until};
+
+async fn selling(stock: i64, limit: u32) -> (World, Running, String) {
+    let world = World::new(Database::Sqlite).await;
+    let running = world.running().await;
+    let sale = sale(&world.name, stock, limit);
+    world.open_sale(&running.parts, &sale).await;
+    let id = sale.id.to_string();
+    (world, running, id)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_is_accepted_then_confirmed_and_its_buyer_can_read_it() {
+    let (_world, running, sale) = selling(2, 1).await;
+    let ada = Buyer::of(&running, "ada");
+    let accepted = ada.buy(&sale, "k").await;
+    assert_eq!(accepted.status, 202, "{}", accepted.text);
+    assert_eq!(accepted.json["status"], "accepted");
+    assert_eq!(accepted.json["durability"], "broker");
+    assert_eq!(accepted.json["quantity"], 1);
+    assert_eq!(accepted.json["sku"], "unit");
+    let location = accepted.headers["location"].clone();
+    assert_eq!(location, format!("/v1/sales/{sale}/orders/{}", accepted.order_id()));
+
+    let confirmed = ada.get(&format!("{location}?wait=10")).await;
+    assert_eq!((confirmed.status, confirmed.json["status"].as_str()), (200, Some("confirmed")));
+    assert_eq!(confirmed.json["history"][0]["status"], "accepted");
+    assert_eq!(confirmed.json["history"][1]["status"], "confirmed");
+    assert_eq!(confirmed.json["accepted_at"], accepted.json["accepted_at"]);
+
+    let repeat = ada.buy(&sale, "k").await;
+    assert_eq!((repeat.status, repeat.order_id()), (200, accepted.order_id()));
+    assert_eq!(repeat.headers["idempotent-replayed"], "true");
+    let mine = ada.get(&format!("/v1/sales/{sale}/orders/mine")).await;
+    assert_eq!(mine.json["orders"][0]["order_id"], accepted.order_id());
+    let nobodys = Buyer::of(&running, "bob").get(&location).await;
+    assert_eq!((nobodys.status, nobodys.code()), (404, "order_not_found"));
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn prefer_wait_answers_201_when_the_row_is_there() {
+    let (_world, running, sale) = selling(1, 1).await;
+    let path = format!("/v1/sales/{sale}/orders");
+    let ada = Buyer::of(&running, "ada");
+    let answer =
+        ada.post(&path, &[("prefer", "respond-async, wait=10")], r#"{"sku":"unit","quantity":1}"#).await;
+    assert_eq!((answer.status, answer.json["status"].as_str()), (201, Some("confirmed")), "{}", answer.text);
+    let sold_out = Buyer::of(&running, "bob").post(&path, &[], "").await;
+    assert_eq!((sold_out.status, sold_out.code()), (409, "sold_out"));
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_have_their_codes() {
+    let (world, running, sale) = selling(100, 3).await;
+    let path = format!("/v1/sales/{sale}/orders");
+    let ada = Buyer::of(&running, "ada");
+    let keyed = |key: &'static str| [("idempotency-key", key)];
+    let missing = ada.post(&path, &[], "").await;
+    assert_eq!((missing.status, missing.code()), (400, "idempotency_key_required"));
+    for (body, status, code) in [
+        (r#"{"quantity":0}"#, 422, "invalid_quantity"),
+        (r#"{"quantity":-1}"#, 422, "invalid_quantity"),
+        (r#"{"quantity":1.5}"#, 422, "invalid_quantity"),
+        (r#"{"quantity":4}"#, 422, "invalid_quantity"),
+        (r#"{"quantity":99999999999999999999}"#, 422, "invalid_quantity"),
+        (r#"{"sku":"other"}"#, 422, "unknown_sku"),
+        (r#"{"sku":"NOT A SLUG"}"#, 422, "unknown_sku"),
+        (r#"{"quantity":"1"}"#, 400, "malformed"),
+        (r#"{"sku":7}"#, 400, "malformed"),
+        (r#"{"qty":1}"#, 400, "malformed"),
+        ("{", 400, "malformed"),
+        ("[]", 400, "malformed"),
+    ] {
+        let answer = ada.post(&path, &keyed("k"), body).await;
+        assert_eq!((answer.status, answer.code()), (status, code), "{body}: {}", answer.text);
+        assert_eq!(answer.headers["content-type"], "application/problem+json");
+        assert_eq!(answer.json["status"], status);
+        assert!(
+            answer.json["detail"].is_string()
+                && answer.json["title"].is_string()
+                && answer.json["retryable"].is_boolean()
+        );
+        assert_eq!(answer.json["type"], format!("urn:doorbuster:problem:{code}"));
+        assert_eq!(answer.json["request_id"], answer.headers["x-request-id"].as_str());
+    }
+    assert_eq!(ada.post(&path, &keyed("k"), r#"{"quantity":2}"#).await.status, 202);
+    let reused = ada.post(&path, &keyed("k"), r#"{"quantity":1}"#).await;
+    assert_eq!((reused.status, reused.code()), (422, "idempotency_key_reused"));
+    let limit = ada.post(&path, &keyed("l"), r#"{"quantity":2}"#).await;
+    assert_eq!((limit.status, limit.code()), (409, "purchase_limit"));
+    let nowhere = ada.post("/v1/sales/nowhere/orders", &keyed("k"), "").await;
+    assert_eq!((nowhere.status, nowhere.code()), (404, "sale_not_found"));
+    let draft = crate::support::sale(&format!("{}draft", world.name), 1, 1);
+    running.parts.store.create_sale(&draft).await.unwrap();
+    let early = ada.post(&format!("/v1/sales/{}/orders", draft.id), &[], "").await;
+    assert_eq!((early.status, early.code()), (409, "sale_not_open"));
+    assert!(early.headers.contains_key("retry-after") && early.json["opens_at"].is_string());
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_steers_a_sale_and_buyers_see_it() {
+    let world = World::new(Database::Sqlite).await;
+    let running = world.running().await;
+    let admin = Buyer::operator(&running, OperatorRole::Admin);
+    let ada = Buyer::of(&running, "ada");
+    let sale = world.name.clone();
+    let body = format!(
+        r#"{{"sale_id":"{sale}","name":"Shoes","items":[{{"sku":"shoe","stock":10}},{{"sku":"bag","stock":0}}]}}"#
+    );
+    let created = admin.post("/v1/admin/sales", &[], &body).await;
+    assert_eq!((created.status, created.json["state"].as_str()), (201, Some("draft")), "{}", created.text);
+    let again = admin.post("/v1/admin/sales", &[], &body).await;
+    assert_eq!((again.status, again.code()), (409, "sale_exists"));
+    let act = async |act: &str| admin.post(&format!("/v1/admin/sales/{sale}:{act}"), &[], "").await;
+    let too_early = act("pause").await;
+    assert_eq!((too_early.status, too_early.code()), (409, "invalid_transition"));
+
+    let opened = act("open").await;
+    assert_eq!((opened.status, opened.json["state"].as_str()), (200, Some("open")), "{}", opened.text);
+    assert_eq!(act("open").await.status, 200, "opening twice is opening once");
+    let seen = until("the front sees it", Duration::from_secs(10), async || {
+        Some(ada.get(&format!("/v1/sales/{sale}")).await).filter(|answer| answer.json["state"] == "open")
+    })
+    .await;
+    assert_eq!(
+        seen.json["items"],
+        serde_json::json!([{"sku":"bag","availability":"gone"},{"sku":"shoe","availability":"plenty"}])
+    );
+    let buy = async |body: &str| ada.post(&format!("/v1/sales/{sale}/orders"), &[], body).await;
+    assert_eq!(buy("").await.code(), "malformed", "two items, none named");
+
+    act("pause").await;
+    let paused = buy(r#"{"sku":"shoe"}"#).await;
+    assert_eq!((paused.status, paused.code()), (503, "sale_paused"));
+    assert!(paused.headers.contains_key("retry-after"));
+    act("resume").await;
+    assert_eq!(buy(r#"{"sku":"shoe"}"#).await.status, 202);
+    act("close").await;
+    let closed =
+        Buyer::of(&running, "bob").post(&format!("/v1/sales/{sale}/orders"), &[], r#"{"sku":"shoe"}"#).await;
+    assert_eq!((closed.status, closed.code()), (410, "sale_closed"));
+    assert_eq!(act("open").await.code(), "invalid_transition", "closed is for good");
+    assert_eq!(act("explode").await.code(), "not_found");
+
+    let books = until("the order has its row", Duration::from_secs(20), async || {
+        Some(admin.get(&format!("/v1/admin/sales/{sale}/audit")).await)
+            .filter(|books| books.json["at_rest"] == true)
+    })
+    .await;
+    assert_eq!(books.json["balances"], true, "{}", books.text);
+    assert_eq!(books.json["live_orders"], 1);
+    let listed = admin.get("/v1/admin/sales").await;
+    assert_eq!(listed.json["sales"][0]["sale_id"], sale.as_str());
+    let orders = admin.get(&format!("/v1/admin/sales/{sale}/orders")).await;
+    assert_eq!(orders.json["orders"][0]["user_id"], "ada");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn roles_open_no_more_than_they_should() {
+    let (_world, running, sale) = selling(1, 1).await;
+    let pause = format!("/v1/admin/sales/{sale}:pause");
+    let viewer = Buyer::operator(&running, OperatorRole::Viewer);
+    assert_eq!(viewer.get(&format!("/v1/admin/sales/{sale}")).await.status, 200);
+    assert_eq!(viewer.post(&pause, &[], "").await.code(), "forbidden");
+    let operator = Buyer::operator(&running, OperatorRole::Operator);
+    assert_eq!(operator.post(&pause, &[], "").await.status, 200);
+    assert_eq!(operator.post("/v1/admin/sales", &[], "{}").await.code(), "forbidden");
+    let buyer = Buyer { at: running.operations, ..Buyer::of(&running, "ada") };
+    assert_eq!(buyer.get("/v1/admin/sales").await.code(), "forbidden");
+    let bare = request(running.operations, "GET", "/v1/admin/sales", &[], b"").await;
+    assert_eq!((bare.status, bare.code()), (401, "unauthenticated"));
+    assert_eq!(bare.headers["www-authenticate"], "Bearer");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readiness_and_metrics_tell_what_is_there() {
+    let (_world, running, sale) = selling(1, 1).await;
+    Buyer::of(&running, "ada").buy(&sale, "k").await;
+    let get = async |path: &str| request(running.operations, "GET", path, &[], b"").await;
+    assert_eq!(get("/livez").await.status, 200);
+    let ready = until("ready", Duration::from_secs(20), async || {
+        Some(get("/readyz").await).filter(|answer| answer.json["status"] == "ready")
+    })
+    .await;
+    assert_eq!((ready.status, ready.json["dependencies"]["redis"]["up"].as_bool()), (200, Some(true)));
+    until("the sale's gauges", Duration::from_secs(20), async || {
+        let text = get("/metrics").await.text;
+        (text.contains("front_accepted_total") && text.contains(&format!("outbox_orders{{sale=\"{sale}\"}}")))
+            .then_some(())
+    })
+    .await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_the_broker_away_orders_are_taken_and_the_answer_says_who_holds_them() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.parts().await;
+    let broker = world.config().queue.url;
+    world
+        .set("queue.url=amqp://127.0.0.1:1")
+        .set("sweep.grace_ms=200")
+        .set("sweep.every_ms=100")
+        .set("sweep.spacing_ms=300");
+    let front = Running::start(&world.config(), Role::Front).await.expect("starts without a broker");
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&front.parts, &sale).await;
+    let ada = Buyer::of(&front, "ada");
+    let accepted = ada.buy(sale.id.as_str(), "k").await;
+    assert_eq!(
+        (accepted.status, accepted.json["durability"].as_str()),
+        (202, Some("outbox")),
+        "{}",
+        accepted.text
+    );
+    let repeat = ada.buy(sale.id.as_str(), "k").await;
+    assert_eq!(
+        (repeat.status, repeat.json["durability"].as_str()),
+        (202, Some("outbox")),
+        "never more than is true"
+    );
+    front.stop().await;
+
+    // The front that took it is gone; another, with a broker, sweeps it up.
+    world.set(&format!("queue.url={broker}"));
+    let running = world.running().await;
+    let path = format!("/v1/sales/{}/orders/{}?wait=10", sale.id, accepted.order_id());
+    let ada = Buyer::of(&running, "ada");
+    until("the swept order is confirmed", Duration::from_secs(30), async || {
+        Some(ada.get(&path).await).filter(|answer| answer.json["status"] == "confirmed")
+    })
+    .await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn broker_only_says_unknown_instead_of_promising() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.parts().await;
+    world.set("queue.url=amqp://127.0.0.1:1").set("intake.durability=broker_only");
+    let front = Running::start(&world.config(), Role::Front).await.expect("starts");
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&front.parts, &sale).await;
+    let answer = Buyer::of(&front, "ada").buy(sale.id.as_str(), "k").await;
+    assert_eq!((answer.status, answer.code()), (504, "outcome_unknown"));
+    assert!(!answer.order_id().is_empty());
+    front.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_redis_away_nothing_is_taken_and_with_the_database_away_selling_goes_on() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("database.url=postgres://nobody@127.0.0.1:1/none").set("database.timeout_ms=500");
+    let running = Running::start(&world.config(), Role::Front).await.expect("starts without a database");
+    let sale = sale(&world.name, 5, 1);
+    world.load(&running.parts.gate, &sale).await;
+    let ada = Buyer::of(&running, "ada");
+    let accepted = ada.buy(sale.id.as_str(), "k").await;
+    assert_eq!(accepted.status, 202, "{}", accepted.text);
+    let path = format!("/v1/sales/{}/orders", sale.id);
+    assert_eq!(ada.get(&format!("{path}/{}", accepted.order_id())).await.json["status"], "accepted");
+    let unknown = ada.get(&format!("{path}/01890000-0000-7000-8000-000000000000")).await;
+    assert_eq!(
+        (unknown.status, unknown.code()),
+        (503, "status_unavailable"),
+        "not found only if both books were read"
+    );
+    running.stop().await;
+
+    world.set("redis.url=redis://127.0.0.1:1").set("redis.timeout_ms=200");
+    let running = Running::start(&world.config(), Role::Front).await.expect("starts without Redis");
+    let answer = Buyer::of(&running, "ada").buy(sale.id.as_str(), "k").await;
+    assert_eq!((answer.status, answer.code()), (503, "gate_unavailable"), "{}", answer.text);
+    assert!(answer.headers.contains_key("retry-after"));
+    until("not ready", Duration::from_secs(20), async || {
+        Some(request(running.operations, "GET", "/readyz", &[], b"").await)
+            .filter(|answer| answer.status == 503 && answer.json["status"] == "unavailable")
+    })
+    .await;
+    running.stop().await;
+}

@@ -1,0 +1,235 @@
+//! Bad input: each kind has its own clear answer, nothing is taken, nothing panics.
+
+use std::time::Duration;
+
+use doorbuster::front::{AuthSettings, Tokens};
+use doorbuster::process::Running;
+use jsonwebtoken::{Algorithm, EncodingKey, Header};
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::support::{Buyer, Database, World, request, sale, send_raw};
+
+async fn selling(overrides: &[&str]) -> (World, Running, String) {
+    let mut world = World::new(Database::Sqlite).await;
+    for pair in overrides {
+        world.set(pair);
+    }
+    let running = world.running().await;
+    let sale = sale(&world.name, 10, 1);
+    world.open_sale(&running.parts, &sale).await;
+    let path = format!("/v1/sales/{}/orders", sale.id);
+    (world, running, path)
+}
+
+async fn still_sells(running: &Running, path: &str) {
+    let answer = Buyer::of(running, "survivor").post(path, &[], "").await;
+    assert!([200, 202].contains(&answer.status), "{}", answer.text);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_that_are_missing_expired_forged_or_unsigned_open_nothing() {
+    let (world, running, path) = selling(&[]).await;
+    let config = world.config();
+    let now = doorbuster::domain::Millis::now().0 / 1000;
+    let claims =
+        json!({"sub":"ada","iss":config.auth.issuer,"aud":config.auth.audience,"exp":now + 600,"nbf":now});
+    let secret = config.auth.secret.as_bytes();
+    let sign = |claims: &serde_json::Value, algorithm, secret: &[u8]| {
+        jsonwebtoken::encode(&Header::new(algorithm), claims, &EncodingKey::from_secret(secret)).unwrap()
+    };
+    let changed = |name: &str, value: serde_json::Value| {
+        let mut claims = claims.clone();
+        claims[name] = value;
+        sign(&claims, Algorithm::HS256, secret)
+    };
+    let without = |name: &str| {
+        let mut claims = claims.clone();
+        claims.as_object_mut().unwrap().remove(name);
+        sign(&claims, Algorithm::HS256, secret)
+    };
+    let good = sign(&claims, Algorithm::HS256, secret);
+    let (_, rest) = good.split_once('.').unwrap();
+    let (payload, _) = rest.split_once('.').unwrap();
+    // {"alg":"none","typ":"JWT"}
+    let unsigned = format!("eyJhbGciOiJub25lIiwidHlwIjoiSldUIn0.{payload}.");
+    let other = Tokens::new(AuthSettings {
+        secret: "another secret, also long enough for HS256".into(),
+        ..config.auth()
+    });
+    for (what, token) in [
+        ("expired", changed("exp", (now - 60).into())),
+        ("not valid yet", changed("nbf", (now + 600).into())),
+        ("of another issuer", changed("iss", "other".into())),
+        ("for another audience", changed("aud", "other".into())),
+        ("a sub with a space", changed("sub", "a b".into())),
+        ("a sub with a control character", changed("sub", "a\u{0}b".into())),
+        ("an empty sub", changed("sub", "".into())),
+        ("without sub", without("sub")),
+        ("without exp", without("exp")),
+        ("without nbf", without("nbf")),
+        ("without aud", without("aud")),
+        ("HS384", sign(&claims, Algorithm::HS384, secret)),
+        ("forged", other.mint(&crate::support::id("ada"), None, 600)),
+        ("alg none", unsigned),
+        ("garbage", "garbage".into()),
+        ("empty", String::new()),
+    ] {
+        let answer = Buyer { at: running.buyers.unwrap(), token }.post(&path, &[], "").await;
+        assert_eq!((answer.status, answer.code()), (401, "unauthenticated"), "{what}: {}", answer.text);
+    }
+    for header in [vec![], vec![("authorization", "Basic YTpi")], vec![("authorization", "Bearer")]] {
+        let answer = request(running.buyers.unwrap(), "POST", &path, &header, b"").await;
+        assert_eq!((answer.status, answer.code()), (401, "unauthenticated"), "{header:?}");
+    }
+    let answer = Buyer { at: running.buyers.unwrap(), token: good }.post(&path, &[], "").await;
+    assert_eq!(answer.status, 202, "the same claims, rightly signed: {}", answer.text);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ids_keys_and_paths_that_make_no_sense_are_refused() {
+    let (_world, running, path) = selling(&[]).await;
+    let ada = Buyer::of(&running, "ada");
+    for (sale, status) in [
+        ("UPPER", 404),
+        ("a%00b", 404),
+        ("a%0d%0ab", 404),
+        (&"a".repeat(41), 404),
+        ("..", 404),
+        ("%7Bx%7D", 404),
+    ] {
+        let answer = ada.post(&format!("/v1/sales/{sale}/orders"), &[], "").await;
+        assert_eq!(answer.status, status, "{sale}: {}", answer.text);
+        assert_eq!(answer.headers["content-type"], "application/problem+json", "{sale}");
+    }
+    for key in ["", "a b", "k\u{e9}", &"k".repeat(65)] {
+        let answer = ada.post(&path, &[("idempotency-key", key)], "").await;
+        assert_eq!((answer.status, answer.code()), (400, "malformed"), "{key:?}: {}", answer.text);
+    }
+    let twice = ada.post(&path, &[("idempotency-key", "a"), ("idempotency-key", "b")], "").await;
+    assert_eq!(twice.code(), "malformed");
+    for wait in ["soon", "-1", "1e9"] {
+        let answer = ada.post(&path, &[("prefer", &format!("wait={wait}"))], "").await;
+        assert_eq!((answer.status, answer.code()), (400, "malformed"), "{wait}");
+    }
+    assert_eq!(ada.get(&format!("{path}/not-a-uuid")).await.code(), "order_not_found");
+    assert_eq!(ada.get("/v2/anything").await.code(), "not_found");
+    assert_eq!(
+        request(running.buyers.unwrap(), "DELETE", &path, &[], b"").await.code(),
+        "method_not_allowed"
+    );
+    still_sells(&running, &path).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_of_ten_megabytes_is_refused_without_being_read() {
+    let (_world, running, path) = selling(&[]).await;
+    let ada = Buyer::of(&running, "ada");
+    let big = "x".repeat(10 * 1024 * 1024);
+    let answer = ada.post(&path, &[], &big).await;
+    assert_eq!((answer.status, answer.code()), (413, "body_too_large"), "{}", answer.text);
+    let chunked = format!(
+        "POST {path} HTTP/1.1\r\nhost: t\r\nconnection: close\r\nauthorization: Bearer {}\r\ntransfer-encoding: chunked\r\n\r\n2000\r\n{}\r\n0\r\n\r\n",
+        ada.token,
+        "x".repeat(8192)
+    );
+    let text = send_raw(running.buyers.unwrap(), chunked.as_bytes(), Duration::from_secs(20))
+        .await
+        .expect("an answer");
+    assert!(text.starts_with("HTTP/1.1 413"), "{text}");
+    still_sells(&running, &path).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_and_bodies_that_never_end_are_cut_off() {
+    let (_world, running, path) = selling(&["front.header_within_ms=300", "front.body_within_ms=300"]).await;
+    let ada = Buyer::of(&running, "ada");
+    let within = Duration::from_secs(10);
+    let unended = format!("POST {path} HTTP/1.1\r\nhost: t\r\nx-slow: ");
+    assert!(
+        send_raw(running.buyers.unwrap(), unended.as_bytes(), within).await.is_some(),
+        "an unended header was kept open"
+    );
+    assert!(
+        send_raw(running.buyers.unwrap(), b"", within).await.is_some(),
+        "an idle connection was kept open"
+    );
+    let unsent = format!(
+        "POST {path} HTTP/1.1\r\nhost: t\r\nconnection: close\r\nauthorization: Bearer {}\r\ncontent-length: 20\r\n\r\n{{",
+        ada.token
+    );
+    let answer =
+        send_raw(running.buyers.unwrap(), unsent.as_bytes(), within).await.expect("an answer in time");
+    assert!(answer.starts_with("HTTP/1.1 408") && answer.contains("request_timeout"), "{answer}");
+    let endless = format!("GET / HTTP/1.1\r\nhost: t\r\nx: {}", "y".repeat(1_000_000));
+    let answer =
+        send_raw(running.buyers.unwrap(), endless.as_bytes(), within).await.expect("an answer in time");
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
+    let garbage = send_raw(running.buyers.unwrap(), b"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1", within).await;
+    assert!(garbage.is_some_and(|answer| answer.is_empty() || answer.starts_with("HTTP/1.1 400")));
+    still_sells(&running, &path).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_buyer_who_hangs_up_does_not_stop_his_order() {
+    let (_world, running, path) = selling(&[]).await;
+    let ada = Buyer::of(&running, "ada");
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nhost: t\r\nauthorization: Bearer {}\r\ncontent-length: 0\r\n\r\n",
+        ada.token
+    );
+    let mut stream = TcpStream::connect(running.buyers.unwrap()).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut first = [0; 1];
+    // The first byte of the answer: the order is taken. Then he is gone.
+    stream.read_exact(&mut first).await.unwrap();
+    drop(stream);
+    let mine = path.clone() + "/mine";
+    crate::support::until("his order is confirmed", Duration::from_secs(20), async || {
+        Some(ada.get(&mine).await).filter(|answer| answer.json["orders"][0]["status"] == "confirmed")
+    })
+    .await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_beyond_the_cap_wait_and_are_served() {
+    let (_world, running, path) = selling(&["front.connections=2"]).await;
+    let buyers: Vec<_> = (0..20).map(|nth| Buyer::of(&running, &format!("user{nth}"))).collect();
+    let answers = futures_util::future::join_all(buyers.iter().map(|buyer| buyer.post(&path, &[], ""))).await;
+    let accepted = answers.iter().filter(|answer| answer.status == 202).count();
+    assert_eq!(accepted, 10, "ten units, twenty buyers, two connections");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sale_that_could_not_be_sold_is_not_created() {
+    let (_world, running, _path) = selling(&[]).await;
+    let admin = Buyer::operator(&running, doorbuster::front::Role::Admin);
+    for (body, code) in [
+        ("", "malformed"),
+        (r#"{"sale_id":"x"}"#, "malformed"),
+        (r#"{"sale_id":"x","items":[{"sku":"A B","stock":1}]}"#, "malformed"),
+        (r#"{"sale_id":"x","items":[{"sku":"a","stock":1,"colour":"red"}]}"#, "malformed"),
+        (r#"{"sale_id":"x","items":[{"sku":"a","stock":1}],"opens_at":"noon"}"#, "malformed"),
+        (r#"{"sale_id":"X","items":[{"sku":"a","stock":1}]}"#, "invalid_sale"),
+        (r#"{"sale_id":"x","items":[]}"#, "invalid_sale"),
+        (r#"{"sale_id":"x","items":[{"sku":"a","stock":-1}]}"#, "invalid_sale"),
+        (r#"{"sale_id":"x","items":[{"sku":"a","stock":1}],"limit_per_user":0}"#, "invalid_sale"),
+        (r#"{"sale_id":"x","name":"a\nb","items":[{"sku":"a","stock":1}]}"#, "invalid_sale"),
+        (
+            r#"{"sale_id":"x","items":[{"sku":"a","stock":1}],"opens_at":"2030-01-02T00:00:00Z","closes_at":"2030-01-01T00:00:00Z"}"#,
+            "invalid_sale",
+        ),
+    ] {
+        let answer = admin.post("/v1/admin/sales", &[], body).await;
+        assert_eq!(answer.code(), code, "{body}: {}", answer.text);
+    }
+    assert_eq!(admin.get("/v1/admin/sales/x").await.code(), "sale_not_found");
+    running.stop().await;
+}

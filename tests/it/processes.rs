@@ -1,0 +1,100 @@
+//! Two fronts and two workers as processes of their own, and what becomes of orders when one is
+//! killed.
+
+use std::time::Duration;
+
+use doorbuster::audit::audit;
+use doorbuster::front::Tokens;
+
+use crate::support::{Answer, Buyer, Database, Doorbuster, World, run, sale, until};
+
+async fn buy_all(
+    fronts: &[Doorbuster],
+    tokens: &Tokens,
+    sale: &str,
+    users: std::ops::Range<u32>,
+) -> Vec<(Buyer, Answer)> {
+    let buying = users.map(|nth| {
+        let front = &fronts[nth as usize % fronts.len()];
+        let buyer = Buyer::with(front.buyers.expect("a front"), tokens, &format!("user{nth}"), None);
+        async move {
+            let answer = buyer.buy(sale, "k").await;
+            (buyer, answer)
+        }
+    });
+    futures_util::future::join_all(buying).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killing_a_worker_in_mid_sale_loses_nothing() {
+    let world = World::new(Database::Postgres).await;
+    let (code, out, err) = run(Some(&world), &["migrate"]).await;
+    assert_eq!(code, 0, "{out}{err}");
+    let parts = world.parts().await;
+    let sale = sale(&world.name, 400, 1);
+    world.open_sale(&parts, &sale).await;
+    let fronts = [Doorbuster::start(&world, "front").await, Doorbuster::start(&world, "front").await];
+    let mut doomed = Doorbuster::start(&world, "worker").await;
+    let worker = Doorbuster::start(&world, "worker").await;
+    let tokens = Tokens::new(world.config().auth());
+
+    let sold = async || parts.store.sale(&sale.id).await.unwrap().expect("a row").items[0].sold;
+    let buying = buy_all(&fronts, &tokens, sale.id.as_str(), 0..600);
+    let killing = async {
+        until("the first rows are there", Duration::from_secs(30), async || (sold().await > 0).then_some(()))
+            .await;
+        doomed.kill();
+    };
+    let (answers, ()) = tokio::join!(buying, killing);
+    let accepted: Vec<_> = answers.iter().filter(|(_, answer)| answer.status == 202).collect();
+    assert_eq!(accepted.len(), 400);
+    // The killed worker's leases end after 5 s, its deliveries come again at once.
+    let books = until("every order has ended", Duration::from_secs(60), async || {
+        Some(audit(&parts.gate, &parts.store, &sale.id).await.unwrap()).filter(|books| books.is_at_rest())
+    })
+    .await;
+    assert!(books.balances(), "{books:?}");
+    assert_eq!(books.live_orders, 400);
+    for (buyer, answer) in accepted {
+        // Ask the other front than the one that took the order.
+        let other =
+            fronts.iter().find_map(|front| front.buyers.filter(|at| *at != buyer.at)).expect("two fronts");
+        let read = Buyer { at: other, ..buyer.clone() }.get(&answer.headers["location"]).await;
+        assert_eq!(read.json["status"], "confirmed", "{}", read.text);
+    }
+    drop(worker);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killing_a_front_leaves_its_orders_to_the_others() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("sweep.grace_ms=300").set("sweep.every_ms=100").set("sweep.spacing_ms=500");
+    let parts = world.parts().await;
+    let sale = sale(&world.name, 200, 1);
+    world.open_sale(&parts, &sale).await;
+    let mut fronts = vec![Doorbuster::start(&world, "front").await, Doorbuster::start(&world, "front").await];
+    let tokens = Tokens::new(world.config().auth());
+    let answers = buy_all(&fronts, &tokens, sale.id.as_str(), 0..150).await;
+    assert!(answers.iter().all(|(_, answer)| answer.status == 202));
+    fronts[0].kill();
+    let _worker = Doorbuster::start(&world, "worker").await;
+    let books = until("every order has ended", Duration::from_secs(60), async || {
+        Some(audit(&parts.gate, &parts.store, &sale.id).await.unwrap()).filter(|books| books.is_at_rest())
+    })
+    .await;
+    assert!(books.balances(), "{books:?}");
+    assert_eq!(books.live_orders, 150);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sigterm_drains_and_ends_in_time() {
+    let world = World::new(Database::Sqlite).await;
+    world.parts().await;
+    for verb in ["front", "worker"] {
+        let mut process = Doorbuster::start(&world, verb).await;
+        let pid = rustix::process::Pid::from_raw(process.child.id().expect("running") as i32).expect("a pid");
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("SIGTERM");
+        let ended = tokio::time::timeout(Duration::from_secs(15), process.child.wait()).await;
+        assert!(ended.expect("in time").expect("waited").success(), "{verb}");
+    }
+}

@@ -1,0 +1,138 @@
+//! The queue against a real RabbitMQ.
+
+use std::time::Duration;
+
+use doorbuster::domain::SaleId;
+use doorbuster::queue::{Consumer, PublishError, Publisher};
+use lapin::options::{BasicGetOptions, BasicPublishOptions};
+use lapin::{BasicProperties, Connection, ConnectionProperties};
+
+use crate::support::{Database, World, id, order, until};
+
+const LINGER: Duration = Duration::from_millis(20);
+
+async fn connected(world: &World) -> Publisher {
+    let publisher = Publisher::open(world.config().queue());
+    tokio::time::timeout(Duration::from_secs(60), publisher.wait_until_up()).await.expect("the broker");
+    publisher
+}
+
+async fn channel(world: &World) -> lapin::Channel {
+    let connection =
+        Connection::connect(&world.config().queue.url, ConnectionProperties::default()).await.unwrap();
+    connection.create_channel().await.unwrap()
+}
+
+/// The next message of a queue, whoever put it there.
+async fn next_of(world: &World, queue: &str) -> lapin::message::BasicGetMessage {
+    let channel = channel(world).await;
+    let name = format!("{}.{queue}", world.name);
+    until("a message arrives", Duration::from_secs(20), async || {
+        channel.basic_get(name.as_str().into(), BasicGetOptions { no_ack: true }).await.unwrap()
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_confirmed_arrives_and_what_is_not_acked_comes_again() {
+    let world = World::new(Database::Sqlite).await;
+    let publisher = connected(&world).await;
+    let sale: SaleId = id("s");
+    let orders: Vec<_> = (0..50).map(|seq| order(&sale, &format!("user{seq}"), seq)).collect();
+    let publishing = orders.iter().map(|order| publisher.publish(std::slice::from_ref(order)));
+    assert_eq!(futures_util::future::join_all(publishing).await, vec![Ok(()); 50]);
+
+    let mut dies = Consumer::new(world.config().queue(), 100);
+    let batch = dies.next_batch(50, Duration::from_secs(2)).await;
+    assert_eq!(batch.len(), 50);
+    batch[0].ack().await;
+    dies.close().await;
+
+    let mut lives = Consumer::new(world.config().queue(), 100);
+    let mut again = Vec::new();
+    while again.len() < 49 {
+        again.extend(lives.next_batch(50, LINGER).await);
+    }
+    assert!(again.iter().all(|delivery| delivery.redelivered));
+    let mut seen: Vec<_> =
+        again.iter().flat_map(|delivery| delivery.orders.clone().expect("readable")).collect();
+    seen.sort_by_key(|order| order.number);
+    assert_eq!(seen, orders[1..]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_is_given_up_lies_on_the_dead_letter_queue() {
+    let world = World::new(Database::Sqlite).await;
+    let publisher = connected(&world).await;
+    publisher.publish(&[order(&id("s"), "ada", 1)]).await.unwrap();
+    let mut consumer = Consumer::new(world.config().queue(), 10);
+    let batch = consumer.next_batch(1, LINGER).await;
+    assert!(batch[0].dead_letter().await);
+    let dead = next_of(&world, "dead").await;
+    assert!(String::from_utf8_lossy(&dead.data).contains("\"ada\""));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_this_build_cannot_read_is_said_with_the_reason() {
+    let world = World::new(Database::Sqlite).await;
+    let _publisher = connected(&world).await;
+    let name = format!("{}.orders", world.name);
+    let channel = channel(&world).await;
+    channel
+        .basic_publish(
+            name.as_str().into(),
+            name.as_str().into(),
+            BasicPublishOptions::default(),
+            br#"{"v":99}"#,
+            BasicProperties::default(),
+        )
+        .await
+        .unwrap();
+    let mut consumer = Consumer::new(world.config().queue(), 10);
+    let batch = consumer.next_batch(1, LINGER).await;
+    let error = batch[0].orders.as_ref().expect_err("unreadable").to_string();
+    assert!(error.contains("version 99"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_without_a_queue_is_kept_and_a_deleted_queue_comes_back() {
+    let world = World::new(Database::Sqlite).await;
+    let publisher = connected(&world).await;
+    let name = format!("{}.orders", world.name);
+    let channel = channel(&world).await;
+    channel.queue_delete(name.as_str().into(), Default::default()).await.unwrap();
+    let result = publisher.publish(&[order(&id("s"), "ada", 1)]).await;
+    assert!(matches!(result, Ok(()) | Err(PublishError::Refused(_))), "{result:?}");
+    let kept = next_of(&world, "unrouted").await;
+    assert!(String::from_utf8_lossy(&kept.data).contains("\"ada\""));
+
+    let mut consumer = Consumer::new(world.config().queue(), 10);
+    let next = tokio::spawn(async move { consumer.next_batch(1, LINGER).await.len() });
+    until("the consumer declared the queue again", Duration::from_secs(20), async || {
+        publisher.publish(&[order(&id("s"), "bob", 2)]).await.ok();
+        next.is_finished().then_some(())
+    })
+    .await;
+    assert_eq!(next.await.unwrap(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_is_away_is_said_at_once_and_not_waited_for() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("queue.url=amqp://127.0.0.1:1");
+    let publisher = Publisher::open(world.config().queue());
+    let result =
+        tokio::time::timeout(Duration::from_secs(1), publisher.publish(&[order(&id("s"), "ada", 1)])).await;
+    assert_eq!(result.expect("at once"), Err(PublishError::Away));
+    assert!(!publisher.is_up());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_of_a_queue_that_differ_are_refused_and_named() {
+    let mut world = World::new(Database::Sqlite).await;
+    let _publisher = connected(&world).await;
+    world.set("queue.delivery_limit=7");
+    let other = Publisher::open(world.config().queue());
+    let up = tokio::time::timeout(Duration::from_secs(2), other.wait_until_up()).await;
+    assert!(up.is_err(), "a queue with other arguments must not be used");
+}

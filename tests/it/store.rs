@@ -1,0 +1,236 @@
+//! The last line, on each of the three databases. One suite, because they must not differ.
+
+use std::time::Duration;
+
+use doorbuster::domain::{Failure, Item, Number, Order, OrderStatus, Sale, SaleState};
+use doorbuster::store::{Claim, Recorded, Store, StoreError};
+
+use crate::support::{Database, World, id, order, sale};
+
+/// Runs a check on every database, under its name.
+macro_rules! on_every_database {
+    ($($name:ident),+ $(,)?) => {
+        mod sqlite { $(#[tokio::test(flavor = "multi_thread")] async fn $name() { super::$name(super::Database::Sqlite).await })+ }
+        mod postgres { $(#[tokio::test(flavor = "multi_thread")] async fn $name() { super::$name(super::Database::Postgres).await })+ }
+        mod mariadb { $(#[tokio::test(flavor = "multi_thread")] async fn $name() { super::$name(super::Database::Mariadb).await })+ }
+    };
+}
+
+on_every_database!(
+    a_batch_is_recorded_once_however_often_it_comes,
+    one_unit_too_many_is_refused_alone_and_its_batch_goes_on,
+    a_second_order_of_a_user_is_refused_and_the_winner_named,
+    a_number_that_another_order_holds_is_refused,
+    a_lower_fencing_token_is_refused_and_nothing_is_written,
+    two_writers_of_the_same_orders_count_them_once,
+    racing_writers_never_sell_more_than_the_stock,
+    a_sale_is_created_once_and_changed_only_by_later_numbers,
+    orders_are_listed_by_id_and_by_user,
+);
+
+async fn world(database: Database, stock: i64, limit: u32) -> (World, Store, Sale) {
+    let world = World::new(database).await;
+    let store = world.parts().await.store;
+    let sale = sale("drop", stock, limit);
+    store.create_sale(&sale).await.expect("created");
+    (world, store, sale)
+}
+
+fn claim(order: &Order, fence: i64) -> Claim {
+    Claim { order: order.clone(), fence }
+}
+
+fn orders(sale: &Sale, users: std::ops::Range<i64>) -> Vec<Order> {
+    users.map(|seq| order(&sale.id, &format!("user{seq:04}"), seq)).collect()
+}
+
+async fn sold(store: &Store, sale: &Sale) -> i64 {
+    let row = store.sale(&sale.id).await.unwrap().expect("a row");
+    let live = store.totals(&sale.id).await.unwrap().live_units.values().sum::<i64>();
+    let counted = row.items.iter().map(|item| item.sold).sum::<i64>();
+    assert_eq!(counted, live, "the counter and the rows must agree");
+    counted
+}
+
+async fn a_batch_is_recorded_once_however_often_it_comes(database: Database) {
+    let (_world, store, sale) = world(database, 500, 1).await;
+    let claims: Vec<Claim> = orders(&sale, 0..300).iter().map(|order| claim(order, 1)).collect();
+    let first = store.record(&claims).await.unwrap();
+    assert_eq!(first, vec![Recorded::Confirmed; 300]);
+    let again = store.record(&claims).await.unwrap();
+    assert_eq!(again, vec![Recorded::Already(OrderStatus::Confirmed, None); 300]);
+    // Old and new in one batch, and the same order twice in it.
+    let new = order(&sale.id, "late", 900);
+    let mixed = [claims[7].clone(), claim(&new, 1), claim(&new, 1)];
+    let already = Recorded::Already(OrderStatus::Confirmed, None);
+    assert_eq!(store.record(&mixed).await.unwrap(), [already.clone(), Recorded::Confirmed, already]);
+    assert_eq!(sold(&store, &sale).await, 301);
+    let row = store.order(new.id).await.unwrap().expect("a row");
+    assert_eq!((row.order, row.status), (new, OrderStatus::Confirmed));
+}
+
+async fn one_unit_too_many_is_refused_alone_and_its_batch_goes_on(database: Database) {
+    let (_world, store, sale) = world(database, 9, 1).await;
+    let claims: Vec<Claim> = orders(&sale, 0..10).iter().map(|order| claim(order, 1)).collect();
+    let recorded = store.record(&claims).await.unwrap();
+    let refused: Vec<_> = recorded.iter().filter(|recorded| **recorded != Recorded::Confirmed).collect();
+    assert_eq!(refused, [&Recorded::Failed(Failure::OutOfStock, None)]);
+    assert_eq!(sold(&store, &sale).await, 9);
+    // The refusal is committed: a late copy cannot win.
+    let at = recorded.iter().position(|recorded| *recorded != Recorded::Confirmed).expect("one");
+    let again = store.record(&claims[at..=at]).await.unwrap();
+    assert_eq!(again, [Recorded::Already(OrderStatus::Failed, Some(Failure::OutOfStock))]);
+    let mut unknown = order(&sale.id, "lost", 77);
+    unknown.sku = id("nothing");
+    let recorded = store.record(&[claim(&unknown, 1)]).await.unwrap();
+    assert_eq!(recorded, [Recorded::Failed(Failure::UnknownItem, None)]);
+}
+
+async fn a_second_order_of_a_user_is_refused_and_the_winner_named(database: Database) {
+    let (_world, store, sale) = world(database, 9, 1).await;
+    let winner = order(&sale.id, "ada", 1);
+    store.record(&[claim(&winner, 1)]).await.unwrap();
+    // Another key: too many units. The same key with another id: the key.
+    let other = order(&sale.id, "ada", 2);
+    let mut same_key = order(&sale.id, "ada", 3);
+    same_key.key = winner.key;
+    for loser in [&other, &same_key] {
+        let claims = [
+            claim(loser, 1),
+            claim(&order(&sale.id, &format!("by{}", loser.number.seq), 10 + loser.number.seq), 1),
+        ];
+        let recorded = store.record(&claims).await.unwrap();
+        let failed = Recorded::Failed(Failure::OverLimit, Some(Box::new(winner.clone())));
+        assert_eq!(recorded, [failed, Recorded::Confirmed]);
+        let again = store.record(&claims[..1]).await.unwrap();
+        assert_eq!(again, [Recorded::Already(OrderStatus::Failed, Some(Failure::OverLimit))]);
+    }
+    // Two of one user in one batch: the first of them wins.
+    let pair = [claim(&order(&sale.id, "bob", 20), 1), claim(&order(&sale.id, "bob", 21), 1)];
+    let recorded = store.record(&pair).await.unwrap();
+    assert_eq!(recorded[0], Recorded::Confirmed);
+    assert!(matches!(&recorded[1], Recorded::Failed(Failure::OverLimit, Some(_))), "{recorded:?}");
+    assert_eq!(sold(&store, &sale).await, 4);
+}
+
+async fn a_number_that_another_order_holds_is_refused(database: Database) {
+    let (_world, store, sale) = world(database, 9, 1).await;
+    store.record(&[claim(&order(&sale.id, "ada", 1), 1)]).await.unwrap();
+    let recorded = store.record(&[claim(&order(&sale.id, "bob", 1), 1)]).await.unwrap();
+    assert_eq!(recorded, [Recorded::Failed(Failure::NumberReused, None)]);
+    assert_eq!(sold(&store, &sale).await, 1);
+}
+
+async fn a_lower_fencing_token_is_refused_and_nothing_is_written(database: Database) {
+    let (_world, store, sale) = world(database, 9, 3).await;
+    let with_limit = |seq| Order { limit: 3, ..order(&sale.id, "ada", seq) };
+    store.record(&[claim(&with_limit(1), 50)]).await.unwrap();
+    let late = with_limit(2);
+    let recorded = store.record(&[claim(&late, 49), claim(&order(&sale.id, "bob", 3), 49)]).await.unwrap();
+    assert_eq!(recorded, [Recorded::Stale, Recorded::Confirmed]);
+    assert_eq!(store.order(late.id).await.unwrap(), None);
+    // With a newer token it is a retry, not an outcome.
+    assert_eq!(store.record(&[claim(&late, 51)]).await.unwrap(), [Recorded::Confirmed]);
+    assert_eq!(sold(&store, &sale).await, 3);
+}
+
+async fn repeat_until_recorded(store: &Store, claims: &[Claim]) -> Vec<Recorded> {
+    for _ in 0..200 {
+        match store.record(claims).await {
+            Ok(recorded) => return recorded,
+            // A deadlock or a lost race: the worker repeats with the same ids, and so does this.
+            Err(StoreError::Away(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("200 lost races")
+}
+
+async fn two_writers_of_the_same_orders_count_them_once(database: Database) {
+    let (_world, store, sale) = world(database, 500, 1).await;
+    let forward: Vec<Claim> = orders(&sale, 0..120).iter().map(|order| claim(order, 1)).collect();
+    let backward: Vec<Claim> = forward.iter().rev().cloned().collect();
+    let (a, b) =
+        tokio::join!(repeat_until_recorded(&store, &forward), repeat_until_recorded(&store, &backward));
+    let confirmed = a.iter().chain(&b).filter(|recorded| **recorded == Recorded::Confirmed).count();
+    assert!(confirmed <= 120, "{confirmed}");
+    assert_eq!(sold(&store, &sale).await, 120);
+}
+
+async fn racing_writers_never_sell_more_than_the_stock(database: Database) {
+    let (_world, store, sale) = world(database, 50, 1).await;
+    let writers = (0..4).map(|writer| {
+        let claims: Vec<Claim> =
+            orders(&sale, writer * 20..writer * 20 + 20).iter().map(|order| claim(order, 1)).collect();
+        let store = store.clone();
+        tokio::spawn(async move { repeat_until_recorded(&store, &claims).await })
+    });
+    let mut recorded = Vec::new();
+    for writer in futures_util::future::join_all(writers).await {
+        recorded.extend(writer.unwrap());
+    }
+    let failed =
+        recorded.iter().filter(|recorded| **recorded == Recorded::Failed(Failure::OutOfStock, None)).count();
+    assert_eq!(failed, 30);
+    assert_eq!(sold(&store, &sale).await, 50);
+    assert_eq!(store.totals(&sale.id).await.unwrap().failed_orders, 30);
+}
+
+async fn a_sale_is_created_once_and_changed_only_by_later_numbers(database: Database) {
+    let (_world, store, mut sale) = world(database, 9, 1).await;
+    assert!(matches!(store.create_sale(&sale).await, Err(StoreError::Exists(_))));
+    let number = |seq| Number { epoch: 1, seq };
+    store.set_sale_state(&sale.id, SaleState::Open, number(5)).await.unwrap();
+    store.set_sale_state(&sale.id, SaleState::Draft, number(4)).await.unwrap();
+    let row = store.sale(&sale.id).await.unwrap().expect("a row");
+    assert_eq!((row.state, row.number), (SaleState::Open, number(5)));
+    assert_eq!(row.sale, sale);
+    sale.id = id("second");
+    sale.items.push(Item { sku: id("other"), stock: 3 });
+    store.create_sale(&sale).await.unwrap();
+    let listed: Vec<_> = store
+        .sales()
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|row| (row.sale.id.to_string(), row.items.len()))
+        .collect();
+    assert_eq!(listed.len(), 2);
+    assert!(listed.contains(&("second".into(), 2)) && listed.contains(&("drop".into(), 1)), "{listed:?}");
+}
+
+async fn orders_are_listed_by_id_and_by_user(database: Database) {
+    let (_world, store, sale) = world(database, 9, 1).await;
+    let orders = orders(&sale, 0..5);
+    let claims: Vec<Claim> = orders.iter().map(|order| claim(order, 1)).collect();
+    store.record(&claims).await.unwrap();
+    let mut ids: Vec<_> = orders.iter().map(|order| order.id).collect();
+    ids.sort();
+    let page =
+        |rows: Vec<doorbuster::store::OrderRow>| rows.into_iter().map(|row| row.order.id).collect::<Vec<_>>();
+    assert_eq!(page(store.orders_after(&sale.id, None, 3).await.unwrap()), ids[..3]);
+    assert_eq!(page(store.orders_after(&sale.id, Some(ids[2]), 3).await.unwrap()), ids[3..]);
+    assert_eq!(page(store.orders_of(&sale.id, &orders[2].user).await.unwrap()), [orders[2].id]);
+    assert_eq!(store.orders_by_id(&ids[1..3]).await.unwrap().len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_is_away_is_an_error_in_time_and_no_hang() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("database.url=postgres://nobody@127.0.0.1:1/none").set("database.timeout_ms=500");
+    let store = Store::connect(&world.config().store()).await.expect("opening waits for nobody");
+    let answer =
+        tokio::time::timeout(Duration::from_secs(5), store.record(&[claim(&order(&id("s"), "ada", 1), 1)]))
+            .await;
+    assert!(matches!(answer.expect("no hang"), Err(StoreError::Away(_))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_that_are_not_there_yet_are_waited_for_and_not_poison() {
+    for database in [Database::Sqlite, Database::Postgres, Database::Mariadb] {
+        let world = World::new(database).await;
+        let store = Store::connect(&world.config().store()).await.expect("opened");
+        let answer = store.record(&[claim(&order(&id("s"), "ada", 1), 1)]).await;
+        assert!(matches!(answer, Err(StoreError::Away(_))), "{database:?}: {answer:?}");
+    }
+}

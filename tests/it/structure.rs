@@ -1,0 +1,149 @@
+//! The architecture, checked: who may name which library, and what a Lua file's header says.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn files(folder: &str, ending: &str) -> Vec<(String, String)> {
+    fn walk(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(folder).expect("readable").flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                walk(&path, ending, found);
+            } else if path.extension().is_some_and(|extension| extension == ending) {
+                found.push(path);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    walk(&root().join(folder), ending, &mut found);
+    assert!(!found.is_empty(), "no {ending} files in {folder}");
+    found
+        .into_iter()
+        .map(|path| {
+            let name = path.strip_prefix(root()).expect("inside").display().to_string();
+            (name, std::fs::read_to_string(&path).expect("readable"))
+        })
+        .collect()
+}
+
+/// The module of a file: `src/gate/keys.rs` is of `gate`, `src/main.rs` of `main`.
+fn module(file: &str) -> &str {
+    let rest = file.strip_prefix("src/").expect("in src");
+    rest.split('/').next().expect("a name").trim_end_matches(".rs")
+}
+
+fn without_comments(text: &str) -> String {
+    text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn each_library_is_named_by_its_owners_alone() {
+    let owners: [(&str, &[&str]); 6] = [
+        ("redis::", &["gate", "lease", "link"]),
+        ("lapin::", &["queue"]),
+        ("sea_orm::", &["store"]),
+        ("sqlx::", &["store"]),
+        ("axum::", &["front"]),
+        ("doorbuster_migrations", &["store"]),
+    ];
+    for (file, text) in files("src", "rs") {
+        let text = without_comments(&text);
+        for (library, owners) in &owners {
+            // A module of ours may have the library's name: `self::redis`, `super::redis`.
+            let names = text.match_indices(library).any(|(at, _)| {
+                let before = text[..at].chars().next_back().unwrap_or(' ');
+                !before.is_alphanumeric() && before != '_' && before != ':'
+            });
+            let ours = file.starts_with("src/dev/") && *library == "redis::";
+            assert!(
+                !names || ours || owners.contains(&module(&file)),
+                "{file} names {library}, which is owned by {owners:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn modules_depend_downwards_only() {
+    // Each may use those to its right in the list, and itself.
+    let order = [
+        "main", "lib", "process", "dev", "drill", "front", "worker", "audit", "control", "intake", "gate",
+        "lease", "queue", "store", "link", "domain",
+    ];
+    let seams = ["gate", "lease", "queue", "store"];
+    let rank: BTreeMap<&str, usize> = order.iter().enumerate().map(|(at, name)| (*name, at)).collect();
+    for (file, text) in files("src", "rs") {
+        let from = module(&file);
+        for to in order.iter().filter(|to| without_comments(&text).contains(&format!("crate::{to}::"))) {
+            assert!(rank[from] <= rank[to], "{file} uses {to}, which is above it");
+            let both_seams = seams.contains(&from) && seams.contains(to) && from != *to;
+            assert!(!both_seams, "{file} uses {to}: the seams never import each other");
+        }
+    }
+}
+
+#[test]
+fn only_the_worker_acknowledges() {
+    for (file, text) in files("src", "rs") {
+        let acks = without_comments(&text).contains(".ack(");
+        assert!(!acks || ["worker", "queue"].contains(&module(&file)), "{file} acknowledges a delivery");
+    }
+}
+
+#[test]
+fn every_lua_file_says_what_it_takes_and_answers() {
+    let rust: String = files("src", "rs").into_iter().map(|(_, text)| text).collect();
+    for (file, text) in files("lua", "lua") {
+        assert!(text.starts_with("#!lua"), "{file} must begin with #!lua, for its flags");
+        let header: Vec<&str> = text.lines().skip(1).take_while(|line| line.starts_with("--")).collect();
+        let body: String = text.lines().skip(1 + header.len()).collect::<Vec<_>>().join("\n");
+        let header = header.join("\n");
+        for part in ["-- KEYS", "-- ARGV", "-- Reply"] {
+            assert!(header.contains(part), "{file}: the header lacks {part}");
+        }
+        // The highest key and argument that the body names by number stand in the header.
+        for array in ["KEYS", "ARGV"] {
+            let highest = (1..=9).filter(|n| body.contains(&format!("{array}[{n}]"))).max().unwrap_or(0);
+            let line = header.split(&format!("-- {array}")).nth(1).expect("checked above");
+            let section =
+                line.split("-- ARGV").next().expect("a part").split("-- Reply").next().expect("a part");
+            for n in 1..=highest {
+                let told = section.contains(&format!(" {n} "));
+                assert!(
+                    told || section.contains("each"),
+                    "{file}: {array}[{n}] is used, and the header does not say what it is"
+                );
+            }
+        }
+        let name = Path::new(&file).file_name().expect("a name").to_string_lossy().into_owned();
+        assert!(rust.contains(&format!("lua/{name}\")")), "{file} is not used");
+        let word = header
+            .split("-- Reply")
+            .nth(1)
+            .expect("checked above")
+            .split_whitespace()
+            .next()
+            .expect("a reply");
+        let plain = word.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+        assert!(
+            !plain || body.contains(&format!("'{word}'")) || ["how"].contains(&word),
+            "{file}: the header answers {word}, the body does not"
+        );
+    }
+}
+
+#[test]
+fn nothing_unfinished_is_left_in_the_code() {
+    let marks = ["todo!(", "unimplemented!(", "dbg!(", concat!("TO", "DO"), concat!("FIX", "ME")];
+    for (file, text) in
+        files("src", "rs").into_iter().chain(files("lua", "lua")).chain(files("migrations", "rs"))
+    {
+        for mark in marks {
+            assert!(!text.contains(mark), "{file} contains {mark}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Doorbuster as processes of their own.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, Command};
+
+use super::World;
+
+/// A finished command: exit code, standard output, standard error.
+pub async fn run(world: Option<&World>, args: &[&str]) -> (i32, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_doorbuster"));
+    for pair in world.iter().flat_map(|world| &world.overrides) {
+        command.args(["--set", pair]);
+    }
+    let output = command.args(args).stdin(Stdio::null()).kill_on_drop(true).output();
+    let output =
+        tokio::time::timeout(Duration::from_secs(240), output).await.expect("it ends").expect("it runs");
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
+}
+
+/// A front or worker that runs until it is dropped.
+pub struct Doorbuster {
+    pub child: Child,
+    pub buyers: Option<std::net::SocketAddr>,
+    pub operations: std::net::SocketAddr,
+}
+
+impl Doorbuster {
+    /// Returns when it says that it has started.
+    pub async fn start(world: &World, verb: &str) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_doorbuster"));
+        for pair in &world.overrides {
+            command.args(["--set", pair]);
+        }
+        let mut child = command
+            .args(["--set", "log.format=json", verb])
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("the binary runs");
+        let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+        let (mut buyers, mut operations) = (None, None);
+        let starting = async {
+            while operations.is_none() {
+                let line = lines.next_line().await.expect("readable").expect("it ended instead of starting");
+                let line: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
+                let address = |name: &str| line["fields"][name].as_str().and_then(|text| text.parse().ok());
+                buyers = buyers.or_else(|| address("buyers"));
+                operations = address("operations");
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), starting).await.expect("it starts in time");
+        // Nobody reads the rest, but the pipe must not fill.
+        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+        Self { child, buyers, operations: operations.expect("an operations listener") }
+    }
+
+    pub fn kill(&mut self) {
+        self.child.start_kill().expect("SIGKILL");
+    }
+}

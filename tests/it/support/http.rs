@@ -1,0 +1,110 @@
+//! A buyer with a plain socket: no client library stands between the test and the contract.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use doorbuster::front::{Role, Tokens};
+use doorbuster::process::Running;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::id;
+
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: BTreeMap<String, String>,
+    pub text: String,
+    pub json: serde_json::Value,
+}
+
+impl Answer {
+    pub fn code(&self) -> &str {
+        self.json["code"].as_str().unwrap_or_default()
+    }
+
+    pub fn order_id(&self) -> &str {
+        self.json["order_id"].as_str().unwrap_or_default()
+    }
+}
+
+/// Someone with a token, at one front.
+#[derive(Clone)]
+pub struct Buyer {
+    pub at: SocketAddr,
+    pub token: String,
+}
+
+impl Buyer {
+    pub fn of(running: &Running, user: &str) -> Self {
+        Self { at: running.buyers.expect("a front"), token: running.tokens.mint(&id(user), None, 600) }
+    }
+
+    pub fn operator(running: &Running, role: Role) -> Self {
+        Self { at: running.operations, token: running.tokens.mint(&id("op"), Some(role), 600) }
+    }
+
+    pub fn with(at: SocketAddr, tokens: &Tokens, user: &str, role: Option<Role>) -> Self {
+        Self { at, token: tokens.mint(&id(user), role, 600) }
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        request(self.at, "GET", path, &[("authorization", &format!("Bearer {}", self.token))], b"").await
+    }
+
+    pub async fn post(&self, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+        let bearer = format!("Bearer {}", self.token);
+        let mut all = vec![("authorization", bearer.as_str())];
+        all.extend_from_slice(headers);
+        request(self.at, "POST", path, &all, body.as_bytes()).await
+    }
+
+    pub async fn buy(&self, sale: &str, key: &str) -> Answer {
+        self.post(&format!("/v1/sales/{sale}/orders"), &[("idempotency-key", key)], "").await
+    }
+}
+
+pub async fn request(
+    at: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> Answer {
+    let mut head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n");
+    if method == "POST" {
+        head.push_str(&format!("content-length: {}\r\n", body.len()));
+    }
+    for (name, value) in headers {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    let bytes = [head.as_bytes(), b"\r\n", body].concat();
+    let text = send_raw(at, &bytes, Duration::from_secs(60)).await.expect("an answer");
+    read(&text)
+}
+
+/// Sends bytes and reads until the server closes; `None` when it has not by then.
+pub async fn send_raw(at: SocketAddr, bytes: &[u8], within: Duration) -> Option<String> {
+    let work = async {
+        let mut stream = TcpStream::connect(at).await.expect("a listener");
+        // A server that refuses early may close before everything is sent.
+        let _ = stream.write_all(bytes).await;
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer).await;
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    tokio::time::timeout(within, work).await.ok()
+}
+
+fn read(text: &str) -> Answer {
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or((text, ""));
+    let mut lines = head.lines();
+    let status =
+        lines.next().and_then(|line| line.split(' ').nth(1)).and_then(|code| code.parse().ok()).unwrap_or(0);
+    let headers = lines
+        .filter_map(|line| line.split_once(": "))
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
+        .collect();
+    Answer { status, headers, text: body.to_owned(), json: serde_json::from_str(body).unwrap_or_default() }
+}

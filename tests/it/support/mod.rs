@@ -1,0 +1,13 @@
+//! What the tests share: servers, a world per test, buyers, waiting for facts.
+
+mod binary;
+mod http;
+mod servers;
+mod wait;
+mod world;
+
+pub use binary::{Doorbuster, run};
+pub use http::{Answer, Buyer, request, send_raw};
+pub use servers::servers;
+pub use wait::until;
+pub use world::{Database, World, attempt, id, order, sale};

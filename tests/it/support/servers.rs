@@ -1,0 +1,40 @@
+//! The servers of this test run: children of a sidecar that ends them when this process is gone,
+//! however it went.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+
+pub struct Servers {
+    pub redis: String,
+    pub rabbitmq: String,
+    pub postgres: String,
+    pub mariadb: String,
+    /// Holds the sidecar's standard input open.
+    _sidecar: Child,
+}
+
+pub fn servers() -> &'static Servers {
+    static SERVERS: OnceLock<Servers> = OnceLock::new();
+    SERVERS.get_or_init(|| {
+        let mut sidecar = Command::new(env!("CARGO_BIN_EXE_doorbuster"))
+            .args(["servers", "redis", "rabbitmq", "postgres", "mariadb"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the sidecar starts");
+        let mut line = String::new();
+        let stdout = sidecar.stdout.take().expect("piped");
+        BufReader::new(stdout).read_line(&mut line).expect("the sidecar prints its servers");
+        let told: serde_json::Value =
+            serde_json::from_str(&line).expect("servers as JSON; see above for why they did not start");
+        let url = |name: &str| told[name]["url"].as_str().expect("a URL").to_owned();
+        Servers {
+            redis: url("redis"),
+            rabbitmq: url("rabbitmq"),
+            postgres: url("postgres"),
+            mariadb: url("mariadb"),
+            _sidecar: sidecar,
+        }
+    })
+}

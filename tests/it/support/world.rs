@@ -1,0 +1,154 @@
+//! A world per test: prefix, queues and database of its own on the shared servers.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use doorbuster::domain::{
+    Attempt, Fingerprint, IdempotencyKey, Item, KeyDigest, Millis, Number, Order, OrderId, Sale, SaleId,
+    SaleState, Sku, UserId, Window,
+};
+use doorbuster::process::{Config, Parts, Role, Running, Sources};
+
+use super::servers;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Database {
+    Sqlite,
+    Postgres,
+    Mariadb,
+}
+
+pub struct World {
+    pub name: String,
+    pub overrides: Vec<String>,
+    _folder: tempfile::TempDir,
+}
+
+pub const SECRET: &str = "a secret for tests, long enough for HS256";
+
+impl World {
+    pub async fn new(database: Database) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("t{}x{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let url = match database {
+            Database::Sqlite => format!("sqlite:{}", folder.path().join("doorbuster.db").display()),
+            Database::Postgres => own_database(&servers().postgres, &name).await,
+            Database::Mariadb => own_database(&servers().mariadb, &name).await,
+        };
+        let overrides = vec![
+            format!("redis.url={}", servers().redis),
+            format!("redis.prefix={name}"),
+            "redis.timeout_ms=5000".into(),
+            format!("queue.url={}", servers().rabbitmq),
+            format!("queue.prefix={name}"),
+            format!("database.url={url}"),
+            "database.timeout_ms=20000".into(),
+            format!("auth.secret={SECRET}"),
+            "front.listen=127.0.0.1:0".into(),
+            "operations.listen=127.0.0.1:0".into(),
+        ];
+        Self { name, overrides, _folder: folder }
+    }
+
+    pub fn set(&mut self, pair: &str) -> &mut Self {
+        self.overrides.push(pair.to_owned());
+        self
+    }
+
+    pub fn config(&self) -> Config {
+        Config::load(&Sources { overrides: self.overrides.clone(), ..Default::default() })
+            .expect("a valid configuration")
+    }
+
+    /// Gate, leases and migrated store.
+    pub async fn parts(&self) -> Parts {
+        let parts = Parts::open(&self.config()).await.expect("parts");
+        parts.store.migrate().await.expect("migrated");
+        parts
+    }
+
+    /// A front and a worker in this process, on migrated tables, with the broker connected.
+    pub async fn running(&self) -> Running {
+        self.running_as(Role::Both).await
+    }
+
+    pub async fn running_as(&self, role: Role) -> Running {
+        self.parts().await;
+        let running = Running::start(&self.config(), role).await.expect("starts");
+        if role != Role::Worker {
+            tokio::time::timeout(Duration::from_secs(60), running.publisher_is_up())
+                .await
+                .expect("the broker");
+        }
+        running
+    }
+}
+
+async fn own_database(server: &str, name: &str) -> String {
+    use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
+    let statement = AssertSqlSafe(format!("CREATE DATABASE {name}"));
+    if server.starts_with("postgres") {
+        let mut connection = sqlx::PgConnection::connect(server).await.expect("PostgreSQL");
+        connection.execute(statement).await.expect("a database of its own");
+    } else {
+        let mut connection = sqlx::MySqlConnection::connect(server).await.expect("MariaDB");
+        connection.execute(statement).await.expect("a database of its own");
+    }
+    let (base, _) = server.rsplit_once('/').expect("a URL with a database");
+    format!("{base}/{name}")
+}
+
+pub fn id<T: std::str::FromStr<Err = doorbuster::domain::Invalid>>(text: &str) -> T {
+    text.parse().expect("a valid identifier")
+}
+
+/// A sale of one item, `unit`, that opened long ago.
+pub fn sale(name: &str, stock: i64, limit: u32) -> Sale {
+    Sale {
+        id: id(name),
+        name: name.to_owned(),
+        window: Window { opens_at: Millis(0), closes_at: None },
+        limit_per_user: limit,
+        items: vec![Item { sku: id("unit"), stock }],
+    }
+}
+
+pub fn attempt(sale: &SaleId, user: &str, key: Option<&str>, quantity: u32) -> Attempt {
+    let sku: Sku = id("unit");
+    let key: Option<IdempotencyKey> = key.map(id);
+    Attempt {
+        id: OrderId::generate(),
+        sale: sale.clone(),
+        user: id::<UserId>(user),
+        fingerprint: Fingerprint::of_body(&sku, quantity),
+        sku,
+        quantity,
+        key: KeyDigest::of_key(key.as_ref()),
+        keyed: key.is_some(),
+    }
+}
+
+/// An accepted order as the gate would write it.
+pub fn order(sale: &SaleId, user: &str, seq: i64) -> Order {
+    attempt(sale, user, Some(&format!("key-{seq}")), 1).admitted(
+        Number { epoch: 1, seq },
+        1,
+        Millis(1_700_000_000_000),
+    )
+}
+
+impl World {
+    /// A sale that is open in gate and database.
+    pub async fn open_sale(&self, parts: &Parts, sale: &Sale) {
+        let control = doorbuster::control::Control::new(parts.gate.clone(), parts.store.clone());
+        control.create(sale).await.expect("created");
+        control.open(&sale.id).await.expect("opened");
+    }
+
+    /// A sale that is open in the gate alone.
+    pub async fn load(&self, gate: &doorbuster::gate::Gate, sale: &Sale) {
+        gate.load(sale, 1).await.expect("loaded");
+        gate.move_to(&sale.id, SaleState::Open, &[SaleState::Draft]).await.expect("opened");
+    }
+}
