@@ -6,6 +6,7 @@
 mod books;
 mod relay;
 mod sales;
+pub mod settlement;
 mod sweep;
 mod watch;
 

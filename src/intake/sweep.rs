@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::Relay;
-use crate::domain::{Durability, Failure, SaleId, Ticket};
-use crate::gate::{Gate, Outcome, Settlement};
+use super::{Relay, settlement};
+use crate::domain::{Durability, SaleId, Ticket};
+use crate::gate::{Gate, Settlement};
 use crate::lease::{Guard, Leases};
-use crate::store::{OrderRow, Store};
+use crate::store::Store;
 
 #[derive(Debug, Clone)]
 pub struct SweepSettings {
@@ -91,7 +91,7 @@ impl Sweep {
         let Ok(rows) = self.store.orders_by_id(&ids).await else { return Vec::new() };
         let mut settlements = Vec::with_capacity(rows.len());
         for row in &rows {
-            match outcome_of(&self.store, row).await {
+            match settlement::outcome(&self.store, &row.order, row.failure).await {
                 Ok(outcome) => {
                     settlements.push(Settlement { id: row.order.id, user: row.order.user.clone(), outcome })
                 }
@@ -103,13 +103,4 @@ impl Sweep {
         }
         settlements.into_iter().map(|settlement| settlement.id).collect()
     }
-}
-
-/// What the gate must be told of a committed row.
-async fn outcome_of(store: &Store, row: &OrderRow) -> Result<Outcome, crate::store::StoreError> {
-    Ok(match row.failure {
-        None => Outcome::Kept,
-        Some(Failure::OverLimit) => Outcome::Replaced(store.live_order_of(&row.order).await?.map(Box::new)),
-        Some(_) => Outcome::Dropped,
-    })
 }

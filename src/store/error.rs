@@ -23,7 +23,13 @@ impl StoreError {
 
 impl From<DbErr> for StoreError {
     fn from(error: DbErr) -> Self {
-        let text = error.to_string();
+        let text = match &error {
+            // sqlx tries until the time is over, and then no longer knows why it failed.
+            DbErr::ConnectionAcquire(_) | DbErr::Conn(RuntimeErr::SqlxError(_)) => {
+                format!("no connection to it ({error}); is it running, and is database.url right?")
+            }
+            _ => error.to_string(),
+        };
         let passing = match &error {
             DbErr::ConnectionAcquire(_) | DbErr::Conn(_) => true,
             DbErr::Exec(RuntimeErr::SqlxError(sqlx)) | DbErr::Query(RuntimeErr::SqlxError(sqlx)) => {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::domain::{Failure, Order, SaleId, SaleState};
 use crate::gate::{Gate, Outcome, Settlement};
+use crate::intake::settlement;
 use crate::lease::LeaseError;
 use crate::store::{Recorded, Store, StoreError};
 
@@ -48,13 +49,9 @@ impl Books {
             let status = if failure.is_some() { "failed" } else { "confirmed" };
             metrics::counter!("worker_orders_total", "status" => status).increment(1);
         }
-        let outcome = match (failure, recorded) {
-            (None, _) => Outcome::Kept,
-            (Some(Failure::OverLimit), Recorded::Failed(_, winner)) => Outcome::Replaced(winner),
-            (Some(Failure::OverLimit), _) => {
-                Outcome::Replaced(store.live_order_of(order).await?.map(Box::new))
-            }
-            (Some(_), _) => Outcome::Dropped,
+        let outcome = match recorded {
+            Recorded::Failed(Failure::OverLimit, winner) => Outcome::Replaced(winner),
+            _ => settlement::outcome(store, order, failure).await?,
         };
         if let Some(failure) = failure {
             if new {
