@@ -7,8 +7,8 @@ CARGO ?= cargo
 # A real flash sale on this machine: 500 units, 20,000 buyers, and the verdict.
 demo:
 	@scripts/install-servers demo
-	$(CARGO) build --release --quiet
-	target/release/doorbuster dev --demo
+	@echo "doorbuster: building; the first time this takes some minutes"
+	$(CARGO) run --release --quiet -- dev --demo
 
 # Every test, against real servers of its own.
 test:

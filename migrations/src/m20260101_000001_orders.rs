@@ -66,13 +66,21 @@ enum UserUnits {
     Fence,
 }
 
+/// MySQL's usual collations take `ada` and `Ada` for one user; the others compare bytes anyway.
+fn exact(table: &mut TableCreateStatement, manager: &SchemaManager) -> TableCreateStatement {
+    if manager.get_database_backend() == sea_orm_migration::sea_orm::DbBackend::MySql {
+        table.character_set("utf8mb4").collate("utf8mb4_bin");
+    }
+    table.to_owned()
+}
+
 #[async_trait::async_trait]
 impl MigrationTrait for Migration {
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        let exact = |table: &mut TableCreateStatement| exact(table, manager);
         manager
             .create_table(
-                Table::create()
-                    .table(Sales::Table)
+                exact(Table::create().table(Sales::Table))
                     .if_not_exists()
                     .col(string_len(Sales::Id, 40).primary_key())
                     .col(string_len(Sales::Name, 200))
@@ -89,8 +97,7 @@ impl MigrationTrait for Migration {
             .await?;
         manager
             .create_table(
-                Table::create()
-                    .table(Items::Table)
+                exact(Table::create().table(Items::Table))
                     .if_not_exists()
                     .col(string_len(Items::SaleId, 40))
                     .col(string_len(Items::Sku, 40))
@@ -106,8 +113,7 @@ impl MigrationTrait for Migration {
             .await?;
         manager
             .create_table(
-                Table::create()
-                    .table(Orders::Table)
+                exact(Table::create().table(Orders::Table))
                     .if_not_exists()
                     .col(uuid(Orders::Id).primary_key())
                     .col(string_len(Orders::SaleId, 40))
@@ -156,8 +162,7 @@ impl MigrationTrait for Migration {
         }
         manager
             .create_table(
-                Table::create()
-                    .table(UserUnits::Table)
+                exact(Table::create().table(UserUnits::Table))
                     .if_not_exists()
                     .col(string_len(UserUnits::SaleId, 40))
                     .col(string_len(UserUnits::UserId, 64))

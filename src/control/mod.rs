@@ -60,8 +60,20 @@ impl Control {
         }
     }
 
-    pub async fn list(&self) -> Result<Vec<SaleRow>, ControlError> {
-        Ok(self.store.sales().await?)
+    /// All sales, the newest first. With Redis away, as the rows have them.
+    pub async fn list(&self) -> Result<Vec<SaleStatus>, ControlError> {
+        let mut listed = Vec::new();
+        let mut gate_answers = true;
+        for row in self.store.sales().await? {
+            let lives = !matches!(row.state, SaleState::Draft | SaleState::Closed);
+            let gate = match lives && gate_answers {
+                true => self.gate.describe(&row.sale.id).await,
+                false => Ok(None),
+            };
+            gate_answers &= gate.is_ok();
+            listed.push(SaleStatus { row, gate: gate.unwrap_or(None) });
+        }
+        Ok(listed)
     }
 
     pub async fn show(&self, id: &SaleId) -> Result<SaleStatus, ControlError> {

@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Mutex, OnceLock, mpsc};
@@ -58,6 +58,8 @@ impl Command<'_> {
             .env("HOME", self.home)
             .envs(self.env.iter().map(|(name, value)| (name, OsStr::new(value))))
             .current_dir(if self.user.is_some() { Path::new("/") } else { self.home })
+            // Ctrl-C in a terminal goes to the whole group: the servers must outlive the drain.
+            .process_group(0)
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(errors);

@@ -4,10 +4,13 @@ use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rand::RngExt as _;
 
 use super::DevError;
+
+const PREFIX: &str = "doorbuster-";
 
 pub struct Folder {
     path: PathBuf,
@@ -24,22 +27,28 @@ impl Folder {
         Self::lock(path, false)
     }
 
-    /// A folder that is removed with this value.
+    /// A folder that is removed with this value. Removes what killed predecessors left.
     pub fn ephemeral() -> Result<Self, DevError> {
+        remove_leftovers();
         let folder = tempfile::Builder::new()
-            .prefix("doorbuster-")
+            .prefix(PREFIX)
             .tempdir()
             .map_err(DevError::io("making a temporary folder"))?;
         Self::lock(folder.keep(), true)
     }
 
     fn lock(path: PathBuf, ephemeral: bool) -> Result<Self, DevError> {
-        let lock = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(path.join("lock"))
-            .map_err(DevError::io(format!("opening {}/lock", path.display())))?;
+        // Locked before it has its name: a lock file that is free is one whose owner is gone.
+        let io = || DevError::io(format!("locking {}", path.display()));
+        let named = path.join("lock");
+        if !named.exists() {
+            let unnamed = path.join(format!("lock.{}", std::process::id()));
+            let lock = File::create(&unnamed).map_err(io())?;
+            lock.try_lock().map_err(|_| DevError::InUse(path.display().to_string()))?;
+            std::fs::rename(&unnamed, &named).map_err(io())?;
+            return Ok(Self { path, _lock: lock, ephemeral });
+        }
+        let lock = OpenOptions::new().write(true).open(&named).map_err(io())?;
         lock.try_lock().map_err(|_| DevError::InUse(path.display().to_string()))?;
         Ok(Self { path, _lock: lock, ephemeral })
     }
@@ -52,7 +61,31 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         if self.ephemeral {
-            let _ = std::fs::remove_dir_all(&self.path);
+            remove(&self.path);
+        }
+    }
+}
+
+/// A server that was killed a moment ago may still write.
+fn remove(path: &Path) {
+    for _ in 0..20 {
+        if std::fs::remove_dir_all(path).is_ok() || !path.exists() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    tracing::warn!(folder = %path.display(), "could not be removed");
+}
+
+/// Temporary folders whose lock nobody holds. Those of other users cannot be opened, and stay.
+fn remove_leftovers() {
+    for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+        if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
+            continue;
+        }
+        let Ok(lock) = OpenOptions::new().write(true).open(entry.path().join("lock")) else { continue };
+        if lock.try_lock().is_ok() {
+            remove(&entry.path());
         }
     }
 }

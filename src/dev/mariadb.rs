@@ -48,7 +48,6 @@ pub(super) async fn start(home: &Path) -> Result<Server, DevError> {
         "--skip-name-resolve".into(),
         "--max-connections=300".into(),
         "--character-set-server=utf8mb4".into(),
-        "--collation-server=utf8mb4_bin".into(),
     ];
     args.extend(root);
     let child =

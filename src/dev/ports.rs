@@ -3,16 +3,23 @@
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
+use rand::RngExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::{Child, DevError};
 
-/// A port that was free a moment ago, chosen by the kernel.
+/// A port that is free now, of those from which the kernel takes none for outgoing connections: a
+/// server binds it seconds later.
 pub(super) fn free() -> Result<u16, DevError> {
-    let listener =
-        TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(DevError::io("asking for a free port"))?;
-    Ok(listener.local_addr().map_err(DevError::io("asking for a free port"))?.port())
+    for _ in 0..100 {
+        let port = rand::rng().random_range(20_000..32_000);
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    let none = std::io::Error::new(std::io::ErrorKind::AddrInUse, "100 tries between 20000 and 32000");
+    Err(DevError::io("looking for a free port")(none))
 }
 
 /// Waits until the server answers `greeting` with something that `ready` accepts. Fails at once

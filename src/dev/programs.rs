@@ -8,7 +8,13 @@ use super::DevError;
 /// lies beside it, and comes first here.
 const RABBITMQ: &[&str] =
     &["/usr/lib/rabbitmq/bin", "/opt/homebrew/opt/rabbitmq/sbin", "/usr/local/opt/rabbitmq/sbin"];
-const POSTGRES: &[&str] = &["/usr/lib/postgresql", "/usr/pgsql"];
+/// Folders of versions: Debian's, those of PostgreSQL's own packages, Homebrew's.
+const POSTGRES: [(&str, &str); 4] = [
+    ("/usr/lib/postgresql", ""),
+    ("/usr", "pgsql-"),
+    ("/opt/homebrew/opt", "postgresql@"),
+    ("/usr/local/opt", "postgresql@"),
+];
 
 pub(super) fn find(name: &str, package: &'static str) -> Result<PathBuf, DevError> {
     in_path(name)
@@ -22,15 +28,15 @@ pub(super) fn rabbitmq() -> Result<PathBuf, DevError> {
         .ok_or(DevError::Missing("rabbitmq-server"))
 }
 
-/// Debian keeps each version's programs in a folder of their own: the newest that is there.
+/// Each version's programs lie in a folder of their own: the newest that is there.
 pub(super) fn postgres(name: &str) -> Result<PathBuf, DevError> {
     let mut versions: Vec<(u32, PathBuf)> = POSTGRES
         .iter()
-        .filter_map(|base| std::fs::read_dir(base).ok())
-        .flatten()
-        .flatten()
-        .filter_map(|entry| {
-            let version = entry.file_name().to_string_lossy().parse().ok()?;
+        .filter_map(|(base, prefix)| Some((std::fs::read_dir(base).ok()?, prefix)))
+        .flat_map(|(entries, prefix)| entries.flatten().map(move |entry| (entry, prefix)))
+        .filter_map(|(entry, prefix)| {
+            let name_of_folder = entry.file_name();
+            let version = name_of_folder.to_string_lossy().strip_prefix(prefix)?.parse().ok()?;
             let program = entry.path().join("bin").join(name);
             program.is_file().then_some((version, program))
         })

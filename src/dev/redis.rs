@@ -14,7 +14,7 @@ pub(super) async fn start(home: &Path) -> Result<Server, DevError> {
     end_leftover(home).await;
     let port = ports::free()?;
     let settings = format!(
-        "bind 127.0.0.1\nport {port}\nprotected-mode yes\ndaemonize no\ndir {}\n\
+        "bind 127.0.0.1\nport {port}\nprotected-mode yes\ndaemonize no\ndir \"{}\"\n\
          appendonly yes\nappendfsync always\naof-timestamp-enabled yes\nsave \"\"\n\
          maxmemory 1gb\nmaxmemory-policy noeviction\n",
         home.display()

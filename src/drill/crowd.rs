@@ -21,7 +21,6 @@ const REPEATS: u32 = 5;
 #[derive(Debug, Clone)]
 pub(super) struct Told {
     pub(super) user: UserId,
-    pub(super) key: u32,
     /// `accepted`, `confirmed`, `repeat`, a code of the contract, or `unanswered`.
     pub(super) code: String,
     pub(super) order: Option<OrderId>,
@@ -39,7 +38,8 @@ impl Told {
     }
 
     pub(super) fn is_answered(&self) -> bool {
-        !matches!(self.code.as_str(), "unanswered" | "outcome_unknown")
+        let server_error = self.code.starts_with("http_5") || self.code == "internal";
+        !server_error && !matches!(self.code.as_str(), "unanswered" | "outcome_unknown" | "gate_unavailable")
     }
 }
 
@@ -128,7 +128,7 @@ async fn buy(
             continue;
         }
         let latency = due.elapsed();
-        return Told { user: user.clone(), key: click.key, code, order, latency, repeats, trouble };
+        return Told { user: user.clone(), code, order, latency, repeats, trouble };
     }
 }
 

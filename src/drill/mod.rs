@@ -13,6 +13,8 @@ mod verdict;
 
 use std::net::SocketAddr;
 
+use tokio_util::sync::CancellationToken;
+
 use crate::domain::{Item, SaleId, UserId};
 use crate::front::{Role, Tokens};
 
@@ -41,16 +43,28 @@ pub enum DrillError {
 }
 
 /// Creates a sale, sends the crowd, waits until every order has ended, closes the sale, compares.
-pub async fn run(place: &Place, plan: &Plan, progress: &Progress) -> Result<Report, DrillError> {
+/// Interrupted, it closes the sale and says so.
+pub async fn run(
+    place: &Place,
+    plan: &Plan,
+    progress: &Progress,
+    stop: &CancellationToken,
+) -> Result<Report, DrillError> {
     let operator = UserId::parse("drill")
         .map_err(|error| DrillError::Call { call: "making a token".into(), why: error.to_string() })?;
     let admin =
         http::Admin::new(place.operations, place.tokens.mint(&operator, Some(Role::Admin), TOKENS_LAST));
     let sale = open_sale(&admin, plan).await?;
-    let told = crowd::send(place, plan, &sale, progress).await;
+    let told = stop.run_until_cancelled(crowd::send(place, plan, &sale, progress)).await;
+    // Closed first: what is admitted after the books were read would not be judged. A server that
+    // is just coming back is asked again by the wait that follows.
+    let closed = admin.post(&format!("/v1/admin/sales/{sale}:close"), None).await;
+    let told = told.ok_or(DrillError::Interrupted)?;
     progress.say("waiting until every order has ended");
     let books = verdict::Books::at_rest(&admin, &sale, plan.settle_within).await?;
-    admin.post(&format!("/v1/admin/sales/{sale}:close"), None).await?;
+    if closed.is_err() {
+        admin.post(&format!("/v1/admin/sales/{sale}:close"), None).await?;
+    }
     let verdict = Verdict::reach(&told, &books, plan);
     Ok(Report::new(plan, &sale, &told, verdict))
 }

@@ -29,6 +29,8 @@ pub struct Report {
     pub latency_ms: Latency,
     pub verdict: Verdict,
     pub balances: bool,
+    /// Everything was sold that was wanted, and everyone who clicked was answered.
+    pub complete: bool,
 }
 
 /// From the time that a click was due to its answer, in milliseconds.
@@ -60,6 +62,8 @@ impl Report {
             trouble: told.iter().find_map(|told| told.trouble.clone()),
             latency_ms: latency(told),
             balances: verdict.balances(),
+            // The founding load tests allow one answer in a thousand to be missing.
+            complete: verdict.is_complete() && answered as f64 >= told.len() as f64 * 0.999,
             verdict,
         }
     }
@@ -124,6 +128,7 @@ impl fmt::Display for Verdict {
         )?;
         for (count, what) in [
             (i64::try_from(self.failed).unwrap_or(i64::MAX), "failed after acceptance"),
+            (self.unsold, "unsold though wanted"),
             (self.leaked, "leaked"),
             (i64::try_from(self.unfinished).unwrap_or(i64::MAX), "unfinished"),
             (i64::try_from(self.contradictions.len()).unwrap_or(i64::MAX), "contradictions"),

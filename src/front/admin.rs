@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -12,13 +12,15 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::auth::Role;
-use super::buyers::sale_id;
+use super::buyers::{PathOf, in_path, sale_id};
 use super::problem::*;
 use super::views::{AdminOrderJson, AdminSaleJson, AuditJson};
 use super::{Operations, body};
 use crate::audit::audit;
 use crate::control::ControlError;
 use crate::domain::{Item, Millis, OrderId, Sale, Window};
+use crate::gate::GateError;
+use crate::store::StoreError;
 
 type App = State<Arc<Operations>>;
 
@@ -73,8 +75,7 @@ async fn create(State(app): App, headers: HeaderMap, body: Body) -> Response {
             items: wanted.items,
         };
         app.control.create(&sale).await.map_err(refuse)?;
-        let status = app.control.show(&sale.id).await.map_err(refuse)?;
-        Ok((StatusCode::CREATED, Json(AdminSaleJson::of(&status))).into_response())
+        Ok((StatusCode::CREATED, Json(AdminSaleJson::draft(&sale))).into_response())
     };
     answered(answer.await, &headers)
 }
@@ -82,25 +83,26 @@ async fn create(State(app): App, headers: HeaderMap, body: Body) -> Response {
 async fn list(State(app): App, headers: HeaderMap) -> Response {
     let answer = async {
         app.tokens.operator(&headers, Role::Viewer)?;
-        let rows = app.control.list().await.map_err(refuse)?;
-        let sales: Vec<AdminSaleJson<'_>> = rows.iter().map(AdminSaleJson::of_row).collect();
+        let listed = app.control.list().await.map_err(refuse)?;
+        let sales: Vec<AdminSaleJson<'_>> = listed.iter().map(AdminSaleJson::of).collect();
         Ok(Json(json!({ "sales": sales })).into_response())
     };
     answered(answer.await, &headers)
 }
 
-async fn show(State(app): App, Path(sale): Path<String>, headers: HeaderMap) -> Response {
+async fn show(State(app): App, path: PathOf<String>, headers: HeaderMap) -> Response {
     let answer = async {
         app.tokens.operator(&headers, Role::Viewer)?;
-        let status = app.control.show(&sale_id(&sale)?).await.map_err(refuse)?;
+        let status = app.control.show(&sale_id(&in_path(path)?)?).await.map_err(refuse)?;
         Ok(Json(AdminSaleJson::of(&status)).into_response())
     };
     answered(answer.await, &headers)
 }
 
-async fn act(State(app): App, Path(path): Path<String>, headers: HeaderMap) -> Response {
+async fn act(State(app): App, path: PathOf<String>, headers: HeaderMap) -> Response {
     let answer = async {
         let claims = app.tokens.operator(&headers, Role::Operator)?;
+        let path = in_path(path)?;
         let (sale, act) = path.split_once(':').unwrap_or((&path, ""));
         let id = sale_id(sale)?;
         let done = match act {
@@ -118,10 +120,10 @@ async fn act(State(app): App, Path(path): Path<String>, headers: HeaderMap) -> R
     answered(answer.await, &headers)
 }
 
-async fn books(State(app): App, Path(sale): Path<String>, headers: HeaderMap) -> Response {
+async fn books(State(app): App, path: PathOf<String>, headers: HeaderMap) -> Response {
     let answer = async {
         app.tokens.operator(&headers, Role::Viewer)?;
-        let audit = audit(&app.gate, &app.store, &sale_id(&sale)?).await.map_err(refuse)?;
+        let audit = audit(&app.gate, &app.store, &sale_id(&in_path(path)?)?).await.map_err(refuse)?;
         Ok(Json(AuditJson::of(&audit)).into_response())
     };
     answered(answer.await, &headers)
@@ -130,7 +132,7 @@ async fn books(State(app): App, Path(sale): Path<String>, headers: HeaderMap) ->
 /// One page of a sale's orders with committed outcomes, by id; `?after=` the last id of the page before.
 async fn orders(
     State(app): App,
-    Path(sale): Path<String>,
+    path: PathOf<String>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Response {
@@ -141,7 +143,7 @@ async fn orders(
             .and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix("after=")))
             .map(|id| id.parse().map_err(|_| Problem::new(MALFORMED, "after must be an order id")))
             .transpose()?;
-        let rows = app.store.orders_after(&sale_id(&sale)?, after, PAGE).await;
+        let rows = app.store.orders_after(&sale_id(&in_path(path)?)?, after, PAGE).await;
         let rows = rows.map_err(|error| refuse(error.into()))?;
         let orders: Vec<AdminOrderJson<'_>> = rows.iter().map(AdminOrderJson::of).collect();
         Ok(Json(json!({ "orders": orders, "page_size": PAGE })).into_response())
@@ -159,7 +161,10 @@ fn refuse(error: ControlError) -> Box<Problem> {
             Problem::new(INVALID_TRANSITION, detail).with("state", state.as_str())
         }
         ControlError::Lost => Problem::new(INVALID_TRANSITION, detail),
-        ControlError::Gate(_) => Problem::new(GATE_UNAVAILABLE, detail).retry_after(1),
-        ControlError::Store(_) => Problem::new(STATUS_UNAVAILABLE, detail).retry_after(1),
+        ControlError::Store(StoreError::Broken(_)) | ControlError::Gate(GateError::Broken(_)) => {
+            Problem::new(INTERNAL, detail)
+        }
+        // An act may be half done: doing it again goes on.
+        ControlError::Gate(_) | ControlError::Store(_) => Problem::new(ACT_UNFINISHED, detail).retry_after(1),
     }
 }

@@ -25,17 +25,30 @@ pub enum Role {
     Admin,
 }
 
-/// All of these but `role` must be in a token.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Claims {
-    pub sub: String,
-    pub iss: String,
-    pub aud: String,
-    /// Seconds since 1970.
-    pub exp: i64,
-    pub nbf: i64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub role: Option<Role>,
+/// What is read of a token whose signature, times, issuer and audience are right.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Claims {
+    pub(super) sub: String,
+    /// A role that Doorbuster does not know is none: the shop's login may have roles of its own.
+    #[serde(default, deserialize_with = "known_role")]
+    pub(super) role: Option<Role>,
+}
+
+fn known_role<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Role>, D::Error> {
+    let role = serde_json::Value::deserialize(deserializer)?;
+    Ok(serde_json::from_value(role).ok())
+}
+
+/// A token's claims, times in seconds since 1970.
+#[derive(Serialize)]
+struct Minted<'a> {
+    sub: &'a UserId,
+    iss: &'a str,
+    aud: &'a str,
+    exp: i64,
+    nbf: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<Role>,
 }
 
 /// Verifies tokens, and mints them for development.
@@ -68,10 +81,10 @@ impl Tokens {
     /// A token for `lasts` seconds from now.
     pub fn mint(&self, user: &UserId, role: Option<Role>, lasts: u32) -> String {
         let now = Millis::now().0 / 1000;
-        let claims = Claims {
-            sub: user.to_string(),
-            iss: self.settings.issuer.clone(),
-            aud: self.settings.audience.clone(),
+        let claims = Minted {
+            sub: user,
+            iss: &self.settings.issuer,
+            aud: &self.settings.audience,
             exp: now + i64::from(lasts),
             nbf: now,
             role,

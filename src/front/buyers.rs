@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -14,11 +15,9 @@ use serde::Deserialize;
 use super::problem::*;
 use super::views::{OrderJson, SaleJson};
 use super::{Buyers, body};
-use crate::domain::{IdempotencyKey, MAX_QUANTITY, Millis, OrderStatus, SaleId, Sku};
+use crate::domain::{IdempotencyKey, MAX_QUANTITY, Millis, OrderId, OrderStatus, SaleId, Sku, UserId};
 use crate::intake::{Answer, KnownSale, OrderView, Unknown, Wish};
 
-/// The longest a request may ask to wait for a status.
-const LONGEST_WAIT: u64 = 10;
 /// Seconds after which to try again where nothing better is known.
 const SOON: u64 = 1;
 
@@ -52,17 +51,17 @@ struct OrderBody {
     quantity: Option<serde_json::Number>,
 }
 
-async fn place(State(app): App, Path(sale): Path<String>, headers: HeaderMap, body: Body) -> Response {
-    place_order(&app, &sale, &headers, body)
+async fn place(State(app): App, path: PathOf<String>, headers: HeaderMap, body: Body) -> Response {
+    place_order(&app, path, &headers, body)
         .await
         .unwrap_or_else(|problem| problem.of_request(&headers).into_response())
 }
 
-async fn place_order(app: &Buyers, sale: &str, headers: &HeaderMap, body: Body) -> Answered {
+async fn place_order(app: &Buyers, path: PathOf<String>, headers: &HeaderMap, body: Body) -> Answered {
     let user = app.tokens.user(headers)?;
-    let sale = sale_id(sale)?;
+    let sale = sale_id(&in_path(path)?)?;
     let key = idempotency_key(headers)?;
-    let wait = preferred_wait(headers)?;
+    let wait = preferred_wait(app, headers)?;
     let bytes = body::read(body, app.settings.body_limit, app.settings.body_within).await?;
     let wanted: OrderBody = body::json(&bytes)?;
     let sku = match wanted.sku {
@@ -96,7 +95,7 @@ async fn place_order(app: &Buyers, sale: &str, headers: &HeaderMap, body: Body) 
                 ));
             };
             // What cannot be read now is still accepted.
-            let view = app.intake.view_within(&sale, &user, order.id, wait).await.ok().flatten();
+            let view = app.waited(&sale, &user, order.id, wait).await.ok().flatten();
             match view {
                 Some(view) if view.status == OrderStatus::Failed => Err(failed(&view)),
                 Some(view) if view.status != OrderStatus::Accepted => {
@@ -113,7 +112,7 @@ async fn place_order(app: &Buyers, sale: &str, headers: &HeaderMap, body: Body) 
         }
         Answer::Repeat(mut view) => {
             if let (Some(wait), OrderStatus::Accepted) = (wait, view.status)
-                && let Ok(Some(later)) = app.intake.view_within(&sale, &user, view.order.id, wait).await
+                && let Ok(Some(later)) = app.waited(&sale, &user, view.order.id, wait).await
             {
                 *view = later;
             }
@@ -129,7 +128,7 @@ fn created(
     status: StatusCode,
     order: &OrderJson<'_>,
     sale: &SaleId,
-    id: crate::domain::OrderId,
+    id: OrderId,
     replayed: bool,
 ) -> Response {
     let mut response = (status, Json(order)).into_response();
@@ -173,7 +172,7 @@ fn refuse(answer: Answer) -> Box<Problem> {
         }
         Answer::Closed => Problem::new(SALE_CLOSED, "no more orders are taken"),
         Answer::Paused => Problem::new(SALE_PAUSED, "no orders are taken for now").retry_after(5),
-        Answer::SoldOut => Problem::new(SOLD_OUT, "no unit is left"),
+        Answer::SoldOut => Problem::new(SOLD_OUT, "fewer units are left than you asked for"),
         Answer::AlreadyOrdered(id) => {
             Problem::new(ALREADY_ORDERED, "one order per buyer").with("order_id", id.to_string())
         }
@@ -181,7 +180,10 @@ fn refuse(answer: Answer) -> Box<Problem> {
             Problem::new(PURCHASE_LIMIT, format!("a buyer may have {limit} units of this sale"))
                 .with("limit_per_user", limit)
         }
-        Answer::Overloaded => Problem::new(OVERLOADED, "nothing was taken; try again").retry_after(2),
+        Answer::Overloaded => {
+            Problem::new(OVERLOADED, "this attempt took nothing; try again with the same Idempotency-Key")
+                .retry_after(2)
+        }
         Answer::GateUnavailable(why) => Problem::new(GATE_UNAVAILABLE, why).retry_after(SOON),
         Answer::OutcomeUnknown(id, why) => {
             Problem::new(OUTCOME_UNKNOWN, format!("{why}; repeat with the same Idempotency-Key, it is safe"))
@@ -205,16 +207,17 @@ fn refuse(answer: Answer) -> Box<Problem> {
 
 async fn order(
     State(app): App,
-    Path((sale, id)): Path<(String, String)>,
+    path: PathOf<(String, String)>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Response {
     let answer = async {
         let user = app.tokens.user(&headers)?;
+        let (sale, id) = in_path(path)?;
         let sale = sale_id(&sale)?;
         let id = id.parse().map_err(|_| Problem::new(ORDER_NOT_FOUND, "an order id is a UUID"))?;
-        let wait = query_wait(query.as_deref())?;
-        match app.intake.view_within(&sale, &user, id, wait).await {
+        let wait = query_wait(&app, query.as_deref())?;
+        match app.waited(&sale, &user, id, wait).await {
             Ok(Some(view)) => Ok(fresh(Json(OrderJson::of(&view)).into_response())),
             Ok(None) => Err(Problem::new(ORDER_NOT_FOUND, "you have no order with this id")),
             Err(error) => Err(unknown(&error)),
@@ -223,10 +226,10 @@ async fn order(
     answer.await.unwrap_or_else(|problem| problem.of_request(&headers).into_response())
 }
 
-async fn mine(State(app): App, Path(sale): Path<String>, headers: HeaderMap) -> Response {
+async fn mine(State(app): App, path: PathOf<String>, headers: HeaderMap) -> Response {
     let answer = async {
         let user = app.tokens.user(&headers)?;
-        let sale = sale_id(&sale)?;
+        let sale = sale_id(&in_path(path)?)?;
         if let Ok(KnownSale::Missing) = app.intake.sales().get(&sale).await {
             return Err(Problem::new(SALE_NOT_FOUND, "no sale has this id"));
         }
@@ -238,16 +241,15 @@ async fn mine(State(app): App, Path(sale): Path<String>, headers: HeaderMap) -> 
 }
 
 /// The one route without a token: a page that counts down to the opening has no buyer yet.
-async fn sale(State(app): App, Path(sale): Path<String>, headers: HeaderMap) -> Response {
+async fn sale(State(app): App, path: PathOf<String>, headers: HeaderMap) -> Response {
     let answer = async {
-        let id = sale_id(&sale)?;
+        let id = sale_id(&in_path(path)?)?;
         let gone = || Problem::new(SALE_NOT_FOUND, "no sale has this id");
         match app.intake.sales().get(&id).await {
             Ok(KnownSale::Loaded(sale)) => {
-                let now = Millis(sale.now.0.max(Millis::now().0));
-                Ok(fresh(Json(SaleJson::loaded(&id, &sale, now)).into_response()))
+                Ok(fresh(Json(SaleJson::loaded(&id, &sale, sale.clock())).into_response()))
             }
-            Ok(KnownSale::NotOpened(row)) => {
+            Ok(KnownSale::NotOpened(row) | KnownSale::Ended(row)) => {
                 Ok(fresh(Json(SaleJson::draft(&id, &row, Millis::now())).into_response()))
             }
             Ok(KnownSale::Missing) => Err(gone()),
@@ -270,6 +272,13 @@ fn unknown(error: &Unknown) -> Box<Problem> {
     Problem::new(STATUS_UNAVAILABLE, error.to_string()).retry_after(SOON)
 }
 
+/// Taken as it comes: a path that is not UTF-8 is answered like any other that names nothing.
+pub(super) type PathOf<T> = Result<Path<T>, PathRejection>;
+
+pub(super) fn in_path<T>(path: PathOf<T>) -> Answered<T> {
+    path.map(|Path(parts)| parts).map_err(|error| Problem::new(NOT_FOUND, error.to_string()))
+}
+
 pub(super) fn sale_id(text: &str) -> Answered<SaleId> {
     SaleId::parse(text).map_err(|error| Problem::new(SALE_NOT_FOUND, error.to_string()))
 }
@@ -289,27 +298,45 @@ fn idempotency_key(headers: &HeaderMap) -> Answered<Option<IdempotencyKey>> {
 }
 
 /// `Prefer: wait=N` (RFC 7240), N in seconds. Other preferences are not ours to judge.
-fn preferred_wait(headers: &HeaderMap) -> Answered<Option<Duration>> {
+fn preferred_wait(app: &Buyers, headers: &HeaderMap) -> Answered<Option<Duration>> {
     for value in headers.get_all("prefer") {
         let text = value.to_str().map_err(|_| Problem::new(MALFORMED, "the Prefer header is not text"))?;
         for preference in text.split([',', ';']) {
             if let Some(seconds) = preference.trim().strip_prefix("wait=") {
-                return wait(seconds).map(Some);
+                return wait(app, seconds).map(Some);
             }
         }
     }
     Ok(None)
 }
 
-fn query_wait(query: Option<&str>) -> Answered<Duration> {
+fn query_wait(app: &Buyers, query: Option<&str>) -> Answered<Duration> {
     let pairs = query.unwrap_or_default().split('&');
     let asked = pairs.filter_map(|pair| pair.strip_prefix("wait=")).next();
-    asked.map_or(Ok(Duration::ZERO), wait)
+    asked.map_or(Ok(Duration::ZERO), |seconds| wait(app, seconds))
 }
 
-fn wait(seconds: &str) -> Answered<Duration> {
+fn wait(app: &Buyers, seconds: &str) -> Answered<Duration> {
+    let longest = app.settings.longest_wait;
     let seconds: u64 = seconds.parse().map_err(|_| {
-        Problem::new(MALFORMED, format!("wait must be a number of seconds, at most {LONGEST_WAIT}"))
+        Problem::new(MALFORMED, format!("wait must be a number of seconds, at most {longest:?}"))
     })?;
-    Ok(Duration::from_secs(seconds.min(LONGEST_WAIT)))
+    Ok(Duration::from_secs(seconds).min(longest))
+}
+
+impl Buyers {
+    /// The order when it is decided, when the wait is over, or when the process stops.
+    async fn waited(
+        &self,
+        sale: &SaleId,
+        user: &UserId,
+        id: OrderId,
+        wait: Duration,
+    ) -> Result<Option<OrderView>, Unknown> {
+        let decided = self.intake.view_within(sale, user, id, wait);
+        match self.stop.run_until_cancelled(decided).await {
+            Some(view) => view,
+            None => self.intake.view(sale, user, id).await,
+        }
+    }
 }

@@ -13,12 +13,14 @@ mod views;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
+
 use crate::control::Control;
 use crate::gate::Gate;
 use crate::intake::Intake;
 use crate::store::Store;
 
-pub use auth::{AuthSettings, Claims, Role, Tokens};
+pub use auth::{AuthSettings, Role, Tokens};
 pub use operations::{Dependency, Readiness};
 pub use server::{ServerSettings, serve};
 
@@ -26,6 +28,8 @@ pub use server::{ServerSettings, serve};
 pub struct FrontSettings {
     pub body_limit: usize,
     pub body_within: Duration,
+    /// The longest that a request may wait for an order to end, however long it asks to.
+    pub longest_wait: Duration,
 }
 
 /// What the buyers' routes work with.
@@ -33,6 +37,8 @@ pub struct Buyers {
     pub intake: Intake,
     pub tokens: Arc<Tokens>,
     pub settings: FrontSettings,
+    /// Ends the waiting of requests, so that they are answered before the process stops.
+    pub stop: CancellationToken,
 }
 
 /// What the operations routes work with.

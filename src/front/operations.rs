@@ -14,11 +14,18 @@ use super::buyers::{method_not_allowed, not_found};
 use super::{Operations, admin};
 
 /// What the last look at the servers found.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub struct Readiness {
-    /// `ready`, `degraded` (orders are taken, but something is away) or `unavailable`.
+    /// `starting`, `ready`, `degraded` (orders are taken, but something is away) or `unavailable`.
     pub status: &'static str,
     pub dependencies: BTreeMap<&'static str, Dependency>,
+}
+
+/// Before the first look.
+impl Default for Readiness {
+    fn default() -> Self {
+        Self { status: "starting", dependencies: BTreeMap::new() }
+    }
 }
 
 #[derive(Debug, Clone, Serialize)]

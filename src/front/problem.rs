@@ -44,6 +44,7 @@ pub(super) const SALE_EXISTS: Kind = (409, "sale_exists", "There is a sale with 
 pub(super) const INVALID_SALE: Kind = (422, "invalid_sale", "This sale could not be sold", false);
 pub(super) const INVALID_TRANSITION: Kind =
     (409, "invalid_transition", "The sale's state does not allow this", false);
+pub(super) const ACT_UNFINISHED: Kind = (503, "act_unfinished", "A server did not answer; do it again", true);
 pub(super) const INTERNAL: Kind = (500, "internal", "A fault of Doorbuster's", true);
 
 #[derive(Debug)]
@@ -78,13 +79,18 @@ impl Problem {
     }
 
     /// Names the request as its sender did, so that both logs can be laid side by side.
-    pub(super) fn of_request(mut self: Box<Self>, headers: &HeaderMap) -> Box<Self> {
-        self.request_id = sent_id(headers);
+    pub(super) fn of_request(self: Box<Self>, headers: &HeaderMap) -> Box<Self> {
+        self.named(sent_id(headers))
+    }
+
+    pub(super) fn named(mut self: Box<Self>, request_id: Option<String>) -> Box<Self> {
+        self.request_id = request_id;
         self
     }
 }
 
-fn sent_id(headers: &HeaderMap) -> Option<String> {
+/// The `X-Request-Id` that came with the request, if it can be shown again.
+pub(super) fn sent_id(headers: &HeaderMap) -> Option<String> {
     let id = headers.get("x-request-id")?.to_str().ok()?;
     let usable = (1..=64).contains(&id.len()) && id.bytes().all(|c| c.is_ascii_graphic());
     usable.then(|| id.to_owned())

@@ -20,7 +20,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
-use super::problem::{INTERNAL, OUTCOME_UNKNOWN, Problem, STATUS_UNAVAILABLE};
+use super::problem::{INTERNAL, OUTCOME_UNKNOWN, Problem, STATUS_UNAVAILABLE, sent_id};
+
+/// Milliseconds for which a peer may leave an answer unread.
+#[cfg(target_os = "linux")]
+const UNREAD_MS: u32 = 30_000;
 
 #[derive(Debug, Clone)]
 pub struct ServerSettings {
@@ -43,6 +47,9 @@ pub async fn serve(listener: TcpListener, router: Router, settings: ServerSettin
         let Some((stream, slot)) = accepted else { break };
         // Small answers must not wait for more to send.
         let _ = stream.set_nodelay(true);
+        // A peer that never reads its answers must not hold its place for ever.
+        #[cfg(target_os = "linux")]
+        let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, UNREAD_MS);
         let router = router.clone();
         let within = settings.request_within;
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
@@ -85,18 +92,23 @@ async fn accept(listener: &TcpListener, slots: &Arc<Semaphore>) -> (TcpStream, O
 
 async fn answer(router: Router, request: Request<Body>, within: Duration) -> Result<Response, Infallible> {
     let may_have_acted = request.method() == Method::POST;
+    let id = sent_id(request.headers());
     let work = AssertUnwindSafe(router.oneshot(request)).catch_unwind();
     Ok(match tokio::time::timeout(within, work).await {
         Ok(Ok(Ok(response))) => response,
         Ok(Ok(Err(never))) => match never {},
         Ok(Err(_)) => {
             metrics::counter!("front_panics_total").increment(1);
-            Problem::new(INTERNAL, "see the log").into_response()
+            // The order may be taken, if it was one.
+            let kind = if may_have_acted { OUTCOME_UNKNOWN } else { INTERNAL };
+            Problem::new(kind, "a fault of the server's; repeat with the same key").named(id).into_response()
         }
         Err(_) if may_have_acted => {
             let detail = "no answer in time; repeat with the same Idempotency-Key, it is safe";
-            Problem::new(OUTCOME_UNKNOWN, detail).retry_after(1).into_response()
+            Problem::new(OUTCOME_UNKNOWN, detail).named(id).retry_after(1).into_response()
         }
-        Err(_) => Problem::new(STATUS_UNAVAILABLE, "no answer in time").retry_after(1).into_response(),
+        Err(_) => {
+            Problem::new(STATUS_UNAVAILABLE, "no answer in time").named(id).retry_after(1).into_response()
+        }
     })
 }

@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::audit::{Audit, ItemBooks};
 use crate::control::SaleStatus;
 use crate::domain::{
-    Durability, Failure, Millis, Order, OrderId, OrderStatus, SaleId, SaleState, Sku, UserId,
+    Durability, Failure, Millis, Order, OrderId, OrderStatus, Sale, SaleId, SaleState, Sku, UserId,
 };
 use crate::gate::GateSale;
 use crate::intake::OrderView;
@@ -176,8 +176,21 @@ struct AdminGateJson {
 }
 
 impl<'a> AdminSaleJson<'a> {
-    pub(super) fn of_row(row: &'a SaleRow) -> Self {
-        Self::new(row, row.state, None)
+    pub(super) fn draft(sale: &'a Sale) -> Self {
+        Self {
+            sale_id: &sale.id,
+            name: &sale.name,
+            state: SaleState::Draft,
+            opens_at: sale.window.opens_at,
+            closes_at: sale.window.closes_at,
+            limit_per_user: sale.limit_per_user,
+            items: sale
+                .items
+                .iter()
+                .map(|item| AdminItemJson { sku: &item.sku, stock: item.stock, sold: 0, left: None })
+                .collect(),
+            gate: None,
+        }
     }
 
     pub(super) fn of(status: &'a SaleStatus) -> Self {

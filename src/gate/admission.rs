@@ -8,14 +8,19 @@ impl Gate {
     /// Decides one attempt; attempts that come at the same time share a script call.
     ///
     /// On `Ok(Verdict::Accepted)` the unit is taken and the order is in the outbox. After
-    /// [`GateError::Late`] both may be so or not: the same attempt may be made again, and the
-    /// answer will tell. After any other error nothing was taken.
+    /// [`GateError::Late`] and [`GateError::Broken`] both may be so or not: the same attempt may
+    /// be made again, and the answer will tell. After any other error nothing was taken.
     pub async fn admit(&self, attempt: Attempt) -> Result<Verdict, GateError> {
         self.batcher.admit(attempt).await
     }
 
-    /// Decides attempts of one sale in the order given, in one script call.
-    pub async fn admit_all(&self, sale: &SaleId, attempts: &[Attempt]) -> Result<Vec<Verdict>, GateError> {
+    /// Decides attempts of one sale in the order given, in one script call. The outer error is
+    /// that of the call, an inner one that of reading one verdict.
+    pub async fn admit_all(
+        &self,
+        sale: &SaleId,
+        attempts: &[Attempt],
+    ) -> Result<Vec<Result<Verdict, GateError>>, GateError> {
         let highest = self.highest(sale);
         let mut args = Vec::with_capacity(4 + attempts.len() * 7);
         args.extend([
@@ -38,13 +43,14 @@ impl Gate {
         let keys = self.keys(sale).flight();
         let reply: redis::Value = self.link.run(&self.scripts.admit, &keys, &args).await?;
         if word(&reply).as_deref() == Some("not_loaded") {
-            return Ok(vec![Verdict::NotLoaded; attempts.len()]);
+            return Ok(vec![Ok(Verdict::NotLoaded); attempts.len()]);
         }
         let mut reply = Reader::of(&reply)?;
         let number = Number { epoch: reply.number()?, seq: reply.number()? };
         let now = reply.millis()?;
         self.saw(sale, number);
-        attempts.iter().map(|attempt| read_verdict(attempt, number.epoch, now, reply.list()?)).collect()
+        // A verdict that cannot be read, of an entry that a later version wrote, is one buyer's trouble.
+        Ok(attempts.iter().map(|attempt| read_verdict(attempt, number.epoch, now, reply.list()?)).collect())
     }
 }
 

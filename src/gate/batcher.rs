@@ -81,7 +81,7 @@ async fn decide(gate: &Gate, batch: Vec<Waiting>) {
             Ok(verdicts) => {
                 for (answer, verdict) in answers.into_iter().zip(verdicts) {
                     // A buyer who hung up does not matter: the order is in the outbox.
-                    let _ = answer.send(Ok(verdict));
+                    let _ = answer.send(verdict);
                 }
             }
             Err(error) => {

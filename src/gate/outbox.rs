@@ -63,13 +63,22 @@ impl Gate {
 
     /// Says that RabbitMQ holds these orders. Entries that are gone have a row already.
     pub async fn confirmed(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
-        let keys = self.keys(sale);
         // The host's clock is good enough to put off a look that is seconds away.
         let due = Millis::now().plus(self.settings.overtaken_after);
-        let mut args = vec![due.0.to_string()];
+        self.mark(sale, ids, "broker", due.0.to_string()).await
+    }
+
+    /// Says that these orders lie on the dead-letter queue: in flight, and left alone by the sweep.
+    pub async fn parked(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
+        self.mark(sale, ids, "parked", String::new()).await
+    }
+
+    async fn mark(&self, sale: &SaleId, ids: &[OrderId], state: &str, due: String) -> Result<(), GateError> {
+        let keys = self.keys(sale);
+        let mut args = vec![state.to_owned(), due];
         args.extend(ids.iter().map(|id| order_id(*id)));
         let keys = [keys.outbox(), keys.due()];
-        let _marked: i64 = self.link.run(&self.scripts.confirm, &keys, &args).await?;
+        let _marked: i64 = self.link.run(&self.scripts.mark, &keys, &args).await?;
         Ok(())
     }
 
@@ -104,7 +113,17 @@ impl Gate {
         let args = [limit.to_string(), spacing.as_millis().to_string()];
         let keys = [keys.outbox(), keys.due()];
         let entries: Vec<String> = self.link.run(&self.scripts.due, &keys, &args).await?;
-        entries.iter().map(|entry| read_entry(sale, entry)).collect()
+        // One entry that cannot be read, of a later version, must not keep the others waiting.
+        Ok(entries
+            .iter()
+            .filter_map(|entry| match read_entry(sale, entry) {
+                Ok(ticket) => Some(ticket),
+                Err(error) => {
+                    tracing::error!(%sale, %error, "left alone by the sweep");
+                    None
+                }
+            })
+            .collect())
     }
 
     /// Every order in flight of a sale: the audit's view.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use tokio::time::Instant;
+
 use super::wire::{Reader, broken, word};
 use super::{Gate, GateError, keys};
 use crate::domain::{Millis, Number, Sale, SaleId, SaleState, Sku, Window};
@@ -21,6 +23,15 @@ pub struct GateSale {
     pub oldest: Option<Millis>,
     /// Redis's clock at that moment.
     pub now: Millis,
+    /// That moment, by this process's own clock.
+    read_at: Instant,
+}
+
+impl GateSale {
+    /// Redis's clock now, as far as it can be told without asking again.
+    pub fn clock(&self) -> Millis {
+        self.now.plus(self.read_at.elapsed())
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,6 +146,7 @@ impl Gate {
             waiting,
             oldest,
             now,
+            read_at: Instant::now(),
         };
         self.saw(sale, described.number);
         Ok(Some(described))

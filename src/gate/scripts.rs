@@ -7,7 +7,7 @@ pub(super) struct Scripts {
     pub(super) load: Script,
     pub(super) state: Script,
     pub(super) describe: Script,
-    pub(super) confirm: Script,
+    pub(super) mark: Script,
     pub(super) settle: Script,
     pub(super) due: Script,
 }
@@ -19,7 +19,7 @@ impl Scripts {
             load: Script::new(include_str!("../../lua/load.lua")),
             state: Script::new(include_str!("../../lua/state.lua")),
             describe: Script::new(include_str!("../../lua/describe.lua")),
-            confirm: Script::new(include_str!("../../lua/confirm.lua")),
+            mark: Script::new(include_str!("../../lua/mark.lua")),
             settle: Script::new(include_str!("../../lua/settle.lua")),
             due: Script::new(include_str!("../../lua/due.lua")),
         }

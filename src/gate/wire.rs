@@ -47,7 +47,8 @@ pub(super) fn read_entry(sale: &SaleId, entry: &str) -> Result<Ticket, GateError
     };
     let durability = match state {
         "outbox" => Durability::Outbox,
-        "broker" => Durability::Broker,
+        // On the dead-letter queue the broker holds it too.
+        "broker" | "parked" => Durability::Broker,
         _ => return Err(unreadable()),
     };
     Ok(Ticket { order, durability })

@@ -48,6 +48,9 @@ pub struct IntakeSettings {
     pub watch_every: Duration,
 }
 
+/// When to ask again about a draft whose opening time is over.
+const UNTIL_OPENED: Duration = Duration::from_secs(5);
+
 /// What a buyer asks for, after the syntax has been checked.
 #[derive(Debug, Clone)]
 pub struct Wish {
@@ -77,7 +80,6 @@ pub enum Answer {
     },
     KeyRequired,
     KeyReused,
-    /// `opens_at` is not known of a sale that nobody has opened yet.
     NotOpen {
         now: Millis,
         opens_at: Millis,
@@ -147,6 +149,8 @@ impl Intake {
             Ok(verdict) => refused(verdict),
             Err(GateError::Late(why)) => Answer::OutcomeUnknown(id, why),
             Err(GateError::Full(_)) => Answer::Overloaded,
+            // It ran, and its answer made no sense: what it did is not known.
+            Err(error @ GateError::Broken(_)) => Answer::OutcomeUnknown(id, error.to_string()),
             Err(error) => Answer::GateUnavailable(error.to_string()),
         }
     }
@@ -156,12 +160,15 @@ impl Intake {
         let sale = match self.sales.get(&wish.sale).await {
             Ok(KnownSale::Loaded(sale)) => sale,
             Ok(KnownSale::NotOpened(row)) => {
-                let opens_at = row.sale.window.opens_at;
-                return Err(Answer::NotOpen { now: Millis::now(), opens_at });
+                let now = Millis::now();
+                // Its time may have come; what is missing is the operator.
+                let opens_at = row.sale.window.opens_at.max(now.plus(UNTIL_OPENED));
+                return Err(Answer::NotOpen { now, opens_at });
             }
             Ok(KnownSale::Lost) => {
                 return Err(Answer::GateUnavailable("the sale must be rebuilt in the gate".into()));
             }
+            Ok(KnownSale::Ended(_)) => return Err(Answer::Closed),
             Ok(KnownSale::Missing) => return Err(Answer::SaleNotFound),
             Err(error) => return Err(Answer::GateUnavailable(error.to_string())),
         };

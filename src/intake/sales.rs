@@ -12,10 +12,14 @@ use crate::store::{SaleRow, Store, StoreError};
 
 /// Sales remembered at once. Anyone may ask for any id, so the memory has a bound.
 const MOST: usize = 10_000;
+/// How long trouble with asking is remembered, at least.
+const TROUBLE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone)]
 pub enum KnownSale {
     Loaded(Arc<GateSale>),
+    /// Closed for good, and no longer in the gate.
+    Ended(Arc<SaleRow>),
     /// In the database as a draft; nobody has opened it.
     NotOpened(Arc<SaleRow>),
     /// The database says that it was opened, and the gate does not know it: Redis lost it.
@@ -33,15 +37,16 @@ pub enum SalesError {
 
 #[derive(Default)]
 struct Entry {
-    known: RwLock<Option<(Instant, KnownSale)>>,
+    known: RwLock<Option<(Instant, Result<KnownSale, SalesError>)>>,
     /// One request asks, the others wait for its answer.
     asking: tokio::sync::Mutex<()>,
 }
 
 impl Entry {
-    fn fresh(&self, age: Duration) -> Option<KnownSale> {
+    fn fresh(&self, age: Duration) -> Option<Result<KnownSale, SalesError>> {
         let known = self.known.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        known.as_ref().filter(|(at, _)| at.elapsed() < age).map(|(_, sale)| sale.clone())
+        let age_of = |known: &Result<_, _>| if known.is_ok() { age } else { age.max(TROUBLE) };
+        known.as_ref().filter(|(at, known)| at.elapsed() < age_of(known)).map(|(_, known)| known.clone())
     }
 }
 
@@ -64,16 +69,17 @@ impl Sales {
     pub async fn get(&self, id: &SaleId) -> Result<KnownSale, SalesError> {
         let entry = self.entry(id);
         if let Some(known) = entry.fresh(self.age) {
-            return Ok(known);
+            return known;
         }
         let _one = entry.asking.lock().await;
         if let Some(known) = entry.fresh(self.age) {
-            return Ok(known);
+            return known;
         }
-        let known = self.ask(id).await?;
+        // Trouble is remembered too: else all who wait here would try in turn, each for as long.
+        let known = self.ask(id).await;
         let mut slot = entry.known.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         *slot = Some((Instant::now(), known.clone()));
-        Ok(known)
+        known
     }
 
     fn entry(&self, id: &SaleId) -> Arc<Entry> {
@@ -94,6 +100,7 @@ impl Sales {
         Ok(match self.store.sale(id).await? {
             None => KnownSale::Missing,
             Some(row) if row.state == SaleState::Draft => KnownSale::NotOpened(Arc::new(row)),
+            Some(row) if row.state == SaleState::Closed => KnownSale::Ended(Arc::new(row)),
             Some(_) => KnownSale::Lost,
         })
     }

@@ -22,6 +22,8 @@ pub struct SweepSettings {
 }
 
 const LEADERSHIP: Duration = Duration::from_secs(10);
+/// No sale can have this id, so no buyer's lease is the leader's.
+const SCOPE: &str = "_sweep";
 
 pub struct Sweep {
     pub gate: Gate,
@@ -57,30 +59,42 @@ impl Sweep {
                 Err(_) => guard.is_valid_for(Duration::ZERO).then_some(guard),
             };
         }
-        let taken = self.leases.take("sweep", ["leader"], LEADERSHIP).await.ok()?;
+        let taken = self.leases.take(SCOPE, ["leader"], LEADERSHIP).await.ok()?;
         taken.held[0].then_some(taken.guard)
     }
 
     async fn round(&self) -> Result<(), String> {
         for sale in self.gate.sales().await.map_err(|error| error.to_string())? {
-            let due = self.gate.due(&sale, self.settings.batch, self.settings.spacing).await;
-            let due = due.map_err(|error| error.to_string())?;
-            if due.is_empty() {
-                continue;
+            // Trouble with one sale is not the others'.
+            if let Err(error) = self.sweep(&sale).await {
+                tracing::warn!(%sale, error, "sweep interrupted");
             }
-            let settled = self.settle(&sale, &due).await;
-            let mut published = 0;
-            for ticket in &due {
-                let waits = ticket.durability == Durability::Outbox;
-                if waits && !settled.contains(&ticket.order.id) && self.relay.publisher().is_up() {
-                    // Not waited for: the entry stays until its row is committed.
-                    drop(self.relay.carry(&ticket.order));
-                    published += 1;
-                }
+        }
+        Ok(())
+    }
+
+    async fn sweep(&self, sale: &SaleId) -> Result<(), String> {
+        let due = self.gate.due(sale, self.settings.batch, self.settings.spacing).await;
+        let due = due.map_err(|error| error.to_string())?;
+        if due.is_empty() {
+            return Ok(());
+        }
+        let settled = self.settle(sale, &due).await;
+        // Not known while the database is away: then nobody has been overtaken.
+        let persisted = self.store.highest_number(sale).await.unwrap_or_default();
+        let mut published = 0;
+        for ticket in due.iter().filter(|ticket| !settled.contains(&ticket.order.id)) {
+            let waits = ticket.durability == Durability::Outbox;
+            // Due again long after its confirm, and a later order has its row: it went astray.
+            let overtaken = ticket.order.number < persisted;
+            if (waits || overtaken) && self.relay.publisher().is_up() {
+                // Not waited for: the entry stays until its row is committed.
+                drop(self.relay.carry(&ticket.order));
+                published += 1;
             }
-            if published + settled.len() > 0 {
-                tracing::info!(%sale, published, settled = settled.len(), "sweep found orders left behind");
-            }
+        }
+        if published + settled.len() > 0 {
+            tracing::info!(%sale, published, settled = settled.len(), "sweep found orders left behind");
         }
         Ok(())
     }

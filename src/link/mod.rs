@@ -4,5 +4,5 @@
 mod backoff;
 mod redis;
 
-pub use self::redis::{Fault, RedisLink, RedisSettings};
+pub use self::redis::{Fault, RedisLink, RedisSettings, check_url};
 pub use backoff::Backoff;

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -14,7 +15,10 @@ const EVERY: Duration = Duration::from_secs(1);
 
 pub(super) struct Health {
     pub(super) parts: Parts,
+    /// Is the worker's consumer connected? `None` where there is no worker.
+    pub(super) consumes: Option<watch::Receiver<bool>>,
     pub(super) check_settings: bool,
+    pub(super) upkeep: PrometheusHandle,
     pub(super) tell: watch::Sender<Readiness>,
 }
 
@@ -27,8 +31,11 @@ impl Health {
             if let Ok(run) = &redis
                 && *run != known_run
             {
-                promises = self.broken_promises().await;
-                known_run.clone_from(run);
+                // Asked again at the next look if it did not answer now.
+                if let Some(broken) = self.broken_promises().await {
+                    promises = broken;
+                    known_run.clone_from(run);
+                }
             }
             let readiness =
                 self.readiness(redis.map(|_| ()).map_err(|error| error.to_string()), &promises).await;
@@ -37,28 +44,30 @@ impl Health {
             }
             self.tell.send_replace(readiness);
             self.gauges().await;
+            self.upkeep.run_upkeep();
             if stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_none() {
                 return;
             }
         }
     }
 
-    async fn broken_promises(&self) -> Vec<String> {
+    /// `None` where Redis did not answer.
+    async fn broken_promises(&self) -> Option<Vec<String>> {
         if !self.check_settings {
-            return Vec::new();
+            return Some(Vec::new());
         }
         match self.parts.gate.broken_promises().await {
             Ok(Some(wrong)) => {
                 for wrong in &wrong {
                     tracing::error!(wrong, "orders are not safe");
                 }
-                wrong
+                Some(wrong)
             }
             Ok(None) => {
                 tracing::warn!("redis does not tell its settings (CONFIG GET): check them yourself");
-                Vec::new()
+                Some(Vec::new())
             }
-            Err(_) => Vec::new(),
+            Err(_) => None,
         }
     }
 
@@ -67,7 +76,9 @@ impl Health {
         if redis.up && !promises.is_empty() {
             redis = Dependency { up: false, detail: Some(promises.join("; ")) };
         }
-        let broker = match self.parts.publisher.as_ref().is_none_or(crate::queue::Publisher::is_up) {
+        let publishes = self.parts.publisher.as_ref().is_none_or(crate::queue::Publisher::is_up);
+        let consumes = self.consumes.as_ref().is_none_or(|up| *up.borrow());
+        let broker = match publishes && consumes {
             true => Dependency { up: true, detail: None },
             false => Dependency { up: false, detail: Some("not connected, or blocked".into()) },
         };

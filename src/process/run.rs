@@ -29,6 +29,8 @@ pub enum StartError {
     Database { url: String, source: StoreError },
     #[error("{what} cannot listen on {address}: {source}")]
     Listen { what: &'static str, address: String, source: std::io::Error },
+    #[error("the broker could not be used within {within:?}; the log says why")]
+    Broker { within: Duration },
     #[error("a server is set up so that orders could be lost:\n  {}", .0.join("\n  "))]
     Promises(Vec<String>),
 }
@@ -88,7 +90,7 @@ pub struct Running {
     pub control: Control,
     pub tokens: Arc<Tokens>,
     pub parts: Parts,
-    tasks: JoinSet<()>,
+    tasks: JoinSet<&'static str>,
     stop: CancellationToken,
     drain: Duration,
 }
@@ -120,10 +122,20 @@ impl Running {
                 store: parts.store.clone(),
                 settings: config.sweep(),
             };
-            let router = front::buyers(Buyers { intake, tokens: tokens.clone(), settings: config.front() });
-            tasks.spawn(front::serve(listener, router, config.server(), stop.clone()));
-            tasks.spawn(sweep.run(stop.clone()));
+            let router = front::buyers(Buyers {
+                intake,
+                tokens: tokens.clone(),
+                settings: config.front(),
+                stop: stop.clone(),
+            });
+            spawn(
+                &mut tasks,
+                "the buyers' listener",
+                front::serve(listener, router, config.server(), stop.clone()),
+            );
+            spawn(&mut tasks, "the sweep", sweep.run(stop.clone()));
         }
+        let mut consumes = None;
         if role != Role::Front {
             let worker = Worker {
                 gate: parts.gate.clone(),
@@ -131,11 +143,20 @@ impl Running {
                 store: parts.store.clone(),
                 settings: config.worker(),
             };
-            tasks.spawn(worker.run(Consumer::new(config.queue(), config.prefetch()), stop.clone()));
+            let consumer = Consumer::new(config.queue(), config.prefetch());
+            consumes = Some(consumer.watch());
+            spawn(&mut tasks, "the worker", worker.run(consumer, stop.clone()));
         }
         let (tell, readiness) = watch::channel(Readiness::default());
-        let health = Health { parts: parts.clone(), check_settings: config.redis.check_settings, tell };
-        tasks.spawn(health.run(stop.clone()));
+        let upkeep = metrics.clone();
+        let health = Health {
+            parts: parts.clone(),
+            consumes,
+            check_settings: config.redis.check_settings,
+            upkeep,
+            tell,
+        };
+        spawn(&mut tasks, "the health check", health.run(stop.clone()));
         let operations_at = operations.local_addr().map_err(|source| StartError::Listen {
             what: "operations",
             address: config.operations.listen.clone(),
@@ -148,12 +169,13 @@ impl Running {
             tokens: tokens.clone(),
             settings: config.front(),
             readiness,
-            metrics: Box::new(move || {
-                metrics.run_upkeep();
-                metrics.render()
-            }),
+            metrics: Box::new(move || metrics.render()),
         });
-        tasks.spawn(front::serve(operations, router, config.server(), stop.clone()));
+        spawn(
+            &mut tasks,
+            "the operations listener",
+            front::serve(operations, router, config.server(), stop.clone()),
+        );
         Ok(Self {
             buyers: buyers_at,
             operations: operations_at,
@@ -167,9 +189,20 @@ impl Running {
     }
 
     /// Returns once orders can be published.
-    pub async fn publisher_is_up(&self) {
-        if let Some(publisher) = &self.parts.publisher {
-            publisher.wait_until_up().await;
+    pub async fn publisher_is_up(&self, within: Duration) -> Result<(), StartError> {
+        let Some(publisher) = &self.parts.publisher else { return Ok(()) };
+        tokio::time::timeout(within, publisher.wait_until_up())
+            .await
+            .map_err(|_| StartError::Broker { within })
+    }
+
+    /// Returns when a part has ended though nobody asked it to: a fault of ours. A process that
+    /// went on without it would look alive and do nothing.
+    pub async fn part_ended(&mut self) -> String {
+        match self.tasks.join_next().await {
+            Some(Ok(name)) => format!("{name} has ended"),
+            Some(Err(error)) => format!("a part has failed: {error}"),
+            None => std::future::pending().await,
         }
     }
 
@@ -186,6 +219,17 @@ impl Running {
         }
         self.parts.store.close().await;
     }
+}
+
+fn spawn(
+    tasks: &mut JoinSet<&'static str>,
+    name: &'static str,
+    work: impl Future<Output = ()> + Send + 'static,
+) {
+    tasks.spawn(async move {
+        work.await;
+        name
+    });
 }
 
 async fn listen(what: &'static str, address: &str) -> Result<TcpListener, StartError> {

@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT: the first asks to finish, the second ends at once.
+//! SIGTERM, SIGINT and SIGHUP (the terminal is gone): the first asks to finish, the second ends at once.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -8,7 +8,8 @@ pub fn stop_token() -> CancellationToken {
     let stop = CancellationToken::new();
     let token = stop.clone();
     tokio::spawn(async move {
-        let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+        let (Ok(mut term), Ok(mut int), Ok(mut hup)) =
+            (signal(SignalKind::terminate()), signal(SignalKind::interrupt()), signal(SignalKind::hangup()))
         else {
             tracing::error!("signals cannot be received; end the process with SIGKILL");
             return;
@@ -17,6 +18,7 @@ pub fn stop_token() -> CancellationToken {
             tokio::select! {
                 _ = term.recv() => {}
                 _ = int.recv() => {}
+                _ = hup.recv() => {}
             }
         };
         next().await;

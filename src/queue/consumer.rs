@@ -9,6 +9,7 @@ use lapin::options::{
     BasicAckOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions, BasicRejectOptions,
 };
 use lapin::types::FieldTable;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::link::{Link, within};
@@ -53,34 +54,47 @@ pub struct Consumer {
     settings: QueueSettings,
     prefetch: u16,
     open: Option<Open>,
+    /// Taken, and not handed out yet. Kept here, because a caller may stop waiting in between.
+    batch: Vec<Delivery>,
     backoff: Backoff,
+    up: watch::Sender<bool>,
 }
 
 impl Consumer {
     /// `prefetch`: deliveries that the broker lends this process at once.
     pub fn new(settings: QueueSettings, prefetch: u16) -> Self {
-        Self { settings, prefetch, open: None, backoff: Backoff::default() }
+        Self {
+            settings,
+            prefetch,
+            open: None,
+            batch: Vec::new(),
+            backoff: Backoff::default(),
+            up: watch::Sender::new(false),
+        }
     }
 
-    pub fn is_up(&self) -> bool {
-        self.open.as_ref().is_some_and(|open| open.link.is_up())
+    /// Tells whether deliveries can come.
+    pub fn watch(&self) -> watch::Receiver<bool> {
+        self.up.subscribe()
     }
 
     /// Waits for a delivery, then takes what comes within `linger`, `most` at most. Waits out an
-    /// absence of the broker. What it had taken when it is cancelled comes again.
+    /// absence of the broker. May be cancelled: what was taken by then is in the next batch.
     pub async fn next_batch(&mut self, most: usize, linger: Duration) -> Vec<Delivery> {
-        let mut batch = Vec::new();
-        batch.push(self.next().await);
+        if self.batch.is_empty() {
+            let first = self.next().await;
+            self.batch.push(first);
+        }
         let until = Instant::now() + linger;
-        while batch.len() < most {
+        while self.batch.len() < most {
             let Some(open) = &mut self.open else { break };
             match tokio::time::timeout_at(until, open.stream.next()).await {
-                Ok(Some(Ok(delivery))) => batch.push(read(delivery)),
+                Ok(Some(Ok(delivery))) => self.batch.push(read(delivery)),
                 // The next call sees the end of the stream again, and connects anew.
                 Ok(_) | Err(_) => break,
             }
         }
-        batch
+        std::mem::take(&mut self.batch)
     }
 
     async fn next(&mut self) -> Delivery {
@@ -91,6 +105,7 @@ impl Consumer {
                         tracing::info!("worker consumes");
                         self.backoff.reset();
                         self.open = Some(open);
+                        self.up.send_replace(true);
                     }
                     Err(error) => {
                         if self.backoff.tries() == 0 {
@@ -138,6 +153,7 @@ impl Consumer {
     /// Gives back what was lent and not acknowledged.
     pub async fn close(&mut self) {
         if let Some(open) = self.open.take() {
+            self.up.send_replace(false);
             open.link.close().await;
         }
     }

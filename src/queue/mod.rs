@@ -29,6 +29,11 @@ pub struct QueueSettings {
     pub delivery_limit: u32,
 }
 
+/// Can the URL be read? Says nothing of whether anybody answers there.
+pub fn check_url(url: &str) -> Result<(), String> {
+    url.parse::<lapin::uri::AMQPUri>().map(|_| ())
+}
+
 /// Why the broker cannot be used as configured.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]

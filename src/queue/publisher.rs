@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::link::{Link, within};
-use super::topology::Names;
+use super::topology::{self, Names};
 use super::{QueueError, QueueSettings, message};
 use crate::domain::Order;
 use crate::link::Backoff;
@@ -67,7 +67,8 @@ impl Publisher {
 
     /// Is the broker there, as far as is known?
     pub fn is_up(&self) -> bool {
-        *self.up.borrow()
+        // An owner that is gone, by a fault of ours, leaves its last word behind.
+        *self.up.borrow() && !self.jobs.is_closed()
     }
 
     /// Returns once the broker is there; never, if it does not come.
@@ -76,6 +77,10 @@ impl Publisher {
         let _ = up.wait_for(|up| *up).await;
     }
 }
+
+/// A queue that somebody deleted is back after this time. Until then what is published lies in
+/// `P.unrouted`, and comes again from the outbox.
+const DECLARE_EVERY: Duration = Duration::from_secs(5);
 
 type Answer = oneshot::Sender<Result<(), PublishError>>;
 type Confirmed = Result<lapin::Result<Confirmation>, tokio::time::error::Elapsed>;
@@ -168,6 +173,7 @@ impl Owner {
         let mut last_confirm = Instant::now();
         let mut pulse = tokio::time::interval(Duration::from_millis(200));
         let mut open = true;
+        let mut declared = Instant::now();
         loop {
             if !open && unconfirmed.is_empty() {
                 return Ok(());
@@ -207,6 +213,10 @@ impl Owner {
                 _ = pulse.tick() => {
                     if !link.is_up() {
                         return Err(QueueError("the connection is closed".into()));
+                    }
+                    if declared.elapsed() > DECLARE_EVERY {
+                        declared = Instant::now();
+                        within(limit, topology::declare(&link.channel, &self.settings)).await?;
                     }
                     // Blocked is away to whoever asks, though the connection lives.
                     let ready = !link.is_blocked();

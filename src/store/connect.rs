@@ -94,3 +94,14 @@ impl Store {
         let _ = self.db.close().await;
     }
 }
+
+/// Can the URL be read? Says nothing of whether anybody answers there.
+pub fn check_url(url: &str) -> Result<(), String> {
+    let scheme = url.split(':').next().unwrap_or_default();
+    let read = match scheme {
+        "sqlite" => url.parse::<sqlx::sqlite::SqliteConnectOptions>().map(|_| ()),
+        "mysql" => url.parse::<sqlx::mysql::MySqlConnectOptions>().map(|_| ()),
+        _ => url.parse::<sqlx::postgres::PgConnectOptions>().map(|_| ()),
+    };
+    read.map_err(|error| error.to_string())
+}

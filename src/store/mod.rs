@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use sea_orm::DatabaseConnection;
 
+pub use connect::check_url;
 pub use error::StoreError;
 pub use orders::OrderRow;
 pub use record::{Claim, Recorded};

@@ -51,6 +51,24 @@ impl Store {
         .await
     }
 
+    /// The highest gate number among the sale's rows; (0, 0) where there is none.
+    pub async fn highest_number(&self, sale: &SaleId) -> Result<Number, StoreError> {
+        self.within(async {
+            let row: Option<(i64, i64)> = order::Entity::find()
+                .select_only()
+                .columns([order::Column::Epoch, order::Column::Seq])
+                .filter(order::Column::SaleId.eq(sale.as_str()))
+                .filter(order::Column::Seq.is_not_null())
+                .order_by_desc(order::Column::Epoch)
+                .order_by_desc(order::Column::Seq)
+                .into_tuple()
+                .one(&self.db)
+                .await?;
+            Ok(row.map_or_else(Number::default, |(epoch, seq)| Number { epoch, seq }))
+        })
+        .await
+    }
+
     /// One page of a sale's orders by id, those after `after`.
     pub async fn orders_after(
         &self,

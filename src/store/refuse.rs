@@ -1,7 +1,7 @@
 //! A refusal by the last line is an outcome: a row in state `failed` with the order's id, so that
 //! the buyer can read it and a late copy of the message cannot win.
 
-use sea_orm::{ColumnTrait as _, EntityTrait as _, QueryFilter as _, QueryOrder as _};
+use sea_orm::{ActiveValue::Set, ColumnTrait as _, EntityTrait as _, QueryFilter as _, QueryOrder as _};
 use uuid::Uuid;
 
 use super::entities::order;
@@ -33,12 +33,27 @@ impl Store {
         winner: Option<Order>,
     ) -> Result<Recorded, StoreError> {
         let attempt = Uuid::new_v4();
-        order::Entity::insert(failed_row(claim, failure, attempt))
-            .on_conflict(self.skip_duplicates())
-            .exec_without_returning(&self.db)
-            .await?;
-        let Some(row) = order::Entity::find_by_id(claim.order.id.uuid()).one(&self.db).await? else {
-            return Err(StoreError::Away("a refusal met the number of another order".into()));
+        // In a transaction of its own, and not by itself: a connection on which a BEGIN was cut off
+        // would otherwise take it into a transaction that nobody commits.
+        let transaction = self.begin().await?;
+        let mut row = failed_row(claim, failure, attempt);
+        let mut written = None;
+        for _ in 0..2 {
+            order::Entity::insert(row.clone())
+                .on_conflict(self.skip_duplicates())
+                .exec_without_returning(&transaction)
+                .await?;
+            written = order::Entity::find_by_id(claim.order.id.uuid()).one(&transaction).await?;
+            if written.is_some() {
+                break;
+            }
+            // Its number, too, is another order's. A failed row can do without.
+            row.epoch = Set(None);
+            row.seq = Set(None);
+        }
+        transaction.commit().await?;
+        let Some(row) = written else {
+            return Err(StoreError::Away("a refusal could not be written".into()));
         };
         if row.attempt_id == Some(attempt) {
             return Ok(Recorded::Failed(failure, winner.map(Box::new)));

@@ -2,7 +2,6 @@
 
 use sea_orm::{
     ActiveValue::Set, ColumnTrait as _, EntityTrait as _, QueryFilter as _, QueryOrder as _, SqlErr,
-    TransactionTrait as _,
 };
 
 use super::entities::{item, sale};
@@ -53,7 +52,7 @@ impl Store {
             version: Set(1),
         });
         self.within(async {
-            let transaction = self.db.begin().await?;
+            let transaction = self.begin().await?;
             let inserted = sale::Entity::insert(row).exec_without_returning(&transaction).await;
             if let Err(error) = &inserted
                 && matches!(error.sql_err(), Some(SqlErr::UniqueConstraintViolation(_)))
@@ -127,7 +126,9 @@ impl Store {
             .filter(sale::Column::Id.eq(id.as_str()))
             .filter(older);
         self.within(async {
-            update.exec(&self.db).await?;
+            let transaction = self.begin().await?;
+            update.exec(&transaction).await?;
+            transaction.commit().await?;
             Ok(())
         })
         .await

@@ -12,11 +12,12 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use self::outcome::WorkerError;
 use crate::gate::Gate;
 use crate::lease::Leases;
 use crate::link::Backoff;
 use crate::queue::{Consumer, Delivery};
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 
 #[derive(Debug, Clone)]
 pub struct WorkerSettings {
@@ -27,6 +28,9 @@ pub struct WorkerSettings {
     /// How long a user's lease lasts: a killed worker's users are free after that.
     pub lease: Duration,
 }
+
+/// Times that a delivery is tried alone before it is parked.
+const POISON_TRIES: u32 = 3;
 
 pub struct Worker {
     pub gate: Gate,
@@ -73,6 +77,14 @@ impl Worker {
                     }
                     return held;
                 }
+                Err(WorkerError::Store(StoreError::Broken(why))) => {
+                    tracing::error!(
+                        why,
+                        deliveries = pending.len(),
+                        "a batch cannot be persisted; trying one by one"
+                    );
+                    return self.one_by_one(pending).await;
+                }
                 Err(error) => {
                     if backoff.tries() == 0 {
                         tracing::warn!(%error, deliveries = pending.len(), "worker waits");
@@ -83,6 +95,46 @@ impl Worker {
                         return pending;
                     }
                 }
+            }
+        }
+    }
+
+    /// Finds the delivery that no repetition will mend, so that it does not take its batch along.
+    async fn one_by_one(&self, deliveries: Vec<Delivery>) -> Vec<Delivery> {
+        let mut held = Vec::new();
+        for delivery in deliveries {
+            let mut backoff = Backoff::default();
+            loop {
+                match self.persist(std::slice::from_ref(&delivery)).await {
+                    Ok(done) if done == [true] => break,
+                    Err(WorkerError::Store(StoreError::Broken(why))) => {
+                        if backoff.tries() < POISON_TRIES {
+                            tokio::time::sleep(backoff.delay()).await;
+                            continue;
+                        }
+                        self.park(&delivery, &why).await;
+                        break;
+                    }
+                    // Busy, or an outage: not the message's fault.
+                    Ok(_) | Err(_) => {
+                        held.push(delivery);
+                        break;
+                    }
+                }
+            }
+        }
+        held
+    }
+
+    /// The dead-letter queue first: an entry that is marked and a message that is not there would
+    /// be an order that nobody looks for.
+    async fn park(&self, delivery: &Delivery, why: &str) {
+        metrics::counter!("worker_dead_letters_total", "reason" => "broken").increment(1);
+        let parked = delivery.dead_letter().await;
+        for order in delivery.orders.iter().flatten() {
+            tracing::error!(order_id = %order.id, why, parked, "order goes to the dead-letter queue");
+            if parked {
+                let _ = self.gate.parked(&order.sale, &[order.id]).await;
             }
         }
     }

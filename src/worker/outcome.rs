@@ -22,7 +22,8 @@ pub(super) enum WorkerError {
 #[derive(Default)]
 pub(super) struct Books {
     sales: BTreeMap<SaleId, Vec<Settlement>>,
-    stopped: BTreeMap<SaleId, Failure>,
+    /// Orders whose refusal stops their sale.
+    refused: Vec<(Order, Failure)>,
 }
 
 impl Books {
@@ -57,8 +58,8 @@ impl Books {
             if new {
                 tracing::error!(order_id = %order.id, sale = %order.sale, failure = failure.as_str(), "the database refused an accepted order");
             }
-            if failure.stops_the_sale() && new {
-                self.stopped.insert(order.sale.clone(), failure);
+            if failure.stops_the_sale() {
+                self.refused.push((order.clone(), failure));
             }
         }
         let settlement = Settlement { id: order.id, user: order.user.clone(), outcome };
@@ -68,7 +69,14 @@ impl Books {
 
     /// Pauses first: a gate that has promised what does not exist must not free a user to try again.
     pub(super) async fn settle(self, gate: &Gate) {
-        for (sale, failure) in self.stopped {
+        let mut stopped: BTreeMap<SaleId, Failure> = BTreeMap::new();
+        for (order, failure) in self.refused {
+            // A late copy of a refusal that was settled long ago stops nothing again.
+            if !matches!(gate.ticket(&order.sale, order.id).await, Ok(None)) {
+                stopped.insert(order.sale, failure);
+            }
+        }
+        for (sale, failure) in stopped {
             metrics::counter!("worker_sales_paused_total").increment(1);
             let paused = gate.move_to(&sale, SaleState::Paused, &[SaleState::Open]).await;
             tracing::error!(%sale, failure = failure.as_str(), ?paused, "sale paused: gate and database disagree");

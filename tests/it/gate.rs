@@ -5,7 +5,7 @@ use std::time::Duration;
 use doorbuster::domain::{Durability, Millis, Number, SaleState, Verdict, Window};
 use doorbuster::gate::{Gate, GateError, Loaded, Moved, Outcome, Settlement};
 
-use crate::support::{Database, World, attempt, sale, until};
+use crate::support::{Database, World, attempt, sale, until, verdicts};
 
 async fn opened(stock: i64, limit: u32) -> (World, Gate, doorbuster::domain::Sale) {
     let world = World::new(Database::Sqlite).await;
@@ -234,7 +234,7 @@ async fn a_full_outbox_refuses_and_takes_nothing() {
     let sale = sale(&world.name, 1_000, 1);
     world.load(&gate, &sale).await;
     let attempts: Vec<_> = (0..120).map(|nth| attempt(&sale.id, &format!("user{nth}"), None, 1)).collect();
-    let verdicts = gate.admit_all(&sale.id, &attempts).await.unwrap();
+    let verdicts = verdicts(&gate, &sale.id, &attempts).await;
     let overloaded = verdicts.iter().filter(|verdict| **verdict == Verdict::Overloaded).count();
     assert_eq!(overloaded, 20);
     assert_eq!(left(&gate, &sale).await, 900);

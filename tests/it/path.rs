@@ -136,7 +136,7 @@ async fn a_busy_user_holds_his_delivery_and_not_the_others() {
 async fn a_worker_waits_for_its_tables_and_loses_nothing() {
     let world = World::new(Database::Postgres).await;
     let running = doorbuster::process::Running::start(&world.config(), Role::Both).await.expect("starts");
-    tokio::time::timeout(Duration::from_secs(60), running.publisher_is_up()).await.expect("the broker");
+    running.publisher_is_up(Duration::from_secs(60)).await.expect("the broker");
     let sale = sale(&world.name, 5, 1);
     world.load(&running.parts.gate, &sale).await;
     let accepted = Buyer::of(&running, "ada").buy(sale.id.as_str(), "k").await;

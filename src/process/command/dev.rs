@@ -40,6 +40,8 @@ pub(super) struct Stack {
 impl Stack {
     /// Serves before the broker has started: intake does not need it, only `durability` tells.
     pub(super) async fn start(sources: &Sources, folder: Folder) -> Result<Self, Failed> {
+        // Mistakes are told before anything starts; the addresses are not known yet.
+        configure(sources, folder.path(), "redis://127.0.0.1", "amqp://127.0.0.1")?;
         let redis = Server::start(Kind::Redis, folder.path()).await?;
         let starting = Server::begin_rabbitmq(folder.path()).await?;
         let config = configure(sources, folder.path(), &redis.url, &starting.url)?;
@@ -68,6 +70,8 @@ impl Stack {
             broker.stop(ending).await;
         } else {
             self.broker.abort();
+            // Its end kills what it had started.
+            let _ = self.broker.await;
         }
         self.redis.stop(ending).await;
         drop(self.folder);
@@ -80,25 +84,21 @@ async fn start(config: &Config) -> Result<Running, Failed> {
     Ok(running)
 }
 
+/// What is configured, with the private servers under it. The URLs of Redis and the broker are
+/// always the private ones, unless `--set` names others: a shell in which a production's addresses
+/// are set must not make `dev` meet them.
 fn configure(sources: &Sources, folder: &Path, redis: &str, broker: &str) -> Result<Config, Failed> {
-    let secret = Secret::in_folder(folder)?;
     let mut sources = sources.clone();
-    let mut set = |key: &str, value: &str| {
-        // What the caller has set himself stays.
-        let named = |pair: &String| pair.split('=').next() == Some(key);
-        if !sources.overrides.iter().any(named) {
-            sources.overrides.push(format!("{key}={value}"));
+    sources.defaults = vec![
+        ("auth.secret", Secret::in_folder(folder)?.0),
+        ("front.listen", free_or_any("127.0.0.1:8080")),
+        ("operations.listen", free_or_any("127.0.0.1:9090")),
+        ("database.url", format!("sqlite:{}", folder.join("doorbuster.db").display())),
+    ];
+    for (key, url) in [("redis.url", redis), ("queue.url", broker)] {
+        if !sources.overrides.iter().any(|pair| pair.split('=').next() == Some(key)) {
+            sources.overrides.push(format!("{key}={url}"));
         }
-    };
-    set("redis.url", redis);
-    set("queue.url", broker);
-    set("auth.secret", &secret.0);
-    set("front.listen", &free_or_any("127.0.0.1:8080"));
-    set("operations.listen", &free_or_any("127.0.0.1:9090"));
-    let default_database = format!("sqlite:{}", folder.join("doorbuster.db").display());
-    let chosen = Config::load(&sources)?;
-    if chosen.database.url == "sqlite:doorbuster.db" {
-        sources.overrides.push(format!("database.url={default_database}"));
     }
     Ok(Config::load(&sources)?)
 }
@@ -135,13 +135,14 @@ pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> 
     );
     let died = tokio::select! {
         () = stop.cancelled() => None,
-        () = stack.redis.ended() => Some("redis-server"),
-        () = broker.ended() => Some("rabbitmq-server"),
+        () = stack.redis.ended() => Some("redis-server ended by itself; its log is in the data folder".into()),
+        () = broker.ended() => Some("rabbitmq-server ended by itself; its log is in the data folder".into()),
+        why = stack.running.part_ended() => Some(why),
     };
     println!("  stopping");
     stack.stop(Some(broker), ending).await;
     match died {
-        Some(name) => Err(Failed::Said(format!("{name} ended by itself; its log is in the data folder"))),
+        Some(why) => Err(Failed::Said(why)),
         None => Ok(Ended::Done),
     }
 }
@@ -150,14 +151,20 @@ pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> 
 fn write_settings(stack: &Stack) -> Result<PathBuf, Failed> {
     let path = stack.folder.path().join("config.toml");
     let config = &stack.config;
-    let text = format!(
-        "# Written by `doorbuster dev`: how to reach its servers.\n\
-         [redis]\nurl = {:?}\n[queue]\nurl = {:?}\n[database]\nurl = {:?}\n[auth]\nsecret_file = {:?}\n",
-        config.redis.url,
-        config.queue.url,
-        config.database.url,
-        stack.folder.path().join("secret").display().to_string(),
-    );
+    let quoted = |text: &str| toml::Value::from(text).to_string();
+    let mut text = String::from("# Written by `doorbuster dev`: how to reach its servers.\n");
+    for (key, value) in [
+        ("redis.url", &config.redis.url),
+        ("redis.prefix", &config.redis.prefix),
+        ("queue.url", &config.queue.url),
+        ("queue.prefix", &config.queue.prefix),
+        ("database.url", &config.database.url),
+        ("auth.secret", &config.auth.secret),
+        ("auth.issuer", &config.auth.issuer),
+        ("auth.audience", &config.auth.audience),
+    ] {
+        text.push_str(&format!("{key} = {}\n", quoted(value)));
+    }
     std::fs::write(&path, text)
         .map_err(|error| Failed::Said(format!("writing {}: {error}", path.display())))?;
     Ok(path)
@@ -183,12 +190,14 @@ fn introduce(stack: &Stack, settings: &Path, began: Instant) {
     println!("  database     {}", redact(&stack.config.database.url));
     println!("  admin token  {admin}");
     println!("  buyer token  {buyer}   (user ada)\n");
+    // As it was called, so that the lines can be pasted.
+    let called = std::env::args().next().unwrap_or_else(|| "doorbuster".into());
+    let doorbuster = format!("{called} --config {}", shown.display());
     println!("Try, in another terminal:\n");
-    println!("  doorbuster --config {} sale create shoes --item shoe=500", shown.display());
-    println!("  doorbuster --config {} sale open shoes", shown.display());
+    println!("  {doorbuster} sale create shoes --item shoe=500");
+    println!("  {doorbuster} sale open shoes");
     println!(
-        "  curl -i -X POST -H \"Authorization: Bearer $(doorbuster --config {} token ada)\" http://{buyers}/v1/sales/shoes/orders\n",
-        shown.display()
+        "  curl -i -X POST -H \"Authorization: Bearer $({doorbuster} token ada)\" http://{buyers}/v1/sales/shoes/orders\n"
     );
     println!("Ctrl-C ends everything.\n");
 }
@@ -200,5 +209,5 @@ async fn demo(sources: &Sources) -> Result<Ended, Failed> {
     progress.say("starting private servers on free ports of 127.0.0.1, in a temporary folder");
     let report = super::drill::on_private_stack(sources, &Preset::Demo.plan(), &progress).await?;
     println!("{report}");
-    Ok(if report.balances { Ended::Done } else { Ended::OutOfBalance })
+    Ok(super::drill::judge(&report))
 }

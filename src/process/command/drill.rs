@@ -61,7 +61,7 @@ pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> 
                 operations: address(operations)?,
                 tokens: Tokens::new(config.auth()),
             };
-            drill::run(&place, &plan, &Progress::on_stderr()).await.map_err(said)?
+            drill::run(&place, &plan, &Progress::on_stderr(), &signal::stop_token()).await.map_err(said)?
         }
         _ => on_private_stack(sources, &plan, &Progress::on_stderr()).await?,
     };
@@ -70,8 +70,19 @@ pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> 
     } else {
         println!("{report}");
     }
-    Ok(if report.balances { Ended::Done } else { Ended::OutOfBalance })
+    Ok(judge(&report))
 }
+
+pub(super) fn judge(report: &Report) -> Ended {
+    match (report.balances, report.complete) {
+        (false, _) => Ended::OutOfBalance,
+        (true, false) => Ended::ItemsLeft,
+        (true, true) => Ended::Done,
+    }
+}
+
+/// How long the front may take to meet a broker that answers.
+const CONNECT_WITHIN: Duration = Duration::from_secs(60);
 
 /// Starts everything in a temporary folder, runs the drill, and ends everything.
 pub(super) async fn on_private_stack(
@@ -87,10 +98,10 @@ pub(super) async fn on_private_stack(
         Some(Ok(broker)) => {
             let place = stack.place()?;
             let result = stop.run_until_cancelled(async {
-                stack.running.publisher_is_up().await;
-                drill::run(&place, plan, progress).await
+                stack.running.publisher_is_up(CONNECT_WITHIN).await?;
+                drill::run(&place, plan, progress, &stop).await.map_err(said)
             });
-            (Some(broker), result.await.unwrap_or(Err(drill::DrillError::Interrupted)).map_err(said))
+            (Some(broker), result.await.unwrap_or(Err(said(drill::DrillError::Interrupted))))
         }
         Some(Err(error)) => (None, Err(error)),
         None => (None, Err(said(drill::DrillError::Interrupted))),
@@ -122,7 +133,7 @@ fn plan(args: &Args) -> Result<Plan, Failed> {
     }
     .plan();
     if matches!(args.drill, Which::Duplicate) && args.buyers.is_some() {
-        return Err(Failed::Said("drill duplicate has two buyers by its nature: leave out --buyers".into()));
+        return Err(Failed::Usage("drill duplicate has two buyers by its nature: leave out --buyers".into()));
     }
     plan.units = args.units.unwrap_or(plan.units);
     plan.buyers = args.buyers.unwrap_or(plan.buyers);
@@ -139,5 +150,5 @@ fn address(text: &str) -> Result<SocketAddr, Failed> {
     bare.to_socket_addrs()
         .ok()
         .and_then(|mut addresses| addresses.next())
-        .ok_or_else(|| Failed::Said(format!("{text} is not HOST:PORT of a server that can be found")))
+        .ok_or_else(|| Failed::Usage(format!("{text} is not HOST:PORT of a server that can be found")))
 }

@@ -99,12 +99,17 @@ pub(super) enum Failed {
     Store(#[from] StoreError),
     #[error("{0}")]
     Said(String),
+    /// Something that the caller wrote and that cannot be meant.
+    #[error("{0}")]
+    Usage(String),
 }
 
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
     Done,
+    /// Exit code 3.
+    ItemsLeft,
     /// Exit code 4.
     OutOfBalance,
 }
@@ -127,16 +132,23 @@ impl Cli {
         };
         match runtime.block_on(self.dispatch()) {
             Ok(Ended::Done) => ExitCode::SUCCESS,
+            Ok(Ended::ItemsLeft) => ExitCode::from(3),
             Ok(Ended::OutOfBalance) => ExitCode::from(4),
             Err(error) => {
                 eprintln!("doorbuster: {error}");
-                ExitCode::from(if matches!(error, Failed::Config(_)) { 2 } else { 1 })
+                let mistyped = matches!(error, Failed::Config(_) | Failed::Invalid(_) | Failed::Usage(_));
+                ExitCode::from(if mistyped { 2 } else { 1 })
             }
         }
     }
 
     async fn dispatch(self) -> Result<Ended, Failed> {
         let sources = Sources {
+            defaults: Vec::new(),
+            needs_secret: matches!(
+                self.verb,
+                Verb::Dev(_) | Verb::Front | Verb::Worker | Verb::Drill(_) | Verb::Token(_)
+            ),
             profile: self.sources.profile,
             file: self.sources.config,
             overrides: self.sources.overrides,

@@ -76,7 +76,7 @@ async fn create(control: &Control, create: Create) -> Result<Ended, Failed> {
     let id: SaleId = create.sale.parse()?;
     let mut items = Vec::with_capacity(create.items.len());
     for item in &create.items {
-        let wrong = || Failed::Said(format!("--item {item}: write it as SKU=STOCK, such as shoe=500"));
+        let wrong = || Failed::Usage(format!("--item {item}: write it as SKU=STOCK, such as shoe=500"));
         let (sku, stock) = item.split_once('=').ok_or_else(wrong)?;
         items.push(Item { sku: sku.parse()?, stock: stock.parse().map_err(|_| wrong())? });
     }
@@ -93,23 +93,26 @@ async fn create(control: &Control, create: Create) -> Result<Ended, Failed> {
 }
 
 async fn list(control: &Control, output: &Output) -> Result<Ended, Failed> {
-    let rows = control.list().await?;
+    let listed = control.list().await?;
     if output.output == "json" {
-        let sales: Vec<_> = rows.into_iter().map(|row| json(&SaleStatus { row, gate: None })).collect();
+        let sales: Vec<_> = listed.iter().map(json).collect();
         println!("{}", serde_json::json!({ "sales": sales }));
         return Ok(Ended::Done);
     }
-    if rows.is_empty() {
+    if listed.is_empty() {
         println!("no sales yet; create one with: doorbuster sale create shoes --item shoe=500");
         return Ok(Ended::Done);
     }
     println!("{:<24} {:<8} {:<25} {:>10} {:>10}", "SALE", "STATE", "OPENS AT", "STOCK", "SOLD");
-    for row in rows {
+    for status in &listed {
+        let row = &status.row;
         let (stock, sold) =
             row.items.iter().fold((0, 0), |(stock, sold), item| (stock + item.stock, sold + item.sold));
         println!(
             "{:<24} {:<8} {:<25} {stock:>10} {sold:>10}",
-            row.sale.id, row.state, row.sale.window.opens_at
+            row.sale.id,
+            status.state(),
+            row.sale.window.opens_at
         );
     }
     Ok(Ended::Done)

@@ -8,15 +8,15 @@ use crate::store::Store;
 
 pub(super) async fn run(config: &Config, role: Role) -> Result<Ended, Failed> {
     let stop = signal::stop_token();
-    let running = Running::start(config, role).await?;
+    let mut running = Running::start(config, role).await?;
     if let Some(buyers) = running.buyers {
         tracing::info!(%buyers, "serving buyers");
     }
     tracing::info!(operations = %running.operations, database = running.parts.store.kind(), "started");
-    stop.cancelled().await;
+    let failed = stop.run_until_cancelled(running.part_ended()).await;
     tracing::info!("stopping: taking nothing new, finishing what is under way");
     running.stop().await;
-    Ok(Ended::Done)
+    failed.map_or(Ok(Ended::Done), |why| Err(Failed::Said(why)))
 }
 
 pub(super) async fn migrate(config: &Config) -> Result<Ended, Failed> {

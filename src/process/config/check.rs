@@ -5,18 +5,24 @@ use std::collections::BTreeMap;
 
 use config::{Value, ValueKind};
 
-pub(super) fn keys(defaults: &config::Config, merged: &config::Config, mistakes: &mut Vec<String>) {
+/// The values that can be used; what cannot be is told.
+pub(super) fn usable(
+    defaults: &config::Config,
+    merged: &config::Config,
+    mistakes: &mut Vec<String>,
+) -> Vec<(String, Value)> {
     let known = leaves(defaults);
+    let mut usable = Vec::new();
     for (key, value) in leaves(merged) {
         match known.get(&key) {
             None => mistakes.push(unknown(&key, known.keys())),
-            Some(default) => {
-                if let Some(wanted) = mismatch(default, &value) {
-                    mistakes.push(format!("{key} must be {wanted}, not {:?}", value.to_string()));
-                }
-            }
+            Some(default) => match mismatch(default, &value) {
+                Some(wanted) => mistakes.push(format!("{key} must be {wanted}, not {:?}", value.to_string())),
+                None => usable.push((key, value)),
+            },
         }
     }
+    usable
 }
 
 fn leaves(config: &config::Config) -> BTreeMap<String, Value> {
@@ -39,7 +45,7 @@ fn walk(path: &str, value: &Value, found: &mut BTreeMap<String, Value>) {
 /// Values from the environment and from `--set` are texts; they may be written numbers.
 fn mismatch(default: &Value, value: &Value) -> Option<&'static str> {
     match &default.kind {
-        ValueKind::I64(_) => value.clone().into_int().is_err().then_some("a whole number"),
+        ValueKind::I64(_) => value.clone().into_uint().is_err().then_some("a whole number"),
         ValueKind::Boolean(_) => value.clone().into_bool().is_err().then_some("true or false"),
         _ => value.clone().into_string().is_err().then_some("a text"),
     }

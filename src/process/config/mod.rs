@@ -14,6 +14,10 @@ const DEFAULTS: &str = include_str!("../../../config/default.toml");
 /// Where configuration comes from, besides the built-in defaults and the environment.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
+    /// Over the built-in defaults, and under everything else.
+    pub defaults: Vec<(&'static str, String)>,
+    /// Does the command sign or verify tokens? Others can do without the secret.
+    pub needs_secret: bool,
     pub profile: Option<String>,
     pub file: Option<PathBuf>,
     /// `section.key=value`.
@@ -28,34 +32,43 @@ pub struct Mistakes(pub Vec<String>);
 impl Config {
     pub fn load(sources: &Sources) -> Result<Self, Mistakes> {
         let one = |text: String| Mistakes(vec![format!("  {text}")]);
-        let defaults = config::Config::builder()
-            .add_source(File::from_str(DEFAULTS, FileFormat::Toml))
-            .build()
-            .map_err(|error| one(format!("config/default.toml: {error}")))?;
+        let defaults = from_defaults().build().map_err(|error| one(error.to_string()))?;
         let merged = layers(sources).map_err(one)?.build().map_err(|error| one(error.to_string()))?;
         let mut mistakes = Vec::new();
-        check::keys(&defaults, &merged, &mut mistakes);
-        if mistakes.is_empty() {
-            let config: Config = match merged.try_deserialize() {
-                Ok(config) => config,
-                Err(error) => return Err(one(error.to_string())),
-            };
-            let config = config.with_secret_from_file(&mut mistakes);
-            config.check(&mut mistakes);
-            if mistakes.is_empty() {
-                return Ok(config);
+        // What is misspelt or of a wrong type is told and left at its default, so that the rest
+        // can be checked in the same pass.
+        let mut usable = from_defaults();
+        for (key, value) in check::usable(&defaults, &merged, &mut mistakes) {
+            usable = usable.set_override(key, value).map_err(|error| one(error.to_string()))?;
+        }
+        let usable = usable.build().map_err(|error| one(error.to_string()))?;
+        match usable.try_deserialize::<Config>() {
+            Ok(config) => {
+                let config = config.with_secret_from_file(&mut mistakes);
+                config.check(sources.needs_secret, &mut mistakes);
+                if mistakes.is_empty() {
+                    return Ok(config);
+                }
             }
+            Err(error) => mistakes.push(error.to_string()),
         }
         mistakes.sort();
         Err(Mistakes(mistakes.into_iter().map(|mistake| format!("  {mistake}")).collect()))
     }
 }
 
+fn from_defaults() -> ConfigBuilder<DefaultState> {
+    config::Config::builder().add_source(File::from_str(DEFAULTS, FileFormat::Toml))
+}
+
 fn layers(sources: &Sources) -> Result<ConfigBuilder<DefaultState>, String> {
-    let mut builder = config::Config::builder().add_source(File::from_str(DEFAULTS, FileFormat::Toml));
+    let mut builder = from_defaults();
+    for (key, value) in &sources.defaults {
+        let text = format!("{key} = {}", toml::Value::from(value.as_str()));
+        builder = builder.add_source(File::from_str(&text, FileFormat::Toml));
+    }
     if let Some(profile) = &sources.profile {
-        let path = format!("config/{profile}.toml");
-        builder = builder.add_source(File::new(&path, FileFormat::Toml));
+        builder = builder.add_source(File::new(&format!("config/{profile}.toml"), FileFormat::Toml));
     }
     if let Some(file) = &sources.file {
         builder = builder.add_source(File::from(file.clone()).format(FileFormat::Toml));
@@ -76,7 +89,7 @@ mod tests {
 
     fn load(overrides: &[&str]) -> Result<Config, Mistakes> {
         let overrides = overrides.iter().map(|pair| (*pair).to_owned()).collect();
-        Config::load(&Sources { overrides, ..Default::default() })
+        Config::load(&Sources { overrides, needs_secret: true, ..Default::default() })
     }
 
     const SECRET: &str = "auth.secret=0123456789abcdef0123456789abcdef";
@@ -90,10 +103,16 @@ mod tests {
 
     #[test]
     fn all_mistakes_are_told_at_once_and_misspelt_keys_with_a_suggestion() {
-        let error = load(&[SECRET, "worker.bach=9", "queue.window=many", "nonsense.x=1"])
-            .expect_err("three mistakes");
+        let error = load(&[
+            "worker.bach=9",
+            "queue.window=many",
+            "nonsense.x=1",
+            "gate.batch=0",
+            "log.level=warning",
+        ])
+        .expect_err("five mistakes");
         let text = error.to_string();
-        assert_eq!(error.0.len(), 3, "{text}");
+        assert_eq!(error.0.len(), 5, "{text}");
         assert!(text.contains("worker.bach is not a key; did you mean worker.batch?"), "{text}");
         assert!(text.contains("queue.window must be a whole number, not \"many\""), "{text}");
     }

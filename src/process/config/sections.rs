@@ -46,6 +46,9 @@ sections! {
     Log { format: String, level: String }
 }
 
+const SHORT_SECRET: &str = "auth.secret has fewer than 32 bytes; set DOORBUSTER__AUTH__SECRET, or auth.secret_file, \
+     for example to the output of `openssl rand -hex 32`";
+
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
@@ -57,7 +60,7 @@ fn count(value: u64) -> usize {
 
 impl Config {
     pub(super) fn with_secret_from_file(mut self, mistakes: &mut Vec<String>) -> Self {
-        if !self.auth.secret_file.is_empty() {
+        if self.auth.secret.is_empty() && !self.auth.secret_file.is_empty() {
             match std::fs::read_to_string(&self.auth.secret_file) {
                 Ok(secret) => self.auth.secret = secret.trim_end().to_owned(),
                 Err(error) => {
@@ -68,7 +71,7 @@ impl Config {
         self
     }
 
-    pub(super) fn check(&self, mistakes: &mut Vec<String>) {
+    pub(super) fn check(&self, needs_secret: bool, mistakes: &mut Vec<String>) {
         for (name, listen) in
             [("front.listen", &self.front.listen), ("operations.listen", &self.operations.listen)]
         {
@@ -78,8 +81,9 @@ impl Config {
                 ));
             }
         }
-        if self.auth.secret.len() < 32 {
-            mistakes.push("auth.secret has fewer than 32 bytes; set DOORBUSTER__AUTH__SECRET, or auth.secret_file, for example to the output of `openssl rand -hex 32`".into());
+        let length = self.auth.secret.len();
+        if length < 32 && (length > 0 || needs_secret) {
+            mistakes.push(SHORT_SECRET.into());
         }
         for (name, url, schemes) in [
             ("redis.url", &self.redis.url, &["redis://", "rediss://"][..]),
@@ -103,8 +107,23 @@ impl Config {
         if !["auto", "text", "json"].contains(&self.log.format.as_str()) {
             mistakes.push(format!("log.format is {:?}; it must be auto, text or json", self.log.format));
         }
-        if self.log.level.parse::<tracing_subscriber::EnvFilter>().is_err() {
-            mistakes.push(format!("log.level is {:?}; it must be a level or a filter", self.log.level));
+        for (name, wrong) in [
+            ("redis.url", crate::link::check_url(&self.redis.url).err()),
+            ("queue.url", crate::queue::check_url(&self.queue.url).err()),
+            ("database.url", crate::store::check_url(&self.database.url).err()),
+        ] {
+            if let Some(wrong) = wrong {
+                mistakes.push(format!("{name} cannot be read: {wrong}"));
+            }
+        }
+        // A filter would take any word for the name of a module, and be silent about all others.
+        let level = self.log.level.as_str();
+        let is_level = ["error", "warn", "info", "debug", "trace", "off"].contains(&level);
+        let is_filter = level.contains(['=', ',']) && level.parse::<tracing_subscriber::EnvFilter>().is_ok();
+        if !is_level && !is_filter {
+            mistakes.push(format!(
+                "log.level is {level:?}; it must be error, warn, info, debug, trace, or a filter"
+            ));
         }
         self.check_ranges(mistakes);
     }
@@ -210,6 +229,8 @@ impl Config {
         FrontSettings {
             body_limit: count(self.front.body_limit_bytes),
             body_within: ms(self.front.body_within_ms),
+            // An answer that says `accepted` must still come in time.
+            longest_wait: ms(self.front.request_within_ms.saturating_sub(1_000).min(10_000)),
         }
     }
 

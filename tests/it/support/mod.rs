@@ -10,4 +10,4 @@ pub use binary::{Doorbuster, run};
 pub use http::{Answer, Buyer, request, send_raw};
 pub use servers::servers;
 pub use wait::until;
-pub use world::{Database, World, attempt, id, order, sale};
+pub use world::{Database, World, attempt, id, order, sale, verdicts};

@@ -77,9 +77,7 @@ impl World {
         self.parts().await;
         let running = Running::start(&self.config(), role).await.expect("starts");
         if role != Role::Worker {
-            tokio::time::timeout(Duration::from_secs(60), running.publisher_is_up())
-                .await
-                .expect("the broker");
+            running.publisher_is_up(Duration::from_secs(60)).await.expect("the broker");
         }
         running
     }
@@ -151,4 +149,14 @@ impl World {
         gate.load(sale, 1).await.expect("loaded");
         gate.move_to(&sale.id, SaleState::Open, &[SaleState::Draft]).await.expect("opened");
     }
+}
+
+/// One script call, every verdict readable.
+pub async fn verdicts(
+    gate: &doorbuster::gate::Gate,
+    sale: &SaleId,
+    attempts: &[Attempt],
+) -> Vec<doorbuster::domain::Verdict> {
+    let verdicts = gate.admit_all(sale, attempts).await.expect("decided");
+    verdicts.into_iter().map(|verdict| verdict.expect("readable")).collect()
 }
