@@ -159,3 +159,77 @@ async fn the_shown_configuration_hides_secrets() {
     assert!(!out.contains("hunter2") && !out.contains("0123456789abcdef"), "{out}");
     assert!(out.contains("[worker]"), "{out}");
 }
+
+/// The script that `make demo` and `make test` begin with, on a machine where `programs` is all there is.
+async fn install(programs: &[&str]) -> (i32, String) {
+    let folder = tempfile::tempdir().unwrap();
+    for program in programs {
+        let found = std::env::split_paths(&std::env::var_os("PATH").unwrap())
+            .map(|path| path.join(program))
+            .find(|path| path.is_file());
+        std::os::unix::fs::symlink(found.expect("a usual program"), folder.path().join(program)).unwrap();
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/install-servers");
+    let output = tokio::process::Command::new("/bin/sh")
+        .args([script, "demo"])
+        .env("PATH", folder.path())
+        .output()
+        .await
+        .unwrap();
+    (output.status.code().unwrap_or(-1), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_nothing_can_be_installed_the_commands_are_said() {
+    let (code, says) = install(&["id", "tr", "cat", "mktemp", "rm"]).await;
+    assert_eq!(code, 78, "{says}");
+    for line in [
+        "missing: redis",
+        "There is no apt-get here",
+        "apt-get install --no-install-recommends redis-server",
+        "dnf install redis",
+        "brew install redis",
+    ] {
+        assert!(says.contains(line), "{line:?} is not in {says}");
+    }
+    let (code, says) = install(&["id", "tr", "redis-server"]).await;
+    assert_eq!((code, says.as_str()), (0, ""), "nothing is missing");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_program_that_is_not_installed_is_named() {
+    let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_doorbuster"))
+        .args(["dev", "--ephemeral"])
+        .env("PATH", "/nonexistent")
+        .output()
+        .await
+        .unwrap();
+    let says = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{says}");
+    assert!(says.contains("redis-server is not installed"), "{says}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_url_of_each_server_has_its_own_answer() {
+    let world = World::new(Database::Sqlite).await;
+    for (pair, says) in [
+        ("redis.url=redis://h:port", "redis.url cannot be read"),
+        ("queue.url=amqp://h:port", "queue.url cannot be read"),
+        ("database.url=postgres://h:port/d", "database.url cannot be read"),
+    ] {
+        let (code, _, err) = run(Some(&world), &["front", "--set", pair]).await;
+        assert_eq!(code, 2, "{err}");
+        assert!(err.contains(says), "{err}");
+    }
+    // A server of another kind answers there: nothing is taken, and readiness says what is wrong.
+    let mut world = World::new(Database::Sqlite).await;
+    let broker = world.config().queue.url.replace("amqp://", "redis://");
+    world.set(&format!("redis.url={broker}")).set("redis.timeout_ms=300");
+    let front = Doorbuster::start(&world, "front").await;
+    let health = front.operations.to_string();
+    until("unavailable", Duration::from_secs(30), async || {
+        let (code, out, _) = run(None, &["health", &health]).await;
+        (code == 1 && out.contains("\"unavailable\"") && out.contains("redis")).then_some(())
+    })
+    .await;
+}

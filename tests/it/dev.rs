@@ -17,10 +17,15 @@ struct Dev {
 
 impl Dev {
     fn start(args: &[&str]) -> Self {
+        Self::start_with(args, &[])
+    }
+
+    fn start_with(args: &[&str], environment: &[(&str, &str)]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_doorbuster"))
             .arg("dev")
             .args(["--set", "front.listen=127.0.0.1:0", "--set", "operations.listen=127.0.0.1:0"])
             .args(args)
+            .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -136,6 +141,34 @@ async fn a_server_that_a_killed_dev_left_running_is_ended_first() {
     assert!(ended.is_ok(), "the leftover still runs");
     dev.signal(rustix::process::Signal::TERM).await;
     assert_eq!(living_in(&data), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_productions_addresses_in_the_environment_are_not_met() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("with a space");
+    let mut dev = Dev::start_with(
+        &["--data-dir", data.to_str().unwrap()],
+        &[
+            ("DOORBUSTER__REDIS__URL", "redis://production.invalid"),
+            ("DOORBUSTER__QUEUE__URL", "amqp://production.invalid"),
+        ],
+    );
+    dev.says("broker up").await;
+    let settings = std::fs::read_to_string(data.join("config.toml")).unwrap();
+    assert!(settings.contains("redis://127.0.0.1:") && !settings.contains("production"), "{settings}");
+    dev.signal(rustix::process::Signal::HUP).await;
+    assert_eq!(living_in(&data), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mistakes_are_told_before_any_server_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let dev = Dev::start(&["--data-dir", data.to_str().unwrap(), "--set", "worker.bach=3"]);
+    let output = dev.child.wait_with_output().await.unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(!data.join("redis").exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]

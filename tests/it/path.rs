@@ -157,6 +157,60 @@ async fn a_worker_waits_for_its_tables_and_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_cannot_be_persisted_is_parked_and_takes_nobody_along() {
+    let world = World::new(Database::Postgres).await;
+    let running = world.running().await;
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&running.parts, &sale).await;
+    let lease =
+        running.parts.leases.take(sale.id.as_str(), ["ada", "bob"], Duration::from_secs(60)).await.unwrap();
+    let ada = Buyer::of(&running, "ada").buy(sale.id.as_str(), "k").await;
+    let bob = Buyer::of(&running, "bob").buy(sale.id.as_str(), "k").await;
+    // A row with this id, in a state that only a later version knows.
+    use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
+    let mut database = sqlx::PgConnection::connect(&world.config().database.url).await.unwrap();
+    let row = format!(
+        "INSERT INTO orders VALUES ('{}', '{}', 'ada', 'unit', 1, 'martian', NULL, 9, 9, 1, 1, NULL, 'k', NULL, 'f', 1, 0, 0, 0)",
+        ada.order_id(),
+        sale.id
+    );
+    database.execute(AssertSqlSafe(row)).await.unwrap();
+    lease.guard.release().await.unwrap();
+    let id = bob.order_id().parse().unwrap();
+    until("the other is confirmed", Duration::from_secs(30), async || {
+        running.parts.store.order(id).await.unwrap()
+    })
+    .await;
+    let dead = until("the poison is on the dead-letter queue", Duration::from_secs(60), async || {
+        crate::queue::take(&world, "dead").await
+    })
+    .await;
+    assert!(dead.contains(ada.order_id()), "{dead}");
+    let ticket = running.parts.gate.ticket(&sale.id, ada.order_id().parse().unwrap()).await.unwrap();
+    assert!(ticket.is_some(), "parked is in flight");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_confirmed_order_that_was_overtaken_is_published_again() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("sweep.overtaken_after_ms=1000").set("sweep.every_ms=100").set("sweep.spacing_ms=500");
+    let running = world.running().await;
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&running.parts, &sale).await;
+    // As if the broker had confirmed it and then lost it.
+    let verdict = running.parts.gate.admit(attempt(&sale.id, "ada", Some("k"), 1)).await.unwrap();
+    let doorbuster::domain::Verdict::Accepted(lost) = verdict else { panic!("{verdict:?}") };
+    running.parts.gate.confirmed(&sale.id, &[lost.id]).await.unwrap();
+    Buyer::of(&running, "bob").buy(sale.id.as_str(), "k").await;
+    until("it has its row all the same", Duration::from_secs(30), async || {
+        running.parts.store.order(lost.id).await.unwrap()
+    })
+    .await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn opening_goes_on_where_a_crash_left_it_and_never_sells_twice() {
     let world = World::new(Database::Sqlite).await;
     let parts = world.parts().await;

@@ -23,6 +23,14 @@ async fn channel(world: &World) -> lapin::Channel {
     connection.create_channel().await.unwrap()
 }
 
+/// Takes a message from a queue, whoever put it there.
+pub async fn take(world: &World, queue: &str) -> Option<String> {
+    let name = format!("{}.{queue}", world.name);
+    let options = BasicGetOptions { no_ack: true };
+    let got = channel(world).await.basic_get(name.as_str().into(), options).await.unwrap();
+    got.map(|message| String::from_utf8_lossy(&message.data).into_owned())
+}
+
 /// The next message of a queue, whoever put it there.
 async fn next_of(world: &World, queue: &str) -> lapin::message::BasicGetMessage {
     let channel = channel(world).await;
@@ -58,6 +66,24 @@ async fn what_is_confirmed_arrives_and_what_is_not_acked_comes_again() {
         again.iter().flat_map(|delivery| delivery.orders.clone().expect("readable")).collect();
     seen.sort_by_key(|order| order.number);
     assert_eq!(seen, orders[1..]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_that_is_given_up_loses_no_delivery() {
+    let world = World::new(Database::Sqlite).await;
+    let publisher = connected(&world).await;
+    let sale: SaleId = id("s");
+    let mut consumer = Consumer::new(world.config().queue(), 100);
+    publisher.publish(&[order(&sale, "ada", 1)]).await.unwrap();
+    assert_eq!(consumer.next_batch(1, LINGER).await.len(), 1);
+    for seq in 2..12 {
+        publisher.publish(&[order(&sale, "ada", seq)]).await.unwrap();
+    }
+    // It lingers for more than there is, and is given up in the middle.
+    let given_up =
+        tokio::time::timeout(Duration::from_secs(2), consumer.next_batch(50, Duration::from_secs(60))).await;
+    assert!(given_up.is_err());
+    assert_eq!(consumer.next_batch(50, LINGER).await.len(), 10, "what was taken by then is still there");
 }
 
 #[tokio::test(flavor = "multi_thread")]

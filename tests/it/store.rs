@@ -22,6 +22,8 @@ on_every_database!(
     a_second_order_of_a_user_is_refused_and_the_winner_named,
     a_number_that_another_order_holds_is_refused,
     a_lower_fencing_token_is_refused_and_nothing_is_written,
+    an_order_that_meets_two_keys_at_once_still_ends,
+    users_that_differ_in_case_are_two,
     two_writers_of_the_same_orders_count_them_once,
     racing_writers_never_sell_more_than_the_stock,
     a_sale_is_created_once_and_changed_only_by_later_numbers,
@@ -132,6 +134,28 @@ async fn a_lower_fencing_token_is_refused_and_nothing_is_written(database: Datab
     // With a newer token it is a retry, not an outcome.
     assert_eq!(store.record(&[claim(&late, 51)]).await.unwrap(), [Recorded::Confirmed]);
     assert_eq!(sold(&store, &sale).await, 3);
+}
+
+async fn an_order_that_meets_two_keys_at_once_still_ends(database: Database) {
+    let (_world, store, sale) = world(database, 9, 1).await;
+    let (ada, bob) = (order(&sale.id, "ada", 1), order(&sale.id, "bob", 2));
+    store.record(&[claim(&ada, 1), claim(&bob, 1)]).await.unwrap();
+    // Redis went back in time: the same key of the one, the number of the other.
+    let mut lost = order(&sale.id, "ada", 2);
+    lost.key = ada.key;
+    let recorded = store.record(&[claim(&lost, 1)]).await.unwrap();
+    assert_eq!(recorded, [Recorded::Failed(Failure::OverLimit, Some(Box::new(ada)))]);
+    assert_eq!(store.order(lost.id).await.unwrap().expect("a row").status, OrderStatus::Failed);
+    assert_eq!(sold(&store, &sale).await, 2);
+}
+
+async fn users_that_differ_in_case_are_two(database: Database) {
+    let (_world, store, sale) = world(database, 9, 1).await;
+    let (upper, lower) = (order(&sale.id, "Ada", 1), order(&sale.id, "ada", 2));
+    let lower = Order { key: upper.key, ..lower };
+    let recorded = store.record(&[claim(&upper, 1), claim(&lower, 1)]).await.unwrap();
+    assert_eq!(recorded, [Recorded::Confirmed, Recorded::Confirmed]);
+    assert_eq!(store.orders_of(&sale.id, &lower.user).await.unwrap().len(), 1);
 }
 
 async fn repeat_until_recorded(store: &Store, claims: &[Claim]) -> Vec<Recorded> {

@@ -104,6 +104,7 @@ mod tests {
     #[test]
     fn all_mistakes_are_told_at_once_and_misspelt_keys_with_a_suggestion() {
         let error = load(&[
+            SECRET,
             "worker.bach=9",
             "queue.window=many",
             "nonsense.x=1",
