@@ -112,7 +112,8 @@ fn free_or_any(usual: &str) -> String {
 }
 
 pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> {
-    log::start_with("auto", "warn");
+    // That the broker is not there yet is said below, and no news.
+    log::start_with("auto", "warn,doorbuster::queue=error");
     if args.demo {
         return demo(sources).await;
     }
