@@ -13,8 +13,12 @@ pub fn start(config: &Config) {
 
 pub fn start_with(format: &str, level: &str) {
     let terminal = std::io::stderr().is_terminal();
-    // lapin reports each broken connection itself, several times; the links here say it once.
-    let quiet = if level.contains("lapin") { level.to_owned() } else { format!("{level},lapin=off") };
+    // lapin reports each broken connection itself, several times, and PostgreSQL each table that
+    // is there already; what matters of both is said here once.
+    let quiet = [("lapin", "off"), ("sqlx", "warn")]
+        .iter()
+        .filter(|(library, _)| !level.contains(library))
+        .fold(level.to_owned(), |filter, (library, to)| format!("{filter},{library}={to}"));
     let filter = EnvFilter::try_new(quiet).unwrap_or_else(|_| EnvFilter::new("info"));
     let log =
         tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).with_ansi(terminal);

@@ -66,6 +66,41 @@ async fn killing_a_worker_in_mid_sale_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_drill_balances_though_a_worker_is_killed_in_the_middle_of_it() {
+    let world = World::new(Database::Postgres).await;
+    let parts = world.parts().await;
+    let front = Doorbuster::start(&world, "front").await;
+    let mut doomed = Doorbuster::start(&world, "worker").await;
+    let _worker = Doorbuster::start(&world, "worker").await;
+    let (url, operations) = (front.buyers.expect("a front").to_string(), front.operations.to_string());
+    let args = [
+        "drill",
+        "rush",
+        "--units",
+        "1000",
+        "--buyers",
+        "1500",
+        "--rate",
+        "500",
+        "--url",
+        &url,
+        "--operations",
+        &operations,
+    ];
+    let killing = async {
+        until("rows are written", Duration::from_secs(60), async || {
+            let sales = parts.store.sales().await.unwrap();
+            sales.first().filter(|sale| sale.items[0].sold > 100).map(|_| ())
+        })
+        .await;
+        doomed.kill();
+    };
+    let ((code, out, err), ()) = tokio::join!(run(Some(&world), &args), killing);
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(out.contains("sold 1000 of 1000 · 0 oversold · 0 duplicate · 0 lost"), "{out}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn killing_a_front_leaves_its_orders_to_the_others() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("sweep.grace_ms=300").set("sweep.every_ms=100").set("sweep.spacing_ms=500");
