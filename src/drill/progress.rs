@@ -40,6 +40,8 @@ impl Progress {
         }
         self.bar.set_length(total as u64);
         self.bar.set_message(what);
+        // The rate counts from here, not from when the bar was made.
+        self.bar.reset();
     }
 
     pub(super) fn step(&self) {

@@ -155,8 +155,8 @@ impl Cli {
         };
         match self.verb {
             Verb::Dev(args) => dev::run(&sources, args).await,
-            Verb::Front => serve::run(&load(&sources)?, super::run::Role::Front).await,
-            Verb::Worker => serve::run(&load(&sources)?, super::run::Role::Worker).await,
+            Verb::Front => serve::run(&load_and_log(&sources)?, super::run::Role::Front).await,
+            Verb::Worker => serve::run(&load_and_log(&sources)?, super::run::Role::Worker).await,
             Verb::Migrate => serve::migrate(&load(&sources)?).await,
             Verb::Sale(verb) => sale::run(&load(&sources)?, verb).await,
             Verb::Drill(args) => drill::run(&sources, args).await,
@@ -206,8 +206,14 @@ fn raise_file_limit() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
-/// Loads the configuration and starts the log with it.
+/// For commands whose answer is what they print: the log holds what went wrong.
 fn load(sources: &Sources) -> Result<Config, Failed> {
+    super::log::start_with("text", "warn");
+    Ok(Config::load(sources)?)
+}
+
+/// For processes: the log is as configured.
+fn load_and_log(sources: &Sources) -> Result<Config, Failed> {
     let config = Config::load(sources)?;
     super::log::start(&config);
     Ok(config)
