@@ -12,7 +12,7 @@ local marked = 0
 for at = 3, #ARGV do
   local entry = redis.call('HGET', KEYS[1], ARGV[at])
   local from = entry and string.match(entry, '^(%a+)|')
-  if from == 'outbox' or (from == 'broker' and ARGV[1] == 'parked') then
+  if from == 'outbox' or from == 'broker' then
     redis.call('HSET', KEYS[1], ARGV[at], ARGV[1] .. string.sub(entry, #from + 1))
     if ARGV[2] == '' then
       redis.call('ZREM', KEYS[2], ARGV[at])

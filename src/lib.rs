@@ -1,3 +1,18 @@
+//! Doorbuster, the flash-sale order engine.
+//!
+//! One atomic Lua script in Redis decides who gets a unit, RabbitMQ carries the order, a pool of
+//! workers persists it through SeaORM. The modules in reading order:
+//!
+//! - [`domain`]: sales, orders, verdicts. No I/O and no clock.
+//! - [`gate`], [`lease`], [`queue`], [`store`]: the four seams, one per kind of server. They never
+//!   import each other.
+//! - [`link`]: what every seam needs to stay connected.
+//! - [`intake`]: one request, from admission to the broker's confirm; the relay and the sweep.
+//! - [`worker`]: deliveries become rows.
+//! - [`control`]: what an operator does to a sale. [`audit`]: do the books balance?
+//! - [`front`]: HTTP. [`drill`]: a crowd of buyers. [`dev`]: private servers as children.
+//! - [`process`]: configuration in, running process out.
+
 pub mod audit;
 pub mod control;
 pub mod dev;

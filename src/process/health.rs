@@ -7,7 +7,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::run::Parts;
+use super::parts::Parts;
 use crate::domain::Millis;
 use crate::front::{Dependency, Readiness};
 

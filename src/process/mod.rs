@@ -4,8 +4,10 @@ pub mod command;
 mod config;
 mod health;
 mod log;
+mod parts;
 mod run;
 mod signal;
 
 pub use self::config::{Config, Mistakes, Sources, redact};
-pub use run::{Parts, Role, Running, StartError};
+pub use parts::{Parts, StartError};
+pub use run::{Role, Running};

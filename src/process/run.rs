@@ -1,4 +1,4 @@
-//! The parts of a process, and a process that runs them.
+//! A process that works: its parts started, watched, and stopped.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -10,70 +10,14 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::config::{Config, redact};
+use super::config::Config;
 use super::health::Health;
+use super::parts::{Parts, StartError};
 use crate::control::Control;
 use crate::front::{self, Buyers, Operations, Readiness, Tokens};
-use crate::gate::{Gate, GateError};
 use crate::intake::{Intake, Sweep};
-use crate::lease::Leases;
 use crate::queue::{Consumer, Publisher};
-use crate::store::{Store, StoreError};
 use crate::worker::Worker;
-
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    #[error("redis ({url}): {source}")]
-    Redis { url: String, source: GateError },
-    #[error("the database ({url}): {source}")]
-    Database { url: String, source: StoreError },
-    #[error("{what} cannot listen on {address}: {source}")]
-    Listen { what: &'static str, address: String, source: std::io::Error },
-    #[error("the broker could not be used within {within:?}; the log says why")]
-    Broker { within: Duration },
-    #[error("a server is set up so that orders could be lost:\n  {}", .0.join("\n  "))]
-    Promises(Vec<String>),
-}
-
-/// Handles to the servers. None of them has been waited for.
-#[derive(Clone)]
-pub struct Parts {
-    pub gate: Gate,
-    pub leases: Leases,
-    pub store: Store,
-    /// Only a front publishes.
-    pub publisher: Option<Publisher>,
-}
-
-impl Parts {
-    pub async fn open(config: &Config) -> Result<Self, StartError> {
-        let redis = |source| StartError::Redis { url: redact(&config.redis.url), source };
-        Ok(Self {
-            gate: Gate::open(config.gate()).map_err(redis)?,
-            leases: Leases::open(&config.redis(), &config.redis.prefix)
-                .map_err(|fault| redis(fault.into()))?,
-            store: Store::connect(&config.store())
-                .await
-                .map_err(|source| StartError::Database { url: redact(&config.database.url), source })?,
-            publisher: None,
-        })
-    }
-
-    /// Refuses settings that break a promise. A server that is away cannot be asked: it is asked
-    /// again when it comes back.
-    async fn check_promises(&self, config: &Config) -> Result<(), StartError> {
-        let mut wrong = Vec::new();
-        if config.redis.check_settings
-            && let Ok(Some(redis)) = self.gate.broken_promises().await
-        {
-            wrong.extend(redis);
-        }
-        if let Ok(database) = self.store.broken_promises().await {
-            wrong.extend(database);
-        }
-        if wrong.is_empty() { Ok(()) } else { Err(StartError::Promises(wrong)) }
-    }
-}
 
 /// What a process does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

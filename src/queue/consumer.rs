@@ -81,8 +81,19 @@ impl Consumer {
     /// Waits for a delivery, then takes what comes within `linger`, `most` at most. Waits out an
     /// absence of the broker. May be cancelled: what was taken by then is in the next batch.
     pub async fn next_batch(&mut self, most: usize, linger: Duration) -> Vec<Delivery> {
+        self.next_batch_within(most, linger, Duration::MAX).await
+    }
+
+    /// The same, for a caller who has something else to do after `patience`: empty, if no delivery
+    /// came by then. Connecting is not cut short by it.
+    pub async fn next_batch_within(
+        &mut self,
+        most: usize,
+        linger: Duration,
+        patience: Duration,
+    ) -> Vec<Delivery> {
         if self.batch.is_empty() {
-            let first = self.next().await;
+            let Some(first) = self.next(patience).await else { return Vec::new() };
             self.batch.push(first);
         }
         let until = Instant::now() + linger;
@@ -97,7 +108,8 @@ impl Consumer {
         std::mem::take(&mut self.batch)
     }
 
-    async fn next(&mut self) -> Delivery {
+    async fn next(&mut self, patience: Duration) -> Option<Delivery> {
+        let mut waited = Duration::ZERO;
         loop {
             let Some(open) = &mut self.open else {
                 match self.connect().await {
@@ -118,9 +130,15 @@ impl Consumer {
             };
             // A consumer that was cancelled by the server ends with None; a channel that failed
             // may say nothing at all, so the link is looked at in between.
-            match tokio::time::timeout(Duration::from_secs(1), open.stream.next()).await {
-                Ok(Some(Ok(delivery))) => return read(delivery),
-                Err(_) if open.link.is_up() => {}
+            let pause = patience.saturating_sub(waited).min(Duration::from_secs(1));
+            match tokio::time::timeout(pause, open.stream.next()).await {
+                Ok(Some(Ok(delivery))) => return Some(read(delivery)),
+                Err(_) if open.link.is_up() => {
+                    waited += pause;
+                    if waited >= patience {
+                        return None;
+                    }
+                }
                 ended => {
                     let why = match ended {
                         Ok(Some(Err(error))) => error.to_string(),

@@ -46,12 +46,11 @@ impl Worker {
         let mut held: Vec<Delivery> = Vec::new();
         loop {
             let most = self.settings.batch.saturating_sub(held.len()).max(1);
-            let next = consumer.next_batch(most, self.settings.linger);
             // A held delivery must not wait for the next buyer.
             let patience = if held.is_empty() { Duration::MAX } else { Duration::from_millis(20) };
-            let next = tokio::time::timeout(patience, next);
+            let next = consumer.next_batch_within(most, self.settings.linger, patience);
             let Some(next) = stop.run_until_cancelled(next).await else { break };
-            held.extend(next.unwrap_or_default());
+            held.extend(next);
             held = self.process(std::mem::take(&mut held), &stop).await;
         }
         if !held.is_empty() {

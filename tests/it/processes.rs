@@ -122,13 +122,41 @@ async fn killing_a_front_leaves_its_orders_to_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_buyer_who_waits_is_answered_before_the_front_stops() {
+    let world = World::new(Database::Sqlite).await;
+    let parts = world.parts().await;
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&parts, &sale).await;
+    // Without a worker nothing is confirmed: the buyer waits.
+    let mut front = Doorbuster::start(&world, "front").await;
+    let tokens = Tokens::new(world.config().auth());
+    let buyer = Buyer::with(front.buyers.expect("a front"), &tokens, "ada", None);
+    let path = format!("/v1/sales/{}/orders", sale.id);
+    let waiting = tokio::spawn(async move { buyer.post(&path, &[("prefer", "wait=10")], "").await });
+    until("the order is taken", Duration::from_secs(20), async || {
+        let gate = parts.gate.describe(&sale.id).await.unwrap().expect("loaded");
+        (gate.waiting == 1).then_some(())
+    })
+    .await;
+    terminate(&front);
+    let answer = waiting.await.unwrap();
+    assert_eq!((answer.status, answer.json["status"].as_str()), (202, Some("accepted")), "{}", answer.text);
+    let ended = tokio::time::timeout(Duration::from_secs(15), front.child.wait()).await;
+    assert!(ended.expect("in time").expect("waited").success());
+}
+
+fn terminate(process: &Doorbuster) {
+    let pid = rustix::process::Pid::from_raw(process.child.id().expect("running") as i32).expect("a pid");
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("SIGTERM");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn sigterm_drains_and_ends_in_time() {
     let world = World::new(Database::Sqlite).await;
     world.parts().await;
     for verb in ["front", "worker"] {
         let mut process = Doorbuster::start(&world, verb).await;
-        let pid = rustix::process::Pid::from_raw(process.child.id().expect("running") as i32).expect("a pid");
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("SIGTERM");
+        terminate(&process);
         let ended = tokio::time::timeout(Duration::from_secs(15), process.child.wait()).await;
         assert!(ended.expect("in time").expect("waited").success(), "{verb}");
     }

@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use super::stack::Stack;
 use super::{Ended, Failed};
-use crate::dev::{Ending, Folder, Kind, Secret, Server};
+use crate::dev::{Ending, Folder};
 use crate::domain::UserId;
-use crate::drill::{Place, Preset, Progress};
-use crate::front::{Role as OperatorRole, Tokens};
-use crate::process::config::{Config, Sources, redact};
-use crate::process::run::{Role, Running};
+use crate::drill::{Preset, Progress};
+use crate::front::Role;
+use crate::process::config::{Sources, redact};
 use crate::process::{log, signal};
 
 #[derive(Debug, clap::Args)]
@@ -27,89 +27,6 @@ pub(super) struct Args {
 
 /// Seconds for which the printed tokens are valid: a day.
 const TOKENS_LAST: u32 = 24 * 3600;
-
-/// Private servers with a front and a worker on top. Used by `dev` and by the drills.
-pub(super) struct Stack {
-    pub(super) running: Running,
-    pub(super) config: Config,
-    pub(super) redis: Server,
-    folder: Folder,
-    broker: tokio::task::JoinHandle<Result<Server, crate::dev::DevError>>,
-}
-
-impl Stack {
-    /// Serves before the broker has started: intake does not need it, only `durability` tells.
-    pub(super) async fn start(sources: &Sources, folder: Folder) -> Result<Self, Failed> {
-        // Mistakes are told before anything starts; the addresses are not known yet.
-        configure(sources, folder.path(), "redis://127.0.0.1", "amqp://127.0.0.1")?;
-        let redis = Server::start(Kind::Redis, folder.path()).await?;
-        let starting = Server::begin_rabbitmq(folder.path()).await?;
-        let config = configure(sources, folder.path(), &redis.url, &starting.url)?;
-        let running = start(&config).await?;
-        let broker = tokio::spawn(starting.ready());
-        Ok(Self { running, config, redis, folder, broker })
-    }
-
-    /// This stack as a drill meets it.
-    pub(super) fn place(&self) -> Result<Place, Failed> {
-        let buyers = self.running.buyers.ok_or_else(|| Failed::Said("this stack serves no buyers".into()))?;
-        let tokens = Tokens::new(self.config.auth());
-        Ok(Place { buyers, operations: self.running.operations, tokens })
-    }
-
-    pub(super) async fn broker_is_up(&mut self) -> Result<Server, Failed> {
-        match (&mut self.broker).await {
-            Ok(started) => Ok(started?),
-            Err(error) => Err(Failed::Said(format!("starting rabbitmq: {error}"))),
-        }
-    }
-
-    pub(super) async fn stop(self, broker: Option<Server>, ending: Ending) {
-        self.running.stop().await;
-        if let Some(broker) = broker {
-            broker.stop(ending).await;
-        } else {
-            self.broker.abort();
-            // Its end kills what it had started.
-            let _ = self.broker.await;
-        }
-        self.redis.stop(ending).await;
-        drop(self.folder);
-    }
-}
-
-async fn start(config: &Config) -> Result<Running, Failed> {
-    let running = Running::start(config, Role::Both).await?;
-    running.parts.store.migrate().await?;
-    Ok(running)
-}
-
-/// What is configured, with the private servers under it. The URLs of Redis and the broker are
-/// always the private ones, unless `--set` names others: a shell in which a production's addresses
-/// are set must not make `dev` meet them.
-fn configure(sources: &Sources, folder: &Path, redis: &str, broker: &str) -> Result<Config, Failed> {
-    let mut sources = sources.clone();
-    sources.defaults = vec![
-        ("auth.secret", Secret::in_folder(folder)?.0),
-        ("front.listen", free_or_any("127.0.0.1:8080")),
-        ("operations.listen", free_or_any("127.0.0.1:9090")),
-        ("database.url", format!("sqlite:{}", folder.join("doorbuster.db").display())),
-    ];
-    for (key, url) in [("redis.url", redis), ("queue.url", broker)] {
-        if !sources.overrides.iter().any(|pair| pair.split('=').next() == Some(key)) {
-            sources.overrides.push(format!("{key}={url}"));
-        }
-    }
-    Ok(Config::load(&sources)?)
-}
-
-/// The usual address, or a free port where somebody has it already.
-fn free_or_any(usual: &str) -> String {
-    match std::net::TcpListener::bind(usual) {
-        Ok(_) => usual.to_owned(),
-        Err(_) => "127.0.0.1:0".to_owned(),
-    }
-}
 
 pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> {
     // That the broker is not there yet is said below, and no news.
@@ -150,7 +67,7 @@ pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> 
 
 /// A file for `--config`, so that other commands meet this stack.
 fn write_settings(stack: &Stack) -> Result<PathBuf, Failed> {
-    let path = stack.folder.path().join("config.toml");
+    let path = stack.folder().join("config.toml");
     let config = &stack.config;
     let quoted = |text: &str| toml::Value::from(text).to_string();
     let mut text = String::from("# Written by `doorbuster dev`: how to reach its servers.\n");
@@ -181,7 +98,7 @@ fn introduce(stack: &Stack, settings: &Path, began: Instant) {
     let mint = |user: &str, role| {
         UserId::parse(user).map(|user| running.tokens.mint(&user, role, TOKENS_LAST)).unwrap_or_default()
     };
-    let (admin, buyer) = (mint("admin", Some(OperatorRole::Admin)), mint("ada", None));
+    let (admin, buyer) = (mint("admin", Some(Role::Admin)), mint("ada", None));
     println!(
         "Doorbuster is up after {:.1} s (the broker still starts; orders are taken meanwhile)\n",
         began.elapsed().as_secs_f64()

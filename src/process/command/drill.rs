@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
 
-use super::dev::Stack;
+use super::stack::Stack;
 use super::{Ended, Failed};
 use crate::dev::{Ending, Folder};
 use crate::drill::{self, Arrival, Place, Plan, Preset, Progress, Report};

@@ -6,6 +6,7 @@ mod health;
 mod sale;
 mod serve;
 mod servers;
+mod stack;
 mod token;
 
 use std::ffi::OsString;
@@ -15,7 +16,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use super::config::{Config, Mistakes, Sources};
-use super::run::StartError;
+use super::parts::StartError;
 use crate::control::ControlError;
 use crate::dev::DevError;
 use crate::domain::Invalid;

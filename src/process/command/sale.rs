@@ -3,8 +3,8 @@
 use super::{Ended, Failed};
 use crate::control::{Control, SaleStatus};
 use crate::domain::{Item, Millis, Sale, SaleId, Sku, Window};
+use crate::process::Parts;
 use crate::process::config::Config;
-use crate::process::run::Parts;
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
