@@ -49,7 +49,8 @@ impl From<RedisError> for Fault {
             _ if matches!(error.code(), Some("MISCONF" | "NOAUTH" | "NOPERM" | "NOREPLICAS")) => {
                 Fault::Unavailable(text)
             }
-            _ if error.is_connection_refusal() => Fault::Unavailable(text),
+            // A name that is not found was looked up before anything was sent.
+            _ if error.is_connection_refusal() || text.contains("lookup address") => Fault::Unavailable(text),
             _ if error.is_timeout() || error.is_connection_dropped() || error.is_io_error() => {
                 Fault::Late(text)
             }
