@@ -13,6 +13,10 @@
 //! - [`front`]: HTTP. [`drill`]: a crowd of buyers. [`dev`]: private servers as children.
 //! - [`process`]: configuration in, running process out.
 
+// The futures of whole commands nest deeper than the compiler's usual 128 types; the optimiser is
+// the first to notice, so only a release build would fail.
+#![recursion_limit = "256"]
+
 pub mod audit;
 pub mod control;
 pub mod dev;

@@ -32,7 +32,7 @@ pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> 
     // That the broker is not there yet is said below, and no news.
     log::start_with("auto", "warn,doorbuster::queue=error");
     if args.demo {
-        return demo(sources).await;
+        return Box::pin(demo(sources)).await;
     }
     let began = Instant::now();
     let stop = signal::stop_token();

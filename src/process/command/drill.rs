@@ -61,7 +61,9 @@ pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> 
                 operations: address(operations)?,
                 tokens: Tokens::new(config.auth()),
             };
-            drill::run(&place, &plan, &Progress::on_stderr(), &signal::stop_token()).await.map_err(said)?
+            Box::pin(drill::run(&place, &plan, &Progress::on_stderr(), &signal::stop_token()))
+                .await
+                .map_err(said)?
         }
         _ => on_private_stack(sources, &plan, &Progress::on_stderr()).await?,
     };
@@ -99,7 +101,7 @@ pub(super) async fn on_private_stack(
             let place = stack.place()?;
             let result = stop.run_until_cancelled(async {
                 stack.running.publisher_is_up(CONNECT_WITHIN).await?;
-                drill::run(&place, plan, progress, &stop).await.map_err(said)
+                Box::pin(drill::run(&place, plan, progress, &stop)).await.map_err(said)
             });
             (Some(broker), result.await.unwrap_or(Err(said(drill::DrillError::Interrupted))))
         }

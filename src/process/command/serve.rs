@@ -8,7 +8,7 @@ use crate::store::Store;
 
 pub(super) async fn run(config: &Config, role: Role) -> Result<Ended, Failed> {
     let stop = signal::stop_token();
-    let mut running = Running::start(config, role).await?;
+    let mut running = Box::pin(Running::start(config, role)).await?;
     if let Some(buyers) = running.buyers {
         tracing::info!(%buyers, "serving buyers");
     }

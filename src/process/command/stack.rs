@@ -64,7 +64,7 @@ impl Stack {
 }
 
 async fn start(config: &Config) -> Result<Running, Failed> {
-    let running = Running::start(config, Role::Both).await?;
+    let running = Box::pin(Running::start(config, Role::Both)).await?;
     running.parts.store.migrate().await?;
     Ok(running)
 }
