@@ -5,10 +5,10 @@
 --
 -- KEYS  1 sale   2 items   3 users   4 outbox   5 age   6 due
 -- ARGV  1 epoch  2 seq     the highest number that the caller has seen of this sale
---       3 bound            entries the outbox may hold
+--       3 bound            entries that the outbox may hold; 0 admits nobody
 --       4 grace            ms until the sweep looks at an entry that nobody has confirmed
 --       then for each attempt: id user sku quantity key keyed(1|0) fingerprint
--- Reply not_loaded | {epoch, seq, now, verdict...}, a verdict being one of
+-- Reply not_loaded | {epoch, seq, now, waiting, verdict...}, a verdict being one of
 --       {accepted, seq, limit} {in_flight, entry} {settled, id} {key_reused} {not_open, opens_at}
 --       {closed} {paused} {frozen} {already_ordered, id} {purchase_limit, limit} {unknown_sku}
 --       {sold_out} {overloaded}
@@ -94,12 +94,12 @@ local function decide(id, user, sku, quantity, key, keyed, fingerprint)
   return {'accepted', seq, limit}
 end
 
-local reply = {epoch, 0, now_text}
+local reply = {epoch, 0, now_text, 0}
 for at = 5, #ARGV, 7 do
   reply[#reply + 1] = decide(ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3]),
     ARGV[at + 4], ARGV[at + 5], ARGV[at + 6])
 end
-reply[2] = seq
+reply[2], reply[4] = seq, waiting
 
 if #outbox_writes > 0 then
   redis.call('HSET', outbox_key, unpack(outbox_writes))

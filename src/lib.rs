@@ -6,7 +6,7 @@
 //! - [`domain`]: sales, orders, verdicts. No I/O and no clock.
 //! - [`gate`], [`lease`], [`queue`], [`store`]: the four seams, one per kind of server. They never
 //!   import each other.
-//! - [`link`]: what every seam needs to stay connected.
+//! - [`link`]: what every seam needs to stay connected. [`fault`]: where it can be made to fail.
 //! - [`intake`]: one request, from admission to the broker's confirm; the relay and the sweep.
 //! - [`worker`]: deliveries become rows.
 //! - [`control`]: what an operator does to a sale. [`audit`]: do the books balance?
@@ -22,6 +22,7 @@ pub mod control;
 pub mod dev;
 pub mod domain;
 pub mod drill;
+pub mod fault;
 pub mod front;
 pub mod gate;
 pub mod intake;

@@ -1,6 +1,10 @@
 //! What an operator does to a sale, in gate and database together. Every act may be repeated: a
 //! crash between the two stores is finished by doing it again.
 
+mod dead_letters;
+
+pub use dead_letters::{DeadLetters, LetterEnd, LetterError, letter_json};
+
 use crate::domain::{Invalid, Number, Sale, SaleId, SaleState};
 use crate::gate::{Gate, GateError, GateSale, Loaded, Moved};
 use crate::store::{SaleRow, Store, StoreError};

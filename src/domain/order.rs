@@ -114,10 +114,13 @@ pub enum Failure {
     NumberReused,
     /// The sale or the sku has no row.
     UnknownItem,
+    /// No worker could process it, and an operator has ended it.
+    GivenUp,
 }
 
 impl Failure {
-    pub const ALL: [Failure; 4] = [Self::OutOfStock, Self::OverLimit, Self::NumberReused, Self::UnknownItem];
+    pub const ALL: [Failure; 5] =
+        [Self::OutOfStock, Self::OverLimit, Self::NumberReused, Self::UnknownItem, Self::GivenUp];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -125,12 +128,13 @@ impl Failure {
             Self::OverLimit => "over_limit",
             Self::NumberReused => "number_reused",
             Self::UnknownItem => "unknown_item",
+            Self::GivenUp => "given_up",
         }
     }
 
     /// Has the gate promised what does not exist? Then the sale must stop until someone looked.
     pub fn stops_the_sale(self) -> bool {
-        !matches!(self, Self::OverLimit)
+        !matches!(self, Self::OverLimit | Self::GivenUp)
     }
 }
 
@@ -139,7 +143,7 @@ impl std::str::FromStr for Failure {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Self::ALL.into_iter().find(|failure| failure.as_str() == text).ok_or(super::Invalid {
             what: "a failure",
-            rule: "one of out_of_stock, over_limit, number_reused, unknown_item",
+            rule: "one of out_of_stock, over_limit, number_reused, unknown_item, given_up",
         })
     }
 }

@@ -36,7 +36,7 @@ pub(super) fn routes() -> Router<Arc<Operations>> {
         .route("/v1/admin/sales/{sale}/orders", get(orders))
 }
 
-fn answered(result: Answered, headers: &HeaderMap) -> Response {
+pub(super) fn answered(result: Answered, headers: &HeaderMap) -> Response {
     result.unwrap_or_else(|problem| problem.of_request(headers).into_response())
 }
 

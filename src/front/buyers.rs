@@ -85,6 +85,12 @@ async fn place_order(app: &Buyers, path: PathOf<String>, headers: &HeaderMap, bo
     match app.intake.place(wish).await {
         Answer::Accepted { order, durability } => {
             metrics::counter!("front_accepted_total").increment(1);
+            #[cfg(debug_assertions)]
+            tokio::spawn(async {
+                // By then the answer is with the buyer.
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                crate::fault::fault!("answer.after");
+            });
             let Some(wait) = wait else {
                 return Ok(created(
                     StatusCode::ACCEPTED,

@@ -5,6 +5,7 @@ mod admin;
 mod auth;
 mod body;
 mod buyers;
+mod dead_letters;
 mod operations;
 mod problem;
 mod server;
@@ -15,7 +16,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::control::Control;
+use crate::control::{Control, DeadLetters};
 use crate::gate::Gate;
 use crate::intake::Intake;
 use crate::store::Store;
@@ -44,6 +45,7 @@ pub struct Buyers {
 /// What the operations routes work with.
 pub struct Operations {
     pub control: Control,
+    pub dead_letters: DeadLetters,
     pub gate: Gate,
     pub store: Store,
     pub tokens: Arc<Tokens>,

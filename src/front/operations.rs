@@ -11,7 +11,7 @@ use axum::{Json, Router};
 use serde::Serialize;
 
 use super::buyers::{method_not_allowed, not_found};
-use super::{Operations, admin};
+use super::{Operations, admin, dead_letters};
 
 /// What the last look at the servers found.
 #[derive(Debug, Clone, Serialize)]
@@ -41,6 +41,7 @@ pub(super) fn router(operations: Arc<Operations>) -> Router {
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .merge(admin::routes())
+        .merge(dead_letters::routes())
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(operations)

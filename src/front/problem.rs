@@ -16,6 +16,9 @@ pub(super) const NOT_FOUND: Kind = (404, "not_found", "There is nothing here", f
 pub(super) const METHOD_NOT_ALLOWED: Kind = (405, "method_not_allowed", "Not with this method", false);
 pub(super) const SALE_NOT_FOUND: Kind = (404, "sale_not_found", "There is no such sale", false);
 pub(super) const ORDER_NOT_FOUND: Kind = (404, "order_not_found", "There is no such order", false);
+pub(super) const LETTER_NOT_FOUND: Kind = (404, "letter_not_found", "There is no such dead letter", false);
+pub(super) const LETTER_UNREADABLE: Kind =
+    (422, "letter_unreadable", "This build cannot read the dead letter", false);
 pub(super) const MALFORMED: Kind = (400, "malformed", "The request cannot be understood", false);
 pub(super) const KEY_REQUIRED: Kind =
     (400, "idempotency_key_required", "An Idempotency-Key header is needed", false);

@@ -3,6 +3,8 @@
 use super::wire::{Reader, broken, order_id, read_entry, read_order_id, word};
 use super::{Gate, GateError};
 use crate::domain::{Attempt, Millis, Number, SaleId, Verdict};
+use crate::fault::fault;
+use crate::link::Fault;
 
 impl Gate {
     /// Decides one attempt; attempts that come at the same time share a script call.
@@ -26,7 +28,7 @@ impl Gate {
         args.extend([
             highest.epoch.to_string(),
             highest.seq.to_string(),
-            self.settings.outbox_bound.to_string(),
+            self.bound(sale).to_string(),
             self.settings.sweep_grace.as_millis().to_string(),
         ]);
         for attempt in attempts {
@@ -41,14 +43,29 @@ impl Gate {
             ]);
         }
         let keys = self.keys(sale).flight();
-        let reply: redis::Value = self.link.run(&self.scripts.admit, &keys, &args).await?;
+        fault!("script.before", return Err(GateError::Unavailable("injected".into())));
+        let reply = match self.link.run_known(&self.scripts.admit, &keys, &args).await {
+            Err(Fault::Forgotten) => {
+                self.establish().await?;
+                self.link.run_known(&self.scripts.admit, &keys, &args).await?
+            }
+            Err(Fault::Full(_)) => {
+                args[2] = "0".into();
+                self.link.run(&self.scripts.admit_full, &keys, &args).await?
+            }
+            decided => decided?,
+        };
+        let reply: redis::Value = reply;
+        fault!("script.after", return Err(GateError::Late("injected".into())));
         if word(&reply).as_deref() == Some("not_loaded") {
             return Ok(vec![Ok(Verdict::NotLoaded); attempts.len()]);
         }
         let mut reply = Reader::of(&reply)?;
         let number = Number { epoch: reply.number()?, seq: reply.number()? };
         let now = reply.millis()?;
+        let waiting = reply.number()?;
         self.saw(sale, number);
+        self.saw_waiting(sale, u64::try_from(waiting).unwrap_or(0));
         // A verdict that cannot be read, of an entry that a later version wrote, is one buyer's trouble.
         Ok(attempts.iter().map(|attempt| read_verdict(attempt, number.epoch, now, reply.list()?)).collect())
     }

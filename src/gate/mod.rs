@@ -12,10 +12,11 @@ mod keys;
 mod outbox;
 mod sale;
 mod scripts;
+mod trust;
 mod wire;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use crate::domain::{Number, SaleId};
@@ -30,8 +31,11 @@ pub struct GateSettings {
     pub redis: RedisSettings,
     /// The first part of every key, so that several installations can share a Redis.
     pub prefix: String,
-    /// Entries the outbox of one sale may hold; beyond it admissions are `overloaded`.
+    /// Entries that the outbox of one sale may hold; beyond it admissions are `overloaded`.
     pub outbox_bound: u64,
+    /// Entries that the outboxes of all sales together may hold. Those of other sales are counted
+    /// as they were when this process last heard of them, about a second ago.
+    pub outbox_bound_in_all: u64,
     /// Attempts in one script call, at most.
     pub batch: usize,
     /// Attempts that may wait for a script call, at most.
@@ -49,8 +53,16 @@ pub struct Gate {
     link: RedisLink,
     settings: Arc<GateSettings>,
     scripts: Arc<scripts::Scripts>,
-    highest: Arc<Mutex<HashMap<SaleId, Number>>>,
+    known: Arc<Mutex<HashMap<SaleId, Known>>>,
+    trust: Arc<trust::Trust>,
     batcher: batcher::Handle,
+}
+
+/// What this process has seen of a sale.
+#[derive(Default)]
+struct Known {
+    highest: Number,
+    waiting: u64,
 }
 
 impl Gate {
@@ -60,9 +72,10 @@ impl Gate {
         let (batcher, inbox) = batcher::Handle::new(settings.backlog);
         let gate = Self {
             link,
+            scripts: Arc::new(scripts::Scripts::new(&settings.prefix)),
             settings: Arc::new(settings),
-            scripts: Arc::new(scripts::Scripts::new()),
-            highest: Arc::default(),
+            known: Arc::default(),
+            trust: Arc::default(),
             batcher,
         };
         batcher::spawn(&gate, inbox);
@@ -73,20 +86,38 @@ impl Gate {
         keys::SaleKeys::new(&self.settings.prefix, sale)
     }
 
+    fn known(&self) -> MutexGuard<'_, HashMap<SaleId, Known>> {
+        self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
     fn highest(&self, sale: &SaleId) -> Number {
-        let highest = self.highest.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        highest.get(sale).copied().unwrap_or_default()
+        self.known().get(sale).map(|known| known.highest).unwrap_or_default()
     }
 
     /// Remembers a number of the sale, wherever it was seen: an answer of the gate, a row.
     pub fn saw(&self, sale: &SaleId, number: Number) {
-        let mut highest = self.highest.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        match highest.get_mut(sale) {
-            Some(known) => *known = number.max(*known),
+        let mut known = self.known();
+        // Not `entry`, which would copy the name each time.
+        match known.get_mut(sale) {
+            Some(known) => known.highest = number.max(known.highest),
             None => {
-                highest.insert(sale.clone(), number);
+                known.insert(sale.clone(), Known { highest: number, waiting: 0 });
             }
         }
+    }
+
+    /// Remembers how many orders of the sale are in flight.
+    fn saw_waiting(&self, sale: &SaleId, waiting: u64) {
+        if let Some(known) = self.known().get_mut(sale) {
+            known.waiting = waiting;
+        }
+    }
+
+    /// Entries that the outbox of this sale may hold now.
+    fn bound(&self, sale: &SaleId) -> u64 {
+        let others: u64 =
+            self.known().iter().filter(|(id, _)| *id != sale).map(|(_, known)| known.waiting).sum();
+        self.settings.outbox_bound.min(self.settings.outbox_bound_in_all.saturating_sub(others))
     }
 
     /// Is Redis there, and with which identity? Another `run_id` is another process.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::wire::{Reader, order_id, read_entry, read_order_id, record, word};
 use super::{Gate, GateError};
-use crate::domain::{Millis, Order, OrderId, SaleId, Ticket, UserId};
+use crate::domain::{Order, OrderId, SaleId, Ticket, UserId};
 
 /// What the database has committed about an order, as the gate must know it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub enum Outcome {
     /// Refused as one too many for this user. The winner, if there is one, takes its place; the
     /// units of the loser return, less those of a winner that the gate did not know.
     Replaced(Option<Box<Order>>),
+    /// Ended by an operator: the user is freed, and the units return.
+    Returned,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,19 +65,24 @@ impl Gate {
 
     /// Says that RabbitMQ holds these orders. Entries that are gone have a row already.
     pub async fn confirmed(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
-        // The host's clock is good enough to put off a look that is seconds away.
-        let due = Millis::now().plus(self.settings.overtaken_after);
-        self.mark(sale, ids, "broker", due.0.to_string()).await
+        let wait = self.settings.overtaken_after.as_millis().to_string();
+        self.mark(sale, ids, ["broker", &wait, ",outbox,broker,"]).await
     }
 
     /// Says that these orders lie on the dead-letter queue: in flight, and left alone by the sweep.
     pub async fn parked(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
-        self.mark(sale, ids, "parked", String::new()).await
+        self.mark(sale, ids, ["parked", "", ",outbox,broker,"]).await
     }
 
-    async fn mark(&self, sale: &SaleId, ids: &[OrderId], state: &str, due: String) -> Result<(), GateError> {
+    /// Says that these orders were taken from the dead-letter queue and given to RabbitMQ again.
+    pub async fn replayed(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
+        let wait = self.settings.overtaken_after.as_millis().to_string();
+        self.mark(sale, ids, ["broker", &wait, ",outbox,broker,parked,"]).await
+    }
+
+    async fn mark(&self, sale: &SaleId, ids: &[OrderId], how: [&str; 3]) -> Result<(), GateError> {
         let keys = self.keys(sale);
-        let mut args = vec![state.to_owned(), due];
+        let mut args = how.map(str::to_owned).to_vec();
         args.extend(ids.iter().map(|id| order_id(*id)));
         let keys = [keys.outbox(), keys.due()];
         let _marked: i64 = self.link.run(&self.scripts.mark, &keys, &args).await?;
@@ -90,6 +97,8 @@ impl Gate {
             let (word, winner) = match &settlement.outcome {
                 Outcome::Kept => ("kept", String::new()),
                 Outcome::Dropped => ("dropped", String::new()),
+                // Replaced by nobody.
+                Outcome::Returned => ("replaced", String::new()),
                 Outcome::Replaced(winner) => ("replaced", winner.as_deref().map(record).unwrap_or_default()),
             };
             args.extend([order_id(settlement.id), settlement.user.to_string(), word.to_owned(), winner]);

@@ -149,6 +149,7 @@ impl Gate {
             read_at: Instant::now(),
         };
         self.saw(sale, described.number);
+        self.saw_waiting(sale, described.waiting);
         Ok(Some(described))
     }
 

@@ -4,6 +4,9 @@ use redis::Script;
 
 pub(super) struct Scripts {
     pub(super) admit: Script,
+    /// The same for a full Redis: see [`Scripts::new`].
+    pub(super) admit_full: Script,
+    pub(super) freeze: Script,
     pub(super) load: Script,
     pub(super) state: Script,
     pub(super) describe: Script,
@@ -13,9 +16,17 @@ pub(super) struct Scripts {
 }
 
 impl Scripts {
-    pub(super) fn new() -> Self {
+    /// `prefix` makes the admission script this installation's own: that Redis knows it says that
+    /// this installation has looked at its books since Redis was started.
+    pub(super) fn new(prefix: &str) -> Self {
+        let admit = format!("{}\n-- of {prefix}\n", include_str!("../../lua/admit.lua"));
+        // Redis refuses a script that may write when it is full. With room for nobody this one
+        // writes nothing: repeats are told the truth, and nobody else is admitted.
+        let admit_full = admit.replacen("#!lua\n", "#!lua flags=allow-oom\n", 1);
         Self {
-            admit: Script::new(include_str!("../../lua/admit.lua")),
+            admit: Script::new(&admit),
+            admit_full: Script::new(&admit_full),
+            freeze: Script::new(include_str!("../../lua/freeze.lua")),
             load: Script::new(include_str!("../../lua/load.lua")),
             state: Script::new(include_str!("../../lua/state.lua")),
             describe: Script::new(include_str!("../../lua/describe.lua")),

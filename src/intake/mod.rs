@@ -4,10 +4,12 @@
 //! Knows no HTTP. Every answer that a buyer can expect is a value of [`Answer`].
 
 mod books;
+mod registrar;
 mod relay;
 mod sales;
 pub mod settlement;
 mod sweep;
+mod verify;
 mod watch;
 
 use std::time::Duration;
@@ -16,6 +18,7 @@ use crate::domain::{
     Attempt, Durability, Fingerprint, IdempotencyKey, KeyDigest, Millis, Order, OrderId, OrderStatus, SaleId,
     Sku, Ticket, UserId, Verdict,
 };
+use crate::fault::fault;
 use crate::gate::{Gate, GateError};
 use crate::queue::Publisher;
 use crate::store::Store;
@@ -24,6 +27,7 @@ pub use books::{OrderView, Unknown};
 pub use relay::Relay;
 pub use sales::{KnownSale, Sales};
 pub use sweep::{Sweep, SweepSettings};
+pub use verify::verify;
 
 /// Which servers must hold an order before its buyer is told `accepted`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
@@ -198,7 +202,9 @@ impl Intake {
 
     async fn accepted(&self, order: Order) -> Answer {
         let id = order.id;
-        match self.carry(&order).await {
+        let carried = self.carry(&order).await;
+        fault!("answer.before", return Answer::OutcomeUnknown(id, "injected".into()));
+        match carried {
             Ok(durability) => Answer::Accepted { order, durability },
             Err(why) => Answer::OutcomeUnknown(id, why),
         }

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::{mpsc, watch};
 
 use crate::domain::{Order, OrderId, SaleId};
+use crate::fault::fault;
 use crate::gate::Gate;
-use crate::queue::Publisher;
+use crate::queue::{PublishError, Publisher};
 
 /// Marks written in one call, and marks that may wait. What does not fit is not lost: the sweep
 /// publishes the order once more.
@@ -59,7 +60,7 @@ impl Relay {
         drop(flights);
         let (relay, order) = (self.clone(), order.clone());
         tokio::spawn(async move {
-            let published = relay.publisher.publish(std::slice::from_ref(&order)).await;
+            let published = relay.publish(&order).await;
             match &published {
                 Ok(()) => {
                     let _ = relay.marks.try_send((order.sale.clone(), order.id));
@@ -73,6 +74,13 @@ impl Relay {
             relay.lock().remove(&order.id);
         });
         flight
+    }
+
+    async fn publish(&self, order: &Order) -> Result<(), PublishError> {
+        fault!("publish.before", return Err(PublishError::Away));
+        self.publisher.publish(std::slice::from_ref(order)).await?;
+        fault!("confirm.after", return Err(PublishError::Unconfirmed));
+        Ok(())
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<OrderId, watch::Receiver<Option<bool>>>> {

@@ -9,6 +9,8 @@ pub async fn outcome(store: &Store, order: &Order, failure: Option<Failure>) -> 
     Ok(match failure {
         None => Outcome::Kept,
         Some(Failure::OverLimit) => Outcome::Replaced(store.live_order_of(order).await?.map(Box::new)),
+        // Its unit exists, and nobody has it.
+        Some(Failure::GivenUp) => Outcome::Returned,
         Some(Failure::OutOfStock | Failure::NumberReused | Failure::UnknownItem) => Outcome::Dropped,
     })
 }

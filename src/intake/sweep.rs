@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use super::registrar::Registrar;
 use super::{Relay, settlement};
 use crate::domain::{Durability, SaleId, Ticket};
 use crate::gate::{Gate, Settlement};
 use crate::lease::{Guard, Leases};
+use crate::queue::Letters;
 use crate::store::Store;
 
 #[derive(Debug, Clone)]
@@ -22,6 +24,10 @@ pub struct SweepSettings {
 }
 
 const LEADERSHIP: Duration = Duration::from_secs(10);
+/// Batches of one sale in one round, so that the lease is renewed in between.
+const BATCHES: usize = 10;
+/// When to look again at what could not be published.
+const SOON: Duration = Duration::from_secs(2);
 /// No sale can have this id, so no buyer's lease is the leader's.
 const SCOPE: &str = "_sweep";
 
@@ -29,6 +35,7 @@ pub struct Sweep {
     pub gate: Gate,
     pub leases: Leases,
     pub relay: Relay,
+    pub letters: Letters,
     pub store: Store,
     pub settings: SweepSettings,
 }
@@ -37,11 +44,14 @@ impl Sweep {
     /// Runs until `stop`. Trouble of any kind is waited out.
     pub async fn run(self, stop: CancellationToken) {
         let mut leader: Option<Guard> = None;
+        let mut registrar = Registrar::default();
         while stop.run_until_cancelled(tokio::time::sleep(self.settings.every)).await.is_some() {
             leader = self.lead(leader).await;
             if leader.is_none() {
+                registrar.resign();
                 continue;
             }
+            registrar.register(&self.gate, &self.letters).await;
             if let Err(error) = self.round().await {
                 tracing::warn!(error, "sweep interrupted");
             }
@@ -73,30 +83,53 @@ impl Sweep {
         Ok(())
     }
 
+    /// Takes what is due, and goes on at once while there is more: after an outage of the broker
+    /// everything that was accepted meanwhile waits here.
     async fn sweep(&self, sale: &SaleId) -> Result<(), String> {
-        let due = self.gate.due(sale, self.settings.batch, self.settings.spacing).await;
-        let due = due.map_err(|error| error.to_string())?;
-        if due.is_empty() {
-            return Ok(());
-        }
-        let settled = self.settle(sale, &due).await;
-        // Not known while the database is away: then nobody has been overtaken.
-        let persisted = self.store.highest_number(sale).await.unwrap_or_default();
-        let mut published = 0;
-        for ticket in due.iter().filter(|ticket| !settled.contains(&ticket.order.id)) {
-            let waits = ticket.durability == Durability::Outbox;
-            // Due again long after its confirm, and a later order has its row: it went astray.
-            let overtaken = ticket.order.number < persisted;
-            if (waits || overtaken) && self.relay.publisher().is_up() {
-                // Not waited for: the entry stays until its row is committed.
-                drop(self.relay.carry(&ticket.order));
-                published += 1;
+        for _ in 0..BATCHES {
+            let up = self.relay.publisher().is_up();
+            // While the broker is away nothing is published: what is due must not be put off for
+            // long, or it would wait on after the broker's return.
+            let spacing = if up { self.settings.spacing } else { self.settings.spacing.min(SOON) };
+            let due = self.gate.due(sale, self.settings.batch, spacing).await;
+            let due = due.map_err(|error| error.to_string())?;
+            if due.is_empty() {
+                return Ok(());
+            }
+            self.sweep_batch(sale, &due).await;
+            if due.len() < self.settings.batch || !up {
+                return Ok(());
             }
         }
+        Ok(())
+    }
+
+    async fn sweep_batch(&self, sale: &SaleId, due: &[Ticket]) {
+        let settled = self.settle(sale, due).await;
+        // Not known while the database is away: then nobody has been overtaken.
+        let persisted = self.store.highest_number(sale).await.ok();
+        self.gate.saw(sale, persisted.unwrap_or_default());
+        // Nothing waits in the queue, and the database takes orders: what has no row is not there.
+        let idle =
+            persisted.is_some() && self.relay.publisher().depths().is_some_and(|depths| depths.orders == 0);
+        let astray = due.iter().filter(|ticket| !settled.contains(&ticket.order.id)).filter(|ticket| {
+            let waits = ticket.durability == Durability::Outbox;
+            // Due again long after its confirm, and a later order has its row: it went astray.
+            let overtaken = persisted.is_some_and(|persisted| ticket.order.number < persisted);
+            waits || overtaken || idle
+        });
+        let mut published = 0;
+        if self.relay.publisher().is_up() {
+            // Waited for, or a large batch would find the publisher's window full.
+            let carried =
+                futures_util::future::join_all(astray.map(|ticket| self.relay.carry(&ticket.order)));
+            published = carried.await.into_iter().filter(|confirmed| *confirmed).count();
+        }
         if published + settled.len() > 0 {
+            metrics::counter!("sweep_published_total").increment(published as u64);
+            metrics::counter!("sweep_settled_total").increment(settled.len() as u64);
             tracing::info!(%sale, published, settled = settled.len(), "sweep found orders left behind");
         }
-        Ok(())
     }
 
     /// Settles the entries whose row exists; says which. With the database away, none.

@@ -1,6 +1,7 @@
 //! One multiplexed connection to Redis that reconnects by itself, and the one judgement that
 //! matters about its errors: may the command have run?
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
@@ -27,6 +28,10 @@ pub enum Fault {
     /// The command did not run, because Redis is at `maxmemory`.
     #[error("redis is full: {0}")]
     Full(String),
+    /// The script did not run, because Redis does not know it: it was started anew, or was told to
+    /// forget all scripts.
+    #[error("redis does not know the script")]
+    Forgotten,
     /// Redis said something that no retry will mend.
     #[error("redis answered unexpectedly: {0}")]
     Broken(String),
@@ -36,6 +41,7 @@ impl From<RedisError> for Fault {
     fn from(error: RedisError) -> Self {
         let text = error.to_string();
         match error.kind() {
+            ErrorKind::Server(ServerErrorKind::NoScript) => Fault::Forgotten,
             ErrorKind::Server(ServerErrorKind::ResponseError) if text.contains("OOM ") => Fault::Full(text),
             ErrorKind::Server(
                 ServerErrorKind::BusyLoading
@@ -62,7 +68,8 @@ impl From<RedisError> for Fault {
 /// Cheap to clone; all clones share the connection.
 #[derive(Clone)]
 pub struct RedisLink {
-    manager: ConnectionManager,
+    client: Client,
+    manager: Arc<Mutex<ConnectionManager>>,
     timeout: Duration,
 }
 
@@ -78,13 +85,12 @@ impl RedisLink {
         #[cfg(target_os = "linux")]
         let tcp = tcp.set_user_timeout(settings.timeout * 3);
         let client = Client::open(info.set_tcp_settings(tcp)).map_err(broken)?;
-        let config = ConnectionManagerConfig::new()
-            .set_response_timeout(Some(settings.timeout))
-            .set_connection_timeout(Some(settings.timeout))
-            // The caller decides whether to try again; here, one try per command.
-            .set_number_of_retries(0);
-        let manager = ConnectionManager::new_lazy_with_config(client, config).map_err(broken)?;
-        Ok(Self { manager, timeout: settings.timeout })
+        let manager = manager(&client, settings.timeout).map_err(broken)?;
+        Ok(Self { client, manager: Arc::new(Mutex::new(manager)), timeout: settings.timeout })
+    }
+
+    fn connection(&self) -> ConnectionManager {
+        self.manager.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
     }
 
     /// Runs a script; loads it first where Redis does not know it (NOSCRIPT is an ordinary case:
@@ -102,23 +108,69 @@ impl RedisLink {
         for arg in args {
             invocation.arg(arg);
         }
-        let mut connection = self.manager.clone();
+        let mut connection = self.connection();
         self.within(invocation.invoke_async(&mut connection)).await
     }
 
+    /// Runs a script that Redis must know already; [`Fault::Forgotten`] where it does not.
+    pub async fn run_known<T: FromRedisValue>(
+        &self,
+        script: &Script,
+        keys: &[String],
+        args: &[String],
+    ) -> Result<T, Fault> {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(script.get_hash()).arg(keys.len()).arg(keys).arg(args);
+        self.query(&command).await
+    }
+
+    /// On return Redis knows the script.
+    pub async fn load(&self, script: &Script) -> Result<(), Fault> {
+        let mut connection = self.connection();
+        let _hash: String = self.within(script.prepare_invoke().load_async(&mut connection)).await?;
+        Ok(())
+    }
+
+    pub async fn knows(&self, script: &Script) -> Result<bool, Fault> {
+        let known: Vec<bool> = self.query(redis::cmd("SCRIPT").arg("EXISTS").arg(script.get_hash())).await?;
+        Ok(known == [true])
+    }
+
     pub async fn query<T: FromRedisValue>(&self, command: &redis::Cmd) -> Result<T, Fault> {
-        let mut connection = self.manager.clone();
+        let mut connection = self.connection();
         self.within(command.query_async(&mut connection)).await
+    }
+
+    /// The manager connects anew after I/O errors alone: it would repeat a refused login for ever,
+    /// though the password may be right by now.
+    fn begin_anew(&self) {
+        if let Ok(fresh) = manager(&self.client, self.timeout) {
+            *self.manager.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = fresh;
+        }
     }
 
     /// The manager's own limit covers one command on an open connection. This one covers
     /// everything, connecting and the second try after NOSCRIPT included.
     async fn within<T>(&self, work: impl Future<Output = Result<T, RedisError>>) -> Result<T, Fault> {
         match tokio::time::timeout(self.timeout * 3, work).await {
-            Ok(result) => result.map_err(Fault::from),
+            Ok(result) => result.map_err(|error| {
+                if error.kind() == ErrorKind::AuthenticationFailed {
+                    self.begin_anew();
+                }
+                Fault::from(error)
+            }),
             Err(_) => Err(Fault::Late(format!("no reply within {:?}", self.timeout * 3))),
         }
     }
+}
+
+fn manager(client: &Client, timeout: Duration) -> Result<ConnectionManager, RedisError> {
+    let config = ConnectionManagerConfig::new()
+        .set_response_timeout(Some(timeout))
+        .set_connection_timeout(Some(timeout))
+        // The caller decides whether to try again; here, one try per command.
+        .set_number_of_retries(0);
+    ConnectionManager::new_lazy_with_config(client.clone(), config)
 }
 
 /// Can the URL be read? Says nothing of whether anybody answers there.

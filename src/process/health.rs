@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::parts::Parts;
 use crate::domain::Millis;
 use crate::front::{Dependency, Readiness};
+use crate::queue::Publisher;
 
 const EVERY: Duration = Duration::from_secs(1);
 
@@ -76,7 +77,7 @@ impl Health {
         if redis.up && !promises.is_empty() {
             redis = Dependency { up: false, detail: Some(promises.join("; ")) };
         }
-        let publishes = self.parts.publisher.as_ref().is_none_or(crate::queue::Publisher::is_up);
+        let publishes = self.parts.publisher.as_ref().is_none_or(Publisher::is_up);
         let consumes = self.consumes.as_ref().is_none_or(|up| *up.borrow());
         let broker = match publishes && consumes {
             true => Dependency { up: true, detail: None },
@@ -95,6 +96,13 @@ impl Health {
     }
 
     async fn gauges(&self) {
+        if let Some(depths) = self.parts.publisher.as_ref().and_then(Publisher::depths) {
+            for (queue, waiting) in
+                [("orders", depths.orders), ("dead", depths.dead), ("unrouted", depths.unrouted)]
+            {
+                metrics::gauge!("queue_messages", "queue" => queue).set(f64::from(waiting));
+            }
+        }
         let Ok(sales) = self.parts.gate.sales().await else { return };
         for id in sales {
             let Ok(Some(sale)) = self.parts.gate.describe(&id).await else { continue };

@@ -28,7 +28,7 @@ pub struct Parts {
     pub gate: Gate,
     pub leases: Leases,
     pub store: Store,
-    /// Only a front publishes.
+    /// A front publishes orders, a worker dead letters. `None` before a process has started.
     pub publisher: Option<Publisher>,
 }
 

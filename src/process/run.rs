@@ -13,10 +13,10 @@ use tokio_util::sync::CancellationToken;
 use super::config::Config;
 use super::health::Health;
 use super::parts::{Parts, StartError};
-use crate::control::Control;
+use crate::control::{Control, DeadLetters};
 use crate::front::{self, Buyers, Operations, Readiness, Tokens};
-use crate::intake::{Intake, Sweep};
-use crate::queue::{Consumer, Publisher};
+use crate::intake::{self, Intake, Sweep};
+use crate::queue::{Consumer, Letters, Publisher};
 use crate::worker::Worker;
 
 /// What a process does.
@@ -55,14 +55,18 @@ impl Running {
         let control = Control::new(parts.gate.clone(), parts.store.clone());
         let metrics = metrics_handle();
         let buyers_at = buyers.as_ref().and_then(|listener| listener.local_addr().ok());
+        let publisher = Publisher::open(config.queue());
+        parts.publisher = Some(publisher.clone());
+        let letters = Letters::new(config.queue(), publisher.clone());
         if let Some(listener) = buyers {
-            let publisher = Publisher::open(config.queue());
-            parts.publisher = Some(publisher.clone());
+            let (gate, store) = (parts.gate.clone(), parts.store.clone());
+            parts.gate.verify_with(move || Box::pin(intake::verify(gate.clone(), store.clone())));
             let intake = Intake::new(parts.gate.clone(), publisher, parts.store.clone(), config.intake());
             let sweep = Sweep {
                 gate: parts.gate.clone(),
                 leases: parts.leases.clone(),
                 relay: intake.relay().clone(),
+                letters: letters.clone(),
                 store: parts.store.clone(),
                 settings: config.sweep(),
             };
@@ -85,6 +89,7 @@ impl Running {
                 gate: parts.gate.clone(),
                 leases: parts.leases.clone(),
                 store: parts.store.clone(),
+                letters: letters.clone(),
                 settings: config.worker(),
             };
             let consumer = Consumer::new(config.queue(), config.prefetch());
@@ -108,6 +113,7 @@ impl Running {
         })?;
         let router = front::operations(Operations {
             control: control.clone(),
+            dead_letters: DeadLetters::new(letters, parts.gate.clone(), parts.store.clone()),
             gate: parts.gate.clone(),
             store: parts.store.clone(),
             tokens: tokens.clone(),

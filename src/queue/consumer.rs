@@ -5,16 +5,14 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use lapin::Acker;
-use lapin::options::{
-    BasicAckOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions, BasicRejectOptions,
-};
+use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions};
 use lapin::types::FieldTable;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::link::{Link, within};
-use super::topology::Names;
-use super::{QueueError, QueueSettings, Unreadable, message};
+use super::topology::{self, Names};
+use super::{QueueError, QueueSettings, Unreadable, letters, message};
 use crate::domain::Order;
 use crate::link::Backoff;
 
@@ -22,8 +20,11 @@ use crate::link::Backoff;
 /// comes back when the connection ends.
 pub struct Delivery {
     pub orders: Result<Vec<Order>, Unreadable>,
-    /// It was delivered before, to somebody who did not answer.
-    pub redelivered: bool,
+    /// Times that it was delivered before, to somebody who did not answer.
+    pub redeliveries: u64,
+    /// Its bytes and its name, for the dead-letter queue.
+    pub(super) payload: Vec<u8>,
+    pub(super) id: Option<String>,
     acker: Acker,
 }
 
@@ -31,17 +32,6 @@ impl Delivery {
     /// `false` where the broker no longer waits for it: then it comes again.
     pub async fn ack(&self) -> bool {
         self.acker.ack(BasicAckOptions::default()).await.unwrap_or(false)
-    }
-
-    /// Puts it on the dead-letter queue.
-    pub async fn dead_letter(&self) -> bool {
-        self.acker.reject(BasicRejectOptions { requeue: false }).await.unwrap_or(false)
-    }
-
-    /// Gives it back at once, for another worker; the broker counts it as a delivery.
-    pub async fn hand_back(&self) -> bool {
-        let options = BasicNackOptions { requeue: true, ..Default::default() };
-        self.acker.nack(options).await.unwrap_or(false)
     }
 }
 
@@ -57,8 +47,15 @@ pub struct Consumer {
     /// Taken, and not handed out yet. Kept here, because a caller may stop waiting in between.
     batch: Vec<Delivery>,
     backoff: Backoff,
+    /// Seconds without a delivery.
+    quiet: u32,
     up: watch::Sender<bool>,
 }
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Seconds of silence after which it is worth asking whether messages wait.
+const QUIET: u32 = 5;
 
 impl Consumer {
     /// `prefetch`: deliveries that the broker lends this process at once.
@@ -69,6 +66,7 @@ impl Consumer {
             open: None,
             batch: Vec::new(),
             backoff: Backoff::default(),
+            quiet: 0,
             up: watch::Sender::new(false),
         }
     }
@@ -130,13 +128,22 @@ impl Consumer {
             };
             // A consumer that was cancelled by the server ends with None; a channel that failed
             // may say nothing at all, so the link is looked at in between.
-            let pause = patience.saturating_sub(waited).min(Duration::from_secs(1));
+            let pause = patience.saturating_sub(waited).min(SECOND);
             match tokio::time::timeout(pause, open.stream.next()).await {
-                Ok(Some(Ok(delivery))) => return Some(read(delivery)),
+                Ok(Some(Ok(delivery))) => {
+                    self.quiet = 0;
+                    return Some(read(delivery));
+                }
                 Err(_) if open.link.is_up() => {
                     waited += pause;
                     if waited >= patience {
                         return None;
+                    }
+                    // Short waits are those of a caller who has deliveries in hand.
+                    if pause == SECOND && self.is_forgotten().await {
+                        tracing::warn!("messages wait and none is delivered: worker connects anew");
+                        metrics::counter!("worker_consumer_restarts_total").increment(1);
+                        self.close().await;
                     }
                 }
                 ended => {
@@ -149,6 +156,23 @@ impl Consumer {
                     self.close().await;
                 }
             }
+        }
+    }
+
+    /// Up, with nothing in hand, and yet without deliveries while messages wait: looked at after
+    /// every [`QUIET`] seconds of silence. Asked once a second of silence.
+    async fn is_forgotten(&mut self) -> bool {
+        self.quiet += 1;
+        let Some(open) = self.open.as_ref().filter(|_| self.quiet % QUIET == 0) else { return false };
+        let waiting = within(self.settings.timeout, topology::waiting(&open.link.channel, &self.settings));
+        // Twice in a row, because the count may be behind. A link that cannot tell is of no use.
+        match waiting.await {
+            Ok(0) => {
+                self.quiet = 0;
+                false
+            }
+            Ok(_) => self.quiet >= 2 * QUIET,
+            Err(_) => true,
         }
     }
 
@@ -168,8 +192,11 @@ impl Consumer {
         Ok(Open { link, stream })
     }
 
-    /// Gives back what was lent and not acknowledged.
+    /// Gives back what was lent and not acknowledged, and takes nothing more until it is asked for
+    /// the next batch.
     pub async fn close(&mut self) {
+        self.batch.clear();
+        self.quiet = 0;
         if let Some(open) = self.open.take() {
             self.up.send_replace(false);
             open.link.close().await;
@@ -178,9 +205,16 @@ impl Consumer {
 }
 
 fn read(delivery: lapin::message::Delivery) -> Delivery {
+    // Quorum queues count for whoever asks; a classic queue only says that there was one before.
+    let counted = delivery.properties.headers().as_ref().and_then(|headers| {
+        let (_, count) = headers.inner().iter().find(|(name, _)| name.as_str() == "x-delivery-count")?;
+        letters::number(count).and_then(|count| u64::try_from(count).ok())
+    });
     Delivery {
         orders: message::read(&delivery.data),
-        redelivered: delivery.redelivered,
+        redeliveries: counted.unwrap_or_else(|| u64::from(delivery.redelivered)),
+        id: delivery.properties.message_id().as_ref().map(ToString::to_string),
+        payload: delivery.data,
         acker: delivery.acker,
     }
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use lapin::uri::AMQPUri;
 use lapin::{Channel, Connection, ConnectionProperties};
 
-use super::{QueueError, QueueSettings, topology};
+use super::topology::{self, Depths};
+use super::{QueueError, QueueSettings};
 
 /// Seconds between heartbeats; the broker and lapin count a peer as dead after two missed ones.
 /// The broker's own default of 60 s would hide a dead peer for two minutes.
@@ -16,6 +17,8 @@ pub(super) struct Link {
     /// Kept, because dropping the connection closes the channel.
     connection: Connection,
     pub(super) channel: Channel,
+    /// As they were when the link was opened.
+    pub(super) depths: Depths,
 }
 
 impl Link {
@@ -28,8 +31,8 @@ impl Link {
         let work = async {
             let connection = Connection::connect_uri(uri, properties).await?;
             let channel = connection.create_channel().await?;
-            topology::declare(&channel, settings).await?;
-            Ok(Self { connection, channel })
+            let depths = topology::declare(&channel, settings).await?;
+            Ok(Self { connection, channel, depths })
         };
         within(settings.timeout, work).await
     }

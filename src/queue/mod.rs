@@ -5,6 +5,7 @@
 //! connections, because a broker that is short of memory stops whoever publishes.
 
 mod consumer;
+mod letters;
 mod link;
 mod message;
 mod publisher;
@@ -13,8 +14,10 @@ mod topology;
 use std::time::Duration;
 
 pub use consumer::{Consumer, Delivery};
+pub use letters::{HeldLetter, Letter, Letters, Reason, Trouble};
 pub use message::{Unreadable, VERSION};
 pub use publisher::{PublishError, Publisher};
+pub use topology::Depths;
 
 #[derive(Debug, Clone)]
 pub struct QueueSettings {

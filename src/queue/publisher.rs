@@ -6,14 +6,16 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::types::FieldTable;
 use lapin::{BasicProperties, Confirmation};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::link::{Link, within};
-use super::topology::{self, Names};
+use super::topology::{self, Depths, Names};
 use super::{QueueError, QueueSettings, message};
-use crate::domain::Order;
+use crate::domain::{Millis, Order};
+use crate::fault::fault;
 use crate::link::Backoff;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -30,9 +32,16 @@ pub enum PublishError {
 }
 
 struct Job {
+    exchange: Exchange,
     id: String,
     payload: Vec<u8>,
+    headers: FieldTable,
     answer: Answer,
+}
+
+enum Exchange {
+    Orders,
+    Dead,
 }
 
 /// A handle to the publishing task, which ends with the last handle. Cheap to clone.
@@ -40,6 +49,7 @@ struct Job {
 pub struct Publisher {
     jobs: mpsc::Sender<Job>,
     up: watch::Receiver<bool>,
+    depths: watch::Receiver<Option<Depths>>,
 }
 
 impl Publisher {
@@ -47,19 +57,41 @@ impl Publisher {
     pub fn open(settings: QueueSettings) -> Self {
         let (jobs, inbox) = mpsc::channel(settings.window);
         let (tell, up) = watch::channel(false);
-        tokio::spawn(Owner { settings, inbox, tell, last_error: String::new() }.run());
-        Self { jobs, up }
+        let (tell_depths, depths) = watch::channel(None);
+        tokio::spawn(Owner { settings, inbox, tell, tell_depths, last_error: String::new() }.run());
+        Self { jobs, up, depths }
     }
 
     /// On `Ok` the broker has the message on a durable queue. May be repeated: workers recognise
     /// an order that they have seen.
     pub async fn publish(&self, orders: &[Order]) -> Result<(), PublishError> {
         let Some(first) = orders.first() else { return Ok(()) };
+        let id = first.id.to_string();
+        self.send(Exchange::Orders, id, message::write(orders), FieldTable::default()).await
+    }
+
+    /// On `Ok` the letter lies on the dead-letter queue. May be repeated: then it lies there twice.
+    pub(super) async fn dead_letter(
+        &self,
+        id: String,
+        payload: Vec<u8>,
+        headers: FieldTable,
+    ) -> Result<(), PublishError> {
+        self.send(Exchange::Dead, id, payload, headers).await
+    }
+
+    async fn send(
+        &self,
+        exchange: Exchange,
+        id: String,
+        payload: Vec<u8>,
+        headers: FieldTable,
+    ) -> Result<(), PublishError> {
         if !self.is_up() {
             return Err(PublishError::Away);
         }
         let (answer, confirmed) = oneshot::channel();
-        let job = Job { id: first.id.to_string(), payload: message::write(orders), answer };
+        let job = Job { exchange, id, payload, headers, answer };
         self.jobs.try_send(job).map_err(|_| PublishError::Away)?;
         // The owner drops what it cannot answer for: then nobody knows.
         confirmed.await.unwrap_or(Err(PublishError::Unconfirmed))
@@ -69,6 +101,11 @@ impl Publisher {
     pub fn is_up(&self) -> bool {
         // An owner that is gone, by a fault of ours, leaves its last word behind.
         *self.up.borrow() && !self.jobs.is_closed()
+    }
+
+    /// What waits in the queues, as it was some seconds ago; `None` while the broker is away.
+    pub fn depths(&self) -> Option<Depths> {
+        self.depths.borrow().filter(|_| self.is_up())
     }
 
     /// Returns once the broker is there; never, if it does not come.
@@ -82,6 +119,10 @@ impl Publisher {
 /// `P.unrouted`, and comes again from the outbox.
 const DECLARE_EVERY: Duration = Duration::from_secs(5);
 
+/// A broker that confirms nothing for this long, while something waits for it, is away to new
+/// orders. A confirm takes milliseconds.
+const SILENT: Duration = Duration::from_secs(1);
+
 type Answer = oneshot::Sender<Result<(), PublishError>>;
 type Confirmed = Result<lapin::Result<Confirmation>, tokio::time::error::Elapsed>;
 type Unconfirmed = futures_util::future::BoxFuture<'static, (Answer, Confirmed)>;
@@ -90,6 +131,7 @@ struct Owner {
     settings: QueueSettings,
     inbox: mpsc::Receiver<Job>,
     tell: watch::Sender<bool>,
+    tell_depths: watch::Sender<Option<Depths>>,
     last_error: String,
 }
 
@@ -103,6 +145,7 @@ impl Owner {
                     tracing::info!("publisher connected to the broker");
                     backoff.reset();
                     self.last_error.clear();
+                    self.tell_depths.send_replace(Some(link.depths));
                     self.tell.send_replace(true);
                     let ended = self.serve(&link).await;
                     self.tell.send_replace(false);
@@ -171,6 +214,8 @@ impl Owner {
         let limit = self.settings.timeout;
         let mut unconfirmed = FuturesUnordered::<Unconfirmed>::new();
         let mut last_confirm = Instant::now();
+        // When the oldest publish was sent that may be without a confirm.
+        let mut waits_since: Option<Instant> = None;
         let mut pulse = tokio::time::interval(Duration::from_millis(200));
         let mut open = true;
         let mut declared = Instant::now();
@@ -180,9 +225,11 @@ impl Owner {
             }
             tokio::select! {
                 Some((answer, confirmed)) = unconfirmed.next() => {
+                    fault!("confirm.before", continue);
                     let result = judge(confirmed);
                     if result != Err(PublishError::Unconfirmed) {
                         last_confirm = Instant::now();
+                        waits_since = (!unconfirmed.is_empty()).then_some(last_confirm);
                     }
                     let quiet = result == Err(PublishError::Unconfirmed) && last_confirm.elapsed() > limit;
                     // A request that gave up waiting does not matter.
@@ -197,15 +244,21 @@ impl Owner {
                         refuse(job);
                         continue;
                     }
-                    let Job { id, payload, answer } = job;
+                    let Job { exchange, id, payload, headers, answer } = job;
+                    let name = match exchange {
+                        Exchange::Orders => names.orders.as_str(),
+                        Exchange::Dead => names.dead.as_str(),
+                    };
                     let sent = link.channel.basic_publish(
-                        names.orders.as_str().into(),
-                        names.orders.as_str().into(),
+                        name.into(),
+                        name.into(),
                         BasicPublishOptions { mandatory: true, ..Default::default() },
                         &payload,
-                        properties(id),
+                        properties(id, headers),
                     );
                     let confirm = within(limit, async { Ok(sent.await?) }).await?;
+                    fault!("publish.after", return Err(QueueError("injected".into())));
+                    waits_since.get_or_insert_with(Instant::now);
                     unconfirmed.push(Box::pin(async move {
                         (answer, tokio::time::timeout(limit, confirm).await)
                     }));
@@ -216,10 +269,14 @@ impl Owner {
                     }
                     if declared.elapsed() > DECLARE_EVERY {
                         declared = Instant::now();
-                        within(limit, topology::declare(&link.channel, &self.settings)).await?;
+                        let depths = within(limit, topology::declare(&link.channel, &self.settings)).await?;
+                        self.tell_depths.send_replace(Some(depths));
                     }
-                    // Blocked is away to whoever asks, though the connection lives.
-                    let ready = !link.is_blocked();
+                    // Blocked is away to whoever asks, though the connection lives; and so is a
+                    // broker that has gone silent, long before it counts as lost: nobody who comes
+                    // now should wait for it.
+                    let silent = waits_since.is_some_and(|since| since.elapsed() > SILENT);
+                    let ready = !link.is_blocked() && !silent;
                     self.tell.send_if_modified(|up| std::mem::replace(up, ready) != ready);
                 }
             }
@@ -231,12 +288,14 @@ fn refuse(job: Job) {
     let _ = job.answer.send(Err(PublishError::Away));
 }
 
-fn properties(id: String) -> BasicProperties {
+fn properties(id: String, headers: FieldTable) -> BasicProperties {
     const PERSISTENT: u8 = 2;
     BasicProperties::default()
         .with_delivery_mode(PERSISTENT)
         .with_content_type("application/json".into())
         .with_message_id(id.into())
+        .with_timestamp(u64::try_from(Millis::now().0 / 1000).unwrap_or(0))
+        .with_headers(headers)
 }
 
 /// Only an ack without a returned message is success.

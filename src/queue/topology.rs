@@ -41,15 +41,29 @@ fn text(value: &str) -> AMQPValue {
     AMQPValue::LongString(value.into())
 }
 
+/// Messages that wait, as the broker told it last; it may be some seconds behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Depths {
+    pub orders: u32,
+    pub dead: u32,
+    pub unrouted: u32,
+}
+
 /// True on return: whatever is published to `P.orders` lies in a replicated, durable queue, and
 /// whatever leaves that queue without an ack lies in another.
-pub(super) async fn declare(channel: &Channel, settings: &QueueSettings) -> Result<(), QueueError> {
+pub(super) async fn declare(channel: &Channel, settings: &QueueSettings) -> Result<Depths, QueueError> {
     let names = Names::new(&settings.prefix);
-    let kept = table(&[("x-queue-type", text("quorum")), ("x-overflow", text("reject-publish"))]);
-    for name in [&names.dead, &names.unrouted] {
-        exchange(channel, name, ExchangeKind::Fanout, FieldTable::default()).await?;
-        queue(channel, name, kept.clone()).await?;
-    }
+    // Looking at a dead letter counts as a delivery, and RabbitMQ 4 has a limit of 20 where none is
+    // set: whoever looked 20 times would have deleted it.
+    let kept = table(&[
+        ("x-queue-type", text("quorum")),
+        ("x-overflow", text("reject-publish")),
+        ("x-delivery-limit", AMQPValue::LongInt(i32::MAX)),
+    ]);
+    exchange(channel, &names.dead, ExchangeKind::Fanout, FieldTable::default()).await?;
+    let dead = queue(channel, &names.dead, kept.clone()).await?;
+    exchange(channel, &names.unrouted, ExchangeKind::Fanout, FieldTable::default()).await?;
+    let unrouted = queue(channel, &names.unrouted, kept).await?;
     // Without a dead-letter exchange a queue with a delivery limit deletes what exceeds it; without
     // at-least-once and reject-publish the hand-over to the dead-letter queue may lose messages.
     let orders = table(&[
@@ -61,7 +75,16 @@ pub(super) async fn declare(channel: &Channel, settings: &QueueSettings) -> Resu
     ]);
     let alternate = table(&[("alternate-exchange", text(&names.unrouted))]);
     exchange(channel, &names.orders, ExchangeKind::Direct, alternate).await?;
-    queue(channel, &names.orders, orders).await
+    let orders = queue(channel, &names.orders, orders).await?;
+    Ok(Depths { orders, dead, unrouted })
+}
+
+/// How many messages wait in the queue of orders.
+pub(super) async fn waiting(channel: &Channel, settings: &QueueSettings) -> Result<u32, QueueError> {
+    let name = Names::new(&settings.prefix).orders;
+    let options = QueueDeclareOptions { passive: true, durable: true, ..Default::default() };
+    let queue = channel.queue_declare(name.as_str().into(), options, FieldTable::default()).await?;
+    Ok(queue.message_count())
 }
 
 async fn exchange(
@@ -77,14 +100,16 @@ async fn exchange(
         .map_err(|error| QueueError(format!("declaring the exchange {name}: {error}")))
 }
 
-async fn queue(channel: &Channel, name: &str, arguments: FieldTable) -> Result<(), QueueError> {
+/// Answers how many messages wait in it.
+async fn queue(channel: &Channel, name: &str, arguments: FieldTable) -> Result<u32, QueueError> {
     let options = QueueDeclareOptions { durable: true, ..Default::default() };
-    channel
+    let declared = channel
         .queue_declare(name.into(), options, arguments)
         .await
         .map_err(|error| QueueError(format!("declaring the queue {name}: {error}")))?;
     channel
         .queue_bind(name.into(), name.into(), name.into(), QueueBindOptions::default(), FieldTable::default())
         .await
-        .map_err(|error| QueueError(format!("binding the queue {name}: {error}")))
+        .map_err(|error| QueueError(format!("binding the queue {name}: {error}")))?;
+    Ok(declared.message_count())
 }

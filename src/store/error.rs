@@ -3,14 +3,15 @@ use sea_orm::{DbErr, RuntimeErr};
 /// One variant per thing that a caller can do.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
-    /// The database is away, busy or not migrated yet, or a transaction lost a race: wait and
-    /// repeat with the same ids. A COMMIT whose answer was lost is here too: it may be done.
+    /// The database is away, busy or not set up yet, or a transaction lost a race: wait and repeat
+    /// with the same ids. A COMMIT whose answer was lost is here too: it may be done.
     #[error("the database cannot do it now: {0}")]
     Away(String),
     /// A row with this identity exists already.
     #[error("{0} exists already")]
     Exists(&'static str),
-    /// No repetition will mend it: a statement that this database refuses, a row that cannot be read.
+    /// No repetition will mend it, because it is about the data: a value or a key that the database
+    /// refuses, a row that cannot be read.
     #[error("the database refused: {0}")]
     Broken(String),
 }
@@ -30,45 +31,64 @@ impl From<DbErr> for StoreError {
             }
             _ => error.to_string(),
         };
-        let passing = match &error {
-            DbErr::ConnectionAcquire(_) | DbErr::Conn(_) => true,
-            DbErr::Exec(RuntimeErr::SqlxError(sqlx)) | DbErr::Query(RuntimeErr::SqlxError(sqlx)) => {
-                passes(sqlx)
+        match &error {
+            DbErr::Exec(RuntimeErr::SqlxError(sqlx)) | DbErr::Query(RuntimeErr::SqlxError(sqlx))
+                if is_about_the_data(sqlx) =>
+            {
+                Self::Broken(text)
             }
-            _ => false,
-        };
-        if passing { Self::Away(text) } else { Self::Broken(text) }
+            DbErr::Type(_) | DbErr::Json(_) => Self::Broken(text),
+            _ => Self::Away(text),
+        }
     }
 }
 
-fn passes(error: &sqlx::Error) -> bool {
-    use sqlx::Error;
+/// What the database refuses for anything else - a table or a right that is missing, a full disk, a
+/// shutdown - it would refuse for every order: that is an outage, to be waited out, and no order's
+/// fault. So the few that are listed here are those of the data, and all others pass.
+fn is_about_the_data(error: &sqlx::Error) -> bool {
     match error {
-        Error::Io(_)
-        | Error::Tls(_)
-        | Error::Protocol(_)
-        | Error::PoolTimedOut
-        | Error::PoolClosed
-        | Error::WorkerCrashed
-        | Error::BeginFailed => true,
-        Error::Database(error) => {
-            error.code().is_some_and(|code| passes_by_code(&code))
-                || error.message().contains("no such table")
+        sqlx::Error::Database(error) => {
+            let code = error.code().unwrap_or_default();
+            // MySQL has values that it refuses under its general code: 1366 wrong for the column's
+            // character set, 3819 a CHECK.
+            let mysql = error
+                .try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()
+                .is_some_and(|error| [1366, 3819].contains(&error.number()));
+            mysql || is_data_code(&code)
         }
+        sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) | sqlx::Error::Encode(_) => true,
         _ => false,
     }
 }
 
-/// SQLSTATE classes of PostgreSQL and MySQL, and SQLite's primary result codes.
-fn passes_by_code(code: &str) -> bool {
-    // PostgreSQL: 08 connection, 40 rollback (deadlock, serialization), 53 resources, 55P03 lock,
-    // 57P0x shutdown, 42P01 no such table (not migrated). MySQL: 40001 deadlock, HY000 covers lock
-    // waits and shutdown, 42S02 no such table, 70100 killed.
-    const CLASSES: [&str; 9] = ["08", "40", "53", "55P03", "57P", "42P01", "42S02", "70100", "HY000"];
-    if code.len() == 5 && CLASSES.iter().any(|class| code.starts_with(class)) {
-        return true;
+/// SQLSTATE classes 22 (data exception) and 23 (a constraint); of SQLite's primary result codes 18
+/// (too big), 19 (a constraint), 20 (mismatch), 25 (range), which its extended codes carry in the
+/// low byte.
+fn is_data_code(code: &str) -> bool {
+    if code.len() == 5 {
+        return code.starts_with("22") || code.starts_with("23");
     }
-    // SQLite: 5 busy, 6 locked, 10 I/O, 13 full, 14 cannot open; extended codes carry them in the low byte.
-    code.parse::<u32>()
-        .is_ok_and(|code| code.to_string().len() <= 4 && [5, 6, 10, 13, 14].contains(&(code & 0xff)))
+    code.parse::<u32>().is_ok_and(|code| [18, 19, 20, 25].contains(&(code & 0xff)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_would_meet_every_order_is_an_outage_and_not_the_orders_fault() {
+        // PostgreSQL and MySQL: connection, deadlock, disk, lock, shutdown, no table, no column, no
+        // right, general. SQLite: busy, locked, I/O, full, cannot open, read-only, no table.
+        for code in ["08006", "40P01", "53100", "55P03", "57P01", "42P01", "42703", "42501", "HY000", "70100"]
+        {
+            assert!(!is_data_code(code), "{code}");
+        }
+        for code in ["5", "6", "10", "13", "14", "8", "1", "517", "1032"] {
+            assert!(!is_data_code(code), "{code}");
+        }
+        for code in ["22001", "22003", "23505", "23514", "23000", "19", "2067", "1555", "275"] {
+            assert!(is_data_code(code), "{code}");
+        }
+    }
 }

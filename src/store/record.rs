@@ -17,6 +17,7 @@ use uuid::Uuid;
 use super::entities::{item, order, user_units};
 use super::{Store, StoreError};
 use crate::domain::{Failure, Millis, Order, OrderId, OrderStatus, Sku};
+use crate::fault::fault;
 
 /// An accepted order, with the fencing token of the lease under which it is persisted.
 #[derive(Debug, Clone)]
@@ -88,13 +89,17 @@ impl Store {
         if claims.is_empty() {
             return Ok(Ok(Vec::new()));
         }
+        fault!("begin.before", return Err(StoreError::Away("injected".into())));
         let transaction = self.begin().await?;
+        fault!("begin.after", return Err(StoreError::Away("injected".into())));
         let attempt = Uuid::new_v4();
+        fault!("insert.before", return Err(StoreError::Away("injected".into())));
         let rows = claims.iter().map(|claim| confirmed_row(claim, attempt));
         order::Entity::insert_many(rows)
             .on_conflict(self.skip_duplicates())
             .exec_without_returning(&transaction)
             .await?;
+        fault!("insert.after", return Err(StoreError::Away("injected".into())));
         // Rows affected would tell nothing on MySQL, which counts the skipped ones: read them back.
         let written = read_back(&transaction, claims).await?;
         let mut new = Vec::new();
@@ -120,7 +125,9 @@ impl Store {
                 return roll_back(transaction, refusal).await;
             }
         }
+        fault!("commit.before", return Err(StoreError::Away("injected".into())));
         transaction.commit().await?;
+        fault!("commit.after", return Err(StoreError::Away("injected".into())));
         Ok(Ok(answers))
     }
 

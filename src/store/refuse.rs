@@ -8,7 +8,7 @@ use super::entities::order;
 use super::orders::read_order;
 use super::record::{Claim, Recorded, Refusal, failed_row};
 use super::{Store, StoreError};
-use crate::domain::{Failure, Order, OrderStatus};
+use crate::domain::{Failure, Order};
 
 impl Store {
     pub(super) async fn refuse(&self, claim: &Claim, refusal: Refusal) -> Result<Recorded, StoreError> {
@@ -24,6 +24,13 @@ impl Store {
             },
         };
         self.within(self.commit_failure(claim, failure, winner)).await
+    }
+
+    /// Ends an order that no worker could process: on return its row is committed, as `failed` for
+    /// [`Failure::GivenUp`], or as it was before. May be repeated.
+    pub async fn give_up(&self, order: &Order) -> Result<Recorded, StoreError> {
+        let claim = Claim { order: order.clone(), fence: 0 };
+        self.within(self.commit_failure(&claim, Failure::GivenUp, None)).await
     }
 
     async fn commit_failure(
@@ -96,17 +103,5 @@ impl Store {
             Ok(other.is_some())
         })
         .await
-    }
-}
-
-impl Recorded {
-    /// The status that the buyer reads from now on.
-    pub fn status(&self) -> Option<OrderStatus> {
-        match self {
-            Self::Confirmed => Some(OrderStatus::Confirmed),
-            Self::Already(status, _) => Some(*status),
-            Self::Failed(..) => Some(OrderStatus::Failed),
-            Self::Stale => None,
-        }
     }
 }

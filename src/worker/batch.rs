@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::Worker;
 use super::outcome::{Books, WorkerError};
 use crate::domain::{Order, SaleId};
-use crate::lease::{Guard, Taken};
+use crate::fault::fault;
+use crate::lease::{Guard, LeaseError, Taken};
 use crate::queue::Delivery;
 use crate::store::{Claim, Recorded};
 
@@ -33,6 +34,7 @@ impl Worker {
         let mut done = std::mem::take(&mut claimed.held);
         let result = self.commit(&claimed, &mut done).await;
         if result.is_ok() {
+            fault!("ack.before", done.fill(false));
             for (delivery, _) in deliveries.iter().zip(&done).filter(|(_, done)| **done) {
                 if !delivery.ack().await {
                     // The channel is gone: the delivery comes again, and will be recognised.
@@ -40,12 +42,18 @@ impl Worker {
                 }
             }
         }
+        fault!("ack.after");
         // Also after an error, and waited for: the next try needs the same leases. What is not
         // released ends by itself.
+        fault!("release.before", claimed.guards.drain(..).for_each(std::mem::forget));
         for guard in claimed.guards {
             let _ = guard.release().await;
         }
-        result?.settle(&self.gate).await;
+        fault!("release.after");
+        let books = result?;
+        fault!("settle.before", return Ok(done));
+        books.settle(&self.gate).await;
+        fault!("settle.after");
         Ok(done)
     }
 
@@ -60,6 +68,7 @@ impl Worker {
         let mut claimed = Claimed { held: vec![true; deliveries.len()], ..Default::default() };
         for (sale, orders) in sales {
             // A user with two orders in the batch needs one lease.
+            fault!("lease.before", return Err(LeaseError::Unavailable("injected".into()).into()));
             let users: BTreeSet<&str> = orders.iter().map(|(_, order)| order.user.as_str()).collect();
             let Taken { held, guard } =
                 self.leases.take(sale.as_str(), users.iter().copied(), self.settings.lease).await?;
@@ -75,6 +84,7 @@ impl Worker {
             }
             claimed.guards.push(guard);
         }
+        fault!("lease.after", return Err(LeaseError::Late("injected".into()).into()));
         Ok(claimed)
     }
 

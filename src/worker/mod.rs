@@ -7,16 +7,18 @@
 
 mod batch;
 mod outcome;
+mod poison;
 
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
 use self::outcome::WorkerError;
+use crate::fault::fault;
 use crate::gate::Gate;
 use crate::lease::Leases;
 use crate::link::Backoff;
-use crate::queue::{Consumer, Delivery};
+use crate::queue::{Consumer, Delivery, Letters};
 use crate::store::{Store, StoreError};
 
 #[derive(Debug, Clone)]
@@ -27,17 +29,29 @@ pub struct WorkerSettings {
     pub linger: Duration,
     /// How long a user's lease lasts: a killed worker's users are free after that.
     pub lease: Duration,
+    /// How long an outage may last before this worker gives its deliveries back and takes no more
+    /// until it is over.
+    pub hold: Duration,
 }
 
-/// Times that a delivery is tried alone before it is parked.
-const POISON_TRIES: u32 = 3;
+/// A message that was given back this often is processed alone, after all others: it may be what
+/// ended the workers that had it. Once is no sign of that, since every restart of the broker or of
+/// a worker gives back all that was lent.
+const SUSPECT_AFTER: u64 = 2;
+
+/// How long a held delivery, or one that nobody can take now, waits for the next try.
+const HELD: Duration = Duration::from_millis(20);
 
 pub struct Worker {
     pub gate: Gate,
     pub leases: Leases,
     pub store: Store,
+    pub letters: Letters,
     pub settings: WorkerSettings,
 }
+
+/// The database or Redis has been away for so long that the deliveries go back.
+struct Outage;
 
 impl Worker {
     /// Runs until `stop`; then finishes the batch in hand, and hands the rest back to the broker
@@ -47,34 +61,73 @@ impl Worker {
         loop {
             let most = self.settings.batch.saturating_sub(held.len()).max(1);
             // A held delivery must not wait for the next buyer.
-            let patience = if held.is_empty() { Duration::MAX } else { Duration::from_millis(20) };
+            let patience = if held.is_empty() { Duration::MAX } else { HELD };
+            fault!("delivery.before", consumer.close().await);
             let next = consumer.next_batch_within(most, self.settings.linger, patience);
             let Some(next) = stop.run_until_cancelled(next).await else { break };
             held.extend(next);
-            held = self.process(std::mem::take(&mut held), &stop).await;
+            if !held.is_empty() {
+                fault!("delivery.after", {
+                    consumer.close().await;
+                    held.clear();
+                });
+            }
+            held = match self.process(std::mem::take(&mut held), &stop).await {
+                Ok(held) => held,
+                Err(Outage) => {
+                    tracing::warn!(
+                        "worker consumes no more until database and redis answer; the queue holds"
+                    );
+                    consumer.close().await;
+                    self.until_over(&stop).await;
+                    Vec::new()
+                }
+            };
         }
-        if !held.is_empty() {
+        if held.is_empty() {
+            tracing::info!("worker stops with nothing in hand");
+        } else {
             tracing::info!(deliveries = held.len(), "worker stops; these go back to the broker");
         }
         consumer.close().await;
     }
 
     /// Takes deliveries to their end; returns those that must be tried again, because their user's
-    /// lease was busy. While the database or Redis is away it waits: an outage is not the
-    /// message's fault, and no attempt is counted.
-    async fn process(&self, deliveries: Vec<Delivery>, stop: &CancellationToken) -> Vec<Delivery> {
+    /// lease was busy.
+    async fn process(
+        &self,
+        deliveries: Vec<Delivery>,
+        stop: &CancellationToken,
+    ) -> Result<Vec<Delivery>, Outage> {
+        let (readable, mut held) = self.part_unreadable(deliveries).await;
+        let (mut suspects, together): (Vec<_>, Vec<_>) =
+            readable.into_iter().partition(|delivery| delivery.redeliveries >= SUSPECT_AFTER);
+        held.extend(self.persist_until_done(together, stop).await?);
+        suspects.sort_by_key(|delivery| delivery.redeliveries);
+        for suspect in suspects {
+            held.extend(self.persist_until_done(vec![suspect], stop).await?);
+        }
+        Ok(held)
+    }
+
+    /// While the database or Redis is away it waits: an outage is not the message's fault, and no
+    /// attempt is counted.
+    async fn persist_until_done(
+        &self,
+        mut pending: Vec<Delivery>,
+        stop: &CancellationToken,
+    ) -> Result<Vec<Delivery>, Outage> {
+        if pending.is_empty() {
+            return Ok(pending);
+        }
         let mut backoff = Backoff::default();
-        let mut pending = self.dead_letter_unreadable(deliveries).await;
+        let mut since = None;
         loop {
             match self.persist(&pending).await {
                 Ok(done) => {
-                    let mut held = Vec::new();
-                    for (delivery, done) in pending.drain(..).zip(done) {
-                        if !done {
-                            held.push(delivery);
-                        }
-                    }
-                    return held;
+                    let mut done = done.into_iter();
+                    pending.retain(|_| !done.next().unwrap_or(false));
+                    return Ok(pending);
                 }
                 Err(WorkerError::Store(StoreError::Broken(why))) => {
                     tracing::error!(
@@ -82,74 +135,37 @@ impl Worker {
                         deliveries = pending.len(),
                         "a batch cannot be persisted; trying one by one"
                     );
-                    return self.one_by_one(pending).await;
+                    return Ok(self.one_by_one(pending).await);
                 }
                 Err(error) => {
+                    let since = *since.get_or_insert_with(tokio::time::Instant::now);
                     if backoff.tries() == 0 {
                         tracing::warn!(%error, deliveries = pending.len(), "worker waits");
                     }
                     metrics::counter!("worker_waits_total").increment(1);
+                    if since.elapsed() > self.settings.hold {
+                        return Err(Outage);
+                    }
                     let pause = tokio::time::sleep(backoff.delay());
                     if stop.run_until_cancelled(pause).await.is_none() {
-                        return pending;
+                        return Ok(pending);
                     }
                 }
             }
         }
     }
 
-    /// Finds the delivery that no repetition will mend, so that it does not take its batch along.
-    async fn one_by_one(&self, deliveries: Vec<Delivery>) -> Vec<Delivery> {
-        let mut held = Vec::new();
-        for delivery in deliveries {
-            let mut backoff = Backoff::default();
-            loop {
-                match self.persist(std::slice::from_ref(&delivery)).await {
-                    Ok(done) if done == [true] => break,
-                    Err(WorkerError::Store(StoreError::Broken(why))) => {
-                        if backoff.tries() < POISON_TRIES {
-                            tokio::time::sleep(backoff.delay()).await;
-                            continue;
-                        }
-                        self.park(&delivery, &why).await;
-                        break;
-                    }
-                    // Busy, or an outage: not the message's fault.
-                    Ok(_) | Err(_) => {
-                        held.push(delivery);
-                        break;
-                    }
-                }
+    /// Returns when database and Redis answer, or at `stop`.
+    async fn until_over(&self, stop: &CancellationToken) {
+        let mut backoff = Backoff::default();
+        loop {
+            if self.store.check().await.is_ok() && self.gate.ping().await.is_ok() {
+                tracing::info!("database and redis answer again");
+                return;
+            }
+            if stop.run_until_cancelled(tokio::time::sleep(backoff.delay())).await.is_none() {
+                return;
             }
         }
-        held
-    }
-
-    /// The dead-letter queue first: an entry that is marked and a message that is not there would
-    /// be an order that nobody looks for.
-    async fn park(&self, delivery: &Delivery, why: &str) {
-        metrics::counter!("worker_dead_letters_total", "reason" => "broken").increment(1);
-        let parked = delivery.dead_letter().await;
-        for order in delivery.orders.iter().flatten() {
-            tracing::error!(order_id = %order.id, why, parked, "order goes to the dead-letter queue");
-            if parked {
-                let _ = self.gate.parked(&order.sale, &[order.id]).await;
-            }
-        }
-    }
-
-    async fn dead_letter_unreadable(&self, deliveries: Vec<Delivery>) -> Vec<Delivery> {
-        let mut readable = Vec::with_capacity(deliveries.len());
-        for delivery in deliveries {
-            match &delivery.orders {
-                Ok(_) => readable.push(delivery),
-                Err(error) => {
-                    tracing::error!(%error, "unreadable message goes to the dead-letter queue");
-                    metrics::counter!("worker_dead_letters_total", "reason" => "unreadable").increment(1);
-                    delivery.dead_letter().await;
-                }
-            }
-        }
-        readable
     }
 }

@@ -8,6 +8,7 @@ mod commands;
 mod dev;
 mod documents;
 mod drills;
+mod faults;
 mod front;
 mod gate;
 mod gate_model;

@@ -72,7 +72,7 @@ fn modules_depend_downwards_only() {
     // Each may use those to its right in the list, and itself.
     let order = [
         "main", "lib", "process", "dev", "drill", "front", "worker", "audit", "control", "intake", "gate",
-        "lease", "queue", "store", "link", "domain",
+        "lease", "queue", "store", "link", "fault", "domain",
     ];
     let seams = ["gate", "lease", "queue", "store"];
     let rank: BTreeMap<&str, usize> = order.iter().enumerate().map(|(at, name)| (*name, at)).collect();
@@ -134,6 +134,19 @@ fn every_lua_file_says_what_it_takes_and_answers() {
             "{file}: the header answers {word}, the body does not"
         );
     }
+}
+
+#[test]
+fn every_failure_point_is_in_the_code_once() {
+    let rust: String = files("src", "rs")
+        .into_iter()
+        .filter(|(file, _)| file != "src/fault.rs")
+        .map(|(_, text)| text)
+        .collect();
+    for point in doorbuster::fault::POINTS {
+        assert_eq!(rust.matches(&format!("fault!(\"{point}\"")).count(), 1, "{point}");
+    }
+    assert_eq!(rust.matches("fault!(\"").count(), doorbuster::fault::POINTS.len(), "a point is not listed");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The command line.
 
+mod dead_letters;
 mod dev;
 mod drill;
 mod health;
@@ -63,6 +64,9 @@ enum Verb {
     /// Create and steer sales.
     #[command(subcommand)]
     Sale(sale::Verb),
+    /// Look at what no worker could process, and end it.
+    #[command(subcommand)]
+    DeadLetters(dead_letters::Verb),
     /// Send a crowd of buyers, and judge by the books.
     Drill(drill::Args),
     /// Mint a bearer token, for development.
@@ -160,6 +164,7 @@ impl Cli {
             Verb::Worker => serve::run(&load_and_log(&sources)?, super::run::Role::Worker).await,
             Verb::Migrate => serve::migrate(&load(&sources)?).await,
             Verb::Sale(verb) => sale::run(&load(&sources)?, verb).await,
+            Verb::DeadLetters(verb) => dead_letters::run(&load(&sources)?, verb).await,
             Verb::Drill(args) => drill::run(&sources, args).await,
             Verb::Token(args) => token::run(&load(&sources)?, &args),
             Verb::Config(ConfigVerb::Show) => {

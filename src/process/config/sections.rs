@@ -36,12 +36,12 @@ sections! {
     Redis { url: String, prefix: String, timeout_ms: u64, check_settings: bool }
     Queue { url: String, prefix: String, timeout_ms: u64, window: u64, delivery_limit: u64 }
     Database { url: String, connections: u64, timeout_ms: u64 }
-    Gate { outbox_bound: u64, batch: u64, backlog: u64 }
+    Gate { outbox_bound: u64, outbox_bound_in_all: u64, batch: u64, backlog: u64 }
     Intake {
         durability: DurabilityPolicy, confirm_within_ms: u64, sale_cache_ms: u64, watch_every_ms: u64,
     }
     Sweep { every_ms: u64, batch: u64, grace_ms: u64, overtaken_after_ms: u64, spacing_ms: u64 }
-    Worker { batch: u64, linger_ms: u64, prefetch: u64, lease_ms: u64 }
+    Worker { batch: u64, linger_ms: u64, prefetch: u64, lease_ms: u64, hold_ms: u64 }
     Process { drain_ms: u64 }
     Log { format: String, level: String }
 }
@@ -144,6 +144,7 @@ impl Config {
             ("database.connections", database.connections, 1, 1_000),
             ("database.timeout_ms", database.timeout_ms, 100, 60_000),
             ("gate.outbox_bound", gate.outbox_bound, 100, 10_000_000),
+            ("gate.outbox_bound_in_all", gate.outbox_bound_in_all, 100, 10_000_000),
             ("gate.batch", gate.batch, 1, 256),
             ("gate.backlog", gate.backlog, 100, 1_000_000),
             ("intake.confirm_within_ms", intake.confirm_within_ms, 10, 10_000),
@@ -158,6 +159,7 @@ impl Config {
             ("worker.linger_ms", worker.linger_ms, 0, 1_000),
             ("worker.prefetch", worker.prefetch, 1, 65_535),
             ("worker.lease_ms", worker.lease_ms, 2_000, 5_000),
+            ("worker.hold_ms", worker.hold_ms, 100, 600_000),
             ("process.drain_ms", process.drain_ms, 0, 600_000),
         ] {
             range(name, value, from, to, mistakes);
@@ -191,6 +193,7 @@ impl Config {
             redis: self.redis(),
             prefix: self.redis.prefix.clone(),
             outbox_bound: self.gate.outbox_bound,
+            outbox_bound_in_all: self.gate.outbox_bound_in_all,
             batch: count(self.gate.batch),
             backlog: count(self.gate.backlog),
             sweep_grace: ms(self.sweep.grace_ms),
@@ -265,6 +268,7 @@ impl Config {
             batch: count(self.worker.batch),
             linger: ms(self.worker.linger_ms),
             lease: ms(self.worker.lease_ms),
+            hold: ms(self.worker.hold_ms),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Doorbuster as processes of their own.
 
 use std::process::Stdio;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt as _, BufReader};
@@ -26,16 +27,24 @@ pub struct Doorbuster {
     pub child: Child,
     pub buyers: Option<std::net::SocketAddr>,
     pub operations: std::net::SocketAddr,
+    /// Its log.
+    said: Arc<Mutex<Vec<String>>>,
 }
 
 impl Doorbuster {
     /// Returns when it says that it has started.
     pub async fn start(world: &World, verb: &str) -> Self {
+        Self::start_with(world, verb, None).await
+    }
+
+    /// The same with a failure point armed, such as `commit.after=abort`.
+    pub async fn start_with(world: &World, verb: &str, fault: Option<&str>) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_doorbuster"));
         for pair in &world.overrides {
             command.args(["--set", pair]);
         }
         let mut child = command
+            .envs(fault.map(|fault| ("DOORBUSTER_FAULT", fault)))
             .args(["--set", "log.format=json", verb])
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
@@ -44,9 +53,11 @@ impl Doorbuster {
             .expect("the binary runs");
         let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
         let (mut buyers, mut operations) = (None, None);
+        let said: Arc<Mutex<Vec<String>>> = Arc::default();
         let starting = async {
             while operations.is_none() {
                 let line = lines.next_line().await.expect("readable").expect("it ended instead of starting");
+                said.lock().unwrap().push(line.clone());
                 let line: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
                 let address = |name: &str| line["fields"][name].as_str().and_then(|text| text.parse().ok());
                 buyers = buyers.or_else(|| address("buyers"));
@@ -54,9 +65,23 @@ impl Doorbuster {
             }
         };
         tokio::time::timeout(Duration::from_secs(60), starting).await.expect("it starts in time");
-        // Nobody reads the rest, but the pipe must not fill.
-        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-        Self { child, buyers, operations: operations.expect("an operations listener") }
+        // The pipe must not fill.
+        let keep = said.clone();
+        tokio::spawn(async move {
+            while let Ok(Some(line)) = lines.next_line().await {
+                keep.lock().unwrap().push(line);
+            }
+        });
+        Self { child, buyers, operations: operations.expect("an operations listener"), said }
+    }
+
+    /// Has it logged a line with these words?
+    pub fn has_said(&self, words: &str) -> bool {
+        self.said.lock().unwrap().iter().any(|line| line.contains(words))
+    }
+
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("a child").is_some()
     }
 
     pub fn kill(&mut self) {

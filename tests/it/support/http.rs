@@ -60,6 +60,13 @@ impl Buyer {
         request(self.at, "POST", path, &all, body.as_bytes()).await
     }
 
+    /// `None` where nothing came back.
+    pub async fn try_buy(&self, sale: &str, key: &str) -> Option<Answer> {
+        let bearer = format!("Bearer {}", self.token);
+        let headers = [("authorization", bearer.as_str()), ("idempotency-key", key)];
+        try_request(self.at, "POST", &format!("/v1/sales/{sale}/orders"), &headers, b"").await
+    }
+
     pub async fn buy(&self, sale: &str, key: &str) -> Answer {
         self.post(&format!("/v1/sales/{sale}/orders"), &[("idempotency-key", key)], "").await
     }
@@ -72,6 +79,17 @@ pub async fn request(
     headers: &[(&str, &str)],
     body: &[u8],
 ) -> Answer {
+    try_request(at, method, path, headers, body).await.expect("an answer")
+}
+
+/// `None` where nothing came back.
+async fn try_request(
+    at: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> Option<Answer> {
     let mut head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n");
     if method == "POST" {
         head.push_str(&format!("content-length: {}\r\n", body.len()));
@@ -80,21 +98,21 @@ pub async fn request(
         head.push_str(&format!("{name}: {value}\r\n"));
     }
     let bytes = [head.as_bytes(), b"\r\n", body].concat();
-    let text = send_raw(at, &bytes, Duration::from_secs(60)).await.expect("an answer");
-    read(&text)
+    let text = send_raw(at, &bytes, Duration::from_secs(60)).await?;
+    Some(read(&text)).filter(|answer| answer.status != 0)
 }
 
-/// Sends bytes and reads until the server closes; `None` when it has not by then.
+/// Sends bytes and reads until the server closes; `None` when it has not by then, or was not there.
 pub async fn send_raw(at: SocketAddr, bytes: &[u8], within: Duration) -> Option<String> {
     let work = async {
-        let mut stream = TcpStream::connect(at).await.expect("a listener");
+        let mut stream = TcpStream::connect(at).await.ok()?;
         // A server that refuses early may close before everything is sent.
         let _ = stream.write_all(bytes).await;
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer).await;
-        String::from_utf8_lossy(&answer).into_owned()
+        Some(String::from_utf8_lossy(&answer).into_owned())
     };
-    tokio::time::timeout(within, work).await.ok()
+    tokio::time::timeout(within, work).await.ok().flatten()
 }
 
 fn read(text: &str) -> Answer {

@@ -1,0 +1,167 @@
+//! What an operator does about dead letters: have them processed again, or end their orders. An
+//! order on the dead-letter queue was accepted, so it must have an end that its buyer can read.
+
+use crate::gate::{Gate, GateError, Settlement};
+use crate::intake::settlement;
+use crate::queue::{HeldLetter, Letter, Letters, PublishError, QueueError};
+use crate::store::{Recorded, Store, StoreError};
+
+/// Letters that are shown at once.
+const MOST: usize = 1_000;
+
+/// How often a letter is looked for: another who looks at the queue holds it for a moment.
+const LOOKS: u32 = 3;
+
+#[derive(Debug, thiserror::Error)]
+pub enum LetterError {
+    #[error("there is no dead letter {0}")]
+    NotFound(String),
+    /// Nothing was changed; the letter is where it was.
+    #[error("{0} cannot be read by this build ({1}); use the build that wrote it")]
+    Unreadable(String, String),
+    #[error("the broker: {0}")]
+    Queue(#[from] QueueError),
+    #[error("the broker: {0}")]
+    Publish(#[from] PublishError),
+    /// The row may be committed; doing it again goes on.
+    #[error(transparent)]
+    Gate(#[from] GateError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A letter as it is shown, in the admin API and by the command.
+pub fn letter_json(letter: &Letter, whole: bool) -> serde_json::Value {
+    let mut shown = serde_json::json!({
+        "id": letter.id,
+        "reason": letter.reason.to_string(),
+        "attempts": letter.attempts,
+        "first_error": letter.first_error,
+        "last_error": letter.last_error,
+        "since": letter.since,
+        "orders": letter.orders.as_ref().ok(),
+        "unreadable": letter.orders.as_ref().err().map(ToString::to_string),
+    });
+    if whole {
+        shown["payload"] = String::from_utf8_lossy(&letter.payload).into();
+    }
+    shown
+}
+
+/// What became of a letter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LetterEnd {
+    /// On its way to a worker again.
+    Replayed,
+    /// Its orders are `failed`, and their units are on sale again.
+    Failed,
+    /// All its orders had ended before; they were left as they are.
+    EndedBefore,
+    /// It could not be read and is gone. Orders in it that were accepted are in the outbox, and
+    /// are published again from there.
+    Discarded,
+}
+
+impl LetterEnd {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Replayed => "replayed",
+            Self::Failed => "failed",
+            Self::EndedBefore => "ended_before",
+            Self::Discarded => "discarded",
+        }
+    }
+}
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct DeadLetters {
+    letters: Letters,
+    gate: Gate,
+    store: Store,
+}
+
+impl DeadLetters {
+    pub fn new(letters: Letters, gate: Gate, store: Store) -> Self {
+        Self { letters, gate, store }
+    }
+
+    /// The oldest first, a thousand at most.
+    pub async fn list(&self) -> Result<Vec<Letter>, LetterError> {
+        Ok(self.letters.list(MOST).await?)
+    }
+
+    pub async fn show(&self, id: &str) -> Result<Letter, LetterError> {
+        let held = self.take(id).await?;
+        let letter = held.letter.clone();
+        held.put_back().await;
+        Ok(letter)
+    }
+
+    /// Gives the letter's orders to the workers again. In this order: published and confirmed, the
+    /// sweep told, the letter removed. A crash in between leaves both, and a worker recognises the
+    /// order that it has seen.
+    pub async fn replay(&self, id: &str) -> Result<LetterEnd, LetterError> {
+        let held = self.take(id).await?;
+        let replayed = async {
+            let orders = match &held.letter.orders {
+                Ok(orders) => orders,
+                Err(why) => return Err(LetterError::Unreadable(id.to_owned(), why.to_string())),
+            };
+            self.letters.publisher().publish(orders).await?;
+            for order in orders {
+                self.gate.replayed(&order.sale, &[order.id]).await?;
+            }
+            Ok(LetterEnd::Replayed)
+        };
+        end(replayed.await, held).await
+    }
+
+    /// Ends the letter's orders. In this order: the failed rows committed, the gate put right, the
+    /// letter removed. May be repeated until it succeeds.
+    pub async fn fail(&self, id: &str) -> Result<LetterEnd, LetterError> {
+        let held = self.take(id).await?;
+        let failed = async {
+            let Ok(orders) = &held.letter.orders else { return Ok(LetterEnd::Discarded) };
+            let mut done = LetterEnd::EndedBefore;
+            for order in orders {
+                let failure = match self.store.give_up(order).await? {
+                    Recorded::Failed(failure, _) => {
+                        done = LetterEnd::Failed;
+                        Some(failure)
+                    }
+                    Recorded::Already(_, failure) => failure,
+                    Recorded::Confirmed | Recorded::Stale => None,
+                };
+                let outcome = settlement::outcome(&self.store, order, failure).await?;
+                let settlement = Settlement { id: order.id, user: order.user.clone(), outcome };
+                self.gate.settle(&order.sale, &[settlement]).await?;
+            }
+            Ok(done)
+        };
+        end(failed.await, held).await
+    }
+
+    async fn take(&self, id: &str) -> Result<HeldLetter, LetterError> {
+        for _ in 0..LOOKS {
+            if let Some(held) = self.letters.take(id).await? {
+                return Ok(held);
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        }
+        Err(LetterError::NotFound(id.to_owned()))
+    }
+}
+
+async fn end(result: Result<LetterEnd, LetterError>, held: HeldLetter) -> Result<LetterEnd, LetterError> {
+    match result {
+        Ok(end) => {
+            held.done().await?;
+            Ok(end)
+        }
+        Err(error) => {
+            held.put_back().await;
+            Err(error)
+        }
+    }
+}

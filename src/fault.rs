@@ -1,0 +1,110 @@
+//! Named failure points: places where a process can be made to die, to fail or to stall, so that
+//! what must hold after each of them can be tried. `DOORBUSTER_FAULT=commit.after=abort` arms one;
+//! it fires once in the life of the process.
+//!
+//! They exist in debug builds alone: a release build holds neither the code nor the names.
+
+/// Reaches a failure point. `fault!("ack.before")` may die or stall here;
+/// `fault!("commit.before", return Err(…))` may also fail, in the way that is given.
+macro_rules! fault {
+    ($name:literal) => {
+        #[cfg(debug_assertions)]
+        {
+            let _ = $crate::fault::reach($name).await;
+        }
+    };
+    ($name:literal, $($fail:tt)+) => {
+        #[cfg(debug_assertions)]
+        if $crate::fault::reach($name).await {
+            $($fail)+;
+        }
+    };
+}
+pub(crate) use fault;
+
+/// Every point: before and after each step that an order takes.
+pub const POINTS: [&str; 24] = [
+    "script.before",
+    "script.after",
+    "answer.before",
+    "answer.after",
+    "publish.before",
+    "publish.after",
+    "confirm.before",
+    "confirm.after",
+    "delivery.before",
+    "delivery.after",
+    "lease.before",
+    "lease.after",
+    "begin.before",
+    "begin.after",
+    "insert.before",
+    "insert.after",
+    "commit.before",
+    "commit.after",
+    "ack.before",
+    "ack.after",
+    "release.before",
+    "release.after",
+    "settle.before",
+    "settle.after",
+];
+
+#[cfg(debug_assertions)]
+mod armed {
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    #[derive(Clone, Copy)]
+    enum Action {
+        /// As kill -9 would.
+        Abort,
+        Error,
+        /// For longer than a lease lasts.
+        Pause,
+    }
+
+    const PAUSE: Duration = Duration::from_millis(5_500);
+
+    fn armed() -> Option<&'static (String, Action)> {
+        static ARMED: OnceLock<Option<(String, Action)>> = OnceLock::new();
+        let read = || {
+            let text = std::env::var("DOORBUSTER_FAULT").ok()?;
+            let (point, action) = text.split_once('=')?;
+            let action = match action {
+                "abort" => Action::Abort,
+                "error" => Action::Error,
+                "pause" => Action::Pause,
+                _ => return None,
+            };
+            super::POINTS.contains(&point).then(|| (point.to_owned(), action))
+        };
+        ARMED.get_or_init(read).as_ref()
+    }
+
+    /// `true` where the point is to fail.
+    pub async fn reach(point: &'static str) -> bool {
+        static FIRED: AtomicBool = AtomicBool::new(false);
+        let Some((_, action)) = armed().filter(|(armed, _)| armed == point) else { return false };
+        if FIRED.swap(true, Ordering::SeqCst) {
+            return false;
+        }
+        tracing::warn!(point, "failure point reached");
+        match action {
+            Action::Abort => {
+                let _ =
+                    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+                std::future::pending().await
+            }
+            Action::Error => true,
+            Action::Pause => {
+                tokio::time::sleep(PAUSE).await;
+                false
+            }
+        }
+    }
+}
+
+#[cfg(debug_assertions)]
+pub use armed::reach;

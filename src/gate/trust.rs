@@ -1,0 +1,74 @@
+//! May this Redis be believed? A Redis that was started anew may have come back without its last
+//! writes, and would sell once more what they sold.
+//!
+//! The script cache is the one thing in Redis that does not survive a restart or a failover, and
+//! every admission meets it for nothing: where Redis does not know this installation's admission
+//! script, nobody has looked yet. So the books are compared first and the script is loaded after.
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::wire::{Reader, word};
+use super::{Gate, GateError};
+use crate::domain::{Number, SaleId};
+
+/// Compares each sale with what is known of it elsewhere, and freezes what is behind.
+type Verify = dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync;
+
+/// How long a failed look is not repeated: else every attempt would wait for the same silence.
+const PAUSE: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+pub(super) struct Trust {
+    verify: OnceLock<Box<Verify>>,
+    failed: Mutex<Option<(Instant, String)>>,
+}
+
+impl Gate {
+    /// From now on, `verify` is asked before a Redis that was started anew admits anybody. Until
+    /// it answers `Ok` nothing is sold. Only the first call counts.
+    pub fn verify_with(
+        &self,
+        verify: impl Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync + 'static,
+    ) {
+        let _ = self.trust.verify.set(Box::new(verify));
+    }
+
+    /// On return Redis knows the admission script, and the books were compared before.
+    pub(super) async fn establish(&self) -> Result<(), GateError> {
+        let mut failed = self.trust.failed.lock().await;
+        if self.link.knows(&self.scripts.admit).await? {
+            return Ok(());
+        }
+        if let Some((at, why)) = &*failed
+            && at.elapsed() < PAUSE
+        {
+            return Err(GateError::Unavailable(why.clone()));
+        }
+        if let Some(verify) = self.trust.verify.get()
+            && let Err(why) = verify().await
+        {
+            let why = format!("redis was started anew, and its books cannot be compared yet: {why}");
+            *failed = Some((Instant::now(), why.clone()));
+            return Err(GateError::Unavailable(why));
+        }
+        *failed = None;
+        tracing::info!("redis knew nothing of the admission script: compared its books and loaded it");
+        Ok(self.link.load(&self.scripts.admit).await?)
+    }
+
+    /// Freezes the sale if its gate is behind `known`; `true` where it is frozen for that.
+    pub async fn freeze_if_behind(&self, sale: &SaleId, known: Number) -> Result<bool, GateError> {
+        let args = [known.epoch.to_string(), known.seq.to_string()];
+        let reply: redis::Value =
+            self.link.run(&self.scripts.freeze, &[self.keys(sale).sale()], &args).await?;
+        if word(&reply).as_deref() == Some("not_loaded") {
+            return Ok(false);
+        }
+        Ok(Reader::of(&reply)?.text()? == "frozen")
+    }
+}

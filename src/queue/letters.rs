@@ -1,0 +1,271 @@
+//! Dead letters: messages that no worker could process. They wait on `P.dead` until somebody has
+//! them processed again or ends their orders; nothing else takes them from there.
+//!
+//! Looking at them takes them for a moment and puts them back, so two who look at the same time
+//! may each see a part.
+
+use std::fmt;
+
+use lapin::Acker;
+use lapin::message::BasicGetMessage;
+use lapin::options::{BasicAckOptions, BasicGetOptions, BasicNackOptions};
+use lapin::types::{AMQPValue, FieldTable};
+
+use super::consumer::Delivery;
+use super::link::{Link, within};
+use super::topology::Names;
+use super::{PublishError, Publisher, QueueError, QueueSettings, Unreadable, message};
+use crate::domain::{Millis, Order};
+
+const REASON: &str = "doorbuster-reason";
+const ATTEMPTS: &str = "doorbuster-attempts";
+const FIRST_ERROR: &str = "doorbuster-first-error";
+const LAST_ERROR: &str = "doorbuster-last-error";
+
+/// Why a message became a dead letter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reason {
+    /// The database refused it each time, for what it says and not for an outage.
+    Broken,
+    /// This build cannot read it.
+    Unreadable,
+    /// Delivered so often without an answer that the broker gave up: it may crash its worker.
+    DeliveryLimit,
+    /// Something else that the broker names.
+    Other(String),
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Broken => "broken",
+            Self::Unreadable => "unreadable",
+            Self::DeliveryLimit => "delivery_limit",
+            Self::Other(reason) => reason,
+        })
+    }
+}
+
+impl Reason {
+    fn read(text: &str) -> Self {
+        match text {
+            "broken" => Self::Broken,
+            "unreadable" => Self::Unreadable,
+            "delivery_limit" => Self::DeliveryLimit,
+            other => Self::Other(other.to_owned()),
+        }
+    }
+}
+
+/// What is known of a dead letter.
+#[derive(Debug, Clone)]
+pub struct Letter {
+    /// What to call it by: the id of its (first) order, or of the message.
+    pub id: String,
+    pub orders: Result<Vec<Order>, Unreadable>,
+    pub reason: Reason,
+    pub attempts: u64,
+    pub first_error: Option<String>,
+    pub last_error: Option<String>,
+    /// When it became one, to the second.
+    pub since: Option<Millis>,
+    /// What the message says, byte for byte.
+    pub payload: Vec<u8>,
+}
+
+/// Why a delivery is given up.
+#[derive(Debug, Clone)]
+pub struct Trouble {
+    pub reason: Reason,
+    pub attempts: u64,
+    pub first_error: String,
+    pub last_error: String,
+}
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct Letters {
+    settings: QueueSettings,
+    publisher: Publisher,
+}
+
+/// A letter in the hands of this process. Dropped, it goes back.
+pub struct HeldLetter {
+    pub letter: Letter,
+    /// It may lie there more than once.
+    copies: Vec<Acker>,
+    link: Link,
+}
+
+impl Letters {
+    pub fn new(settings: QueueSettings, publisher: Publisher) -> Self {
+        Self { settings, publisher }
+    }
+
+    pub fn publisher(&self) -> &Publisher {
+        &self.publisher
+    }
+
+    /// On `Ok` a letter with the delivery's message lies on the dead-letter queue; the delivery
+    /// itself is still to be acknowledged. Repeated, it lies there twice.
+    pub async fn write(&self, delivery: &Delivery, trouble: &Trouble) -> Result<(), PublishError> {
+        let mut headers = FieldTable::default();
+        // A frame has a limit, and nobody reads more.
+        let cut = |text: &str| AMQPValue::LongString(text.chars().take(500).collect::<String>().into());
+        headers.insert(REASON.into(), cut(&trouble.reason.to_string()));
+        let attempts = i64::try_from(trouble.attempts).unwrap_or(i64::MAX);
+        headers.insert(ATTEMPTS.into(), AMQPValue::LongLongInt(attempts));
+        headers.insert(FIRST_ERROR.into(), cut(&trouble.first_error));
+        headers.insert(LAST_ERROR.into(), cut(&trouble.last_error));
+        let id = name(&delivery.orders, delivery.id.as_deref(), &delivery.payload);
+        self.publisher.dead_letter(id, delivery.payload.clone(), headers).await
+    }
+
+    /// Up to `most` letters, the oldest first.
+    pub async fn list(&self, most: usize) -> Result<Vec<Letter>, QueueError> {
+        let link = Link::open(&self.settings, "dead-letters").await?;
+        let listed = within(self.settings.timeout, async {
+            let mut letters = Vec::new();
+            while letters.len() < most
+                && let Some(message) = self.get(&link).await?
+            {
+                letters.push(read(&message));
+            }
+            Ok(letters)
+        })
+        .await;
+        put_back(&link).await;
+        link.close().await;
+        listed
+    }
+
+    /// Takes the letter with this id in hand, all its copies; `None` where there is none.
+    pub async fn take(&self, id: &str) -> Result<Option<HeldLetter>, QueueError> {
+        let link = Link::open(&self.settings, "dead-letters").await?;
+        let found = within(self.settings.timeout, async {
+            let mut found: Option<(Letter, Vec<Acker>)> = None;
+            let mut others = Vec::new();
+            while let Some(message) = self.get(&link).await? {
+                let letter = read(&message);
+                if letter.id != id {
+                    others.push(message.delivery.acker);
+                    continue;
+                }
+                found.get_or_insert_with(|| (letter, Vec::new())).1.push(message.delivery.acker);
+            }
+            for other in others {
+                other.nack(BasicNackOptions { requeue: true, ..Default::default() }).await?;
+            }
+            Ok(found)
+        })
+        .await;
+        match found {
+            Ok(Some((letter, copies))) => Ok(Some(HeldLetter { letter, copies, link })),
+            other => {
+                link.close().await;
+                other.map(|_| None)
+            }
+        }
+    }
+
+    async fn get(&self, link: &Link) -> Result<Option<BasicGetMessage>, QueueError> {
+        let name = Names::new(&self.settings.prefix).dead;
+        Ok(link.channel.basic_get(name.as_str().into(), BasicGetOptions { no_ack: false }).await?)
+    }
+}
+
+impl HeldLetter {
+    /// Its orders have an end, or are on their way again: it is not needed any more.
+    pub async fn done(self) -> Result<(), QueueError> {
+        for copy in &self.copies {
+            copy.ack(BasicAckOptions::default()).await?;
+        }
+        self.link.close().await;
+        Ok(())
+    }
+
+    pub async fn put_back(self) {
+        put_back(&self.link).await;
+        self.link.close().await;
+    }
+}
+
+/// Everything that this link holds. What fails here the broker does by itself when the link ends.
+async fn put_back(link: &Link) {
+    let all = BasicNackOptions { multiple: true, requeue: true };
+    let _ = link.channel.basic_nack(0, all).await;
+}
+
+/// By its order, so that it is found by what a buyer knows; else by what the message is called.
+fn name(orders: &Result<Vec<Order>, Unreadable>, id: Option<&str>, payload: &[u8]) -> String {
+    match (orders.as_ref().ok().and_then(|orders| orders.first()), id) {
+        (Some(order), _) => order.id.to_string(),
+        (None, Some(id)) if !id.is_empty() => id.to_owned(),
+        // FNV-1a: only to tell one from another.
+        _ => {
+            let digest = payload.iter().fold(0xcbf2_9ce4_8422_2325_u64, |digest, byte| {
+                (digest ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+            format!("message-{digest:016x}")
+        }
+    }
+}
+
+fn read(message: &BasicGetMessage) -> Letter {
+    let properties = &message.properties;
+    let header = |name: &str| {
+        let headers = properties.headers().as_ref()?;
+        headers.inner().iter().find(|(key, _)| key.as_str() == name).map(|(_, value)| value)
+    };
+    let said = |name: &str| header(name).map(text);
+    // What the broker itself gave up carries its own account.
+    let death = match header("x-death") {
+        Some(AMQPValue::FieldArray(deaths)) => deaths.as_slice().first(),
+        _ => None,
+    };
+    let of_death = |name: &str| match death {
+        Some(AMQPValue::FieldTable(death)) => {
+            death.inner().iter().find(|(key, _)| key.as_str() == name).map(|(_, value)| value)
+        }
+        _ => None,
+    };
+    let seconds = match of_death("time") {
+        Some(AMQPValue::Timestamp(seconds)) => Some(*seconds),
+        _ => *properties.timestamp(),
+    };
+    let orders = message::read(&message.data);
+    let reason = said(REASON).or_else(|| of_death("reason").map(text)).unwrap_or_else(|| "unknown".into());
+    let attempts = said(ATTEMPTS).or_else(|| of_death("count").map(text));
+    Letter {
+        id: name(&orders, properties.message_id().as_ref().map(|id| id.as_str()), &message.data),
+        reason: Reason::read(&reason),
+        attempts: attempts.and_then(|count| count.parse().ok()).unwrap_or(0),
+        first_error: said(FIRST_ERROR),
+        last_error: said(LAST_ERROR),
+        since: seconds.and_then(|seconds| i64::try_from(seconds).ok()).map(|seconds| Millis(seconds * 1000)),
+        payload: message.data.clone(),
+        orders,
+    }
+}
+
+fn text(value: &AMQPValue) -> String {
+    match value {
+        AMQPValue::LongString(text) => text.to_string(),
+        AMQPValue::ShortString(text) => text.to_string(),
+        other => number(other).map(|number| number.to_string()).unwrap_or_default(),
+    }
+}
+
+/// Brokers and libraries write small numbers in many widths.
+pub(super) fn number(value: &AMQPValue) -> Option<i64> {
+    match value {
+        AMQPValue::LongLongInt(number) => Some(*number),
+        AMQPValue::LongInt(number) => Some(i64::from(*number)),
+        AMQPValue::LongUInt(number) => Some(i64::from(*number)),
+        AMQPValue::ShortInt(number) => Some(i64::from(*number)),
+        AMQPValue::ShortUInt(number) => Some(i64::from(*number)),
+        AMQPValue::ShortShortInt(number) => Some(i64::from(*number)),
+        AMQPValue::ShortShortUInt(number) => Some(i64::from(*number)),
+        _ => None,
+    }
+}

@@ -1,0 +1,86 @@
+//! What must hold wherever a process dies, fails or stalls: before and after each step of an order,
+//! with processes of their own.
+
+use std::time::Duration;
+
+use doorbuster::audit::audit;
+use doorbuster::fault::POINTS;
+use doorbuster::front::Tokens;
+use futures_util::StreamExt as _;
+
+use crate::support::{Answer, Buyer, Database, Doorbuster, World, sale, until};
+
+/// Cases under way at once: each is two processes.
+const AT_ONCE: usize = 5;
+
+async fn every_point(action: &str) {
+    let cases = POINTS.iter().map(|point| case(format!("{point}={action}")));
+    futures_util::stream::iter(cases).buffer_unordered(AT_ONCE).collect::<Vec<()>>().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dying_at_any_point_loses_nothing_and_sells_nothing_twice() {
+    every_point("abort").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_at_any_point_loses_nothing_and_sells_nothing_twice() {
+    every_point("error").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stalling_for_longer_than_a_lease_at_any_point_loses_nothing_and_sells_nothing_twice() {
+    every_point("pause").await;
+}
+
+/// Three units, four buyers; the process that has the point is started again when it died.
+async fn case(fault: String) {
+    let step = fault.split('.').next().expect("a step");
+    let in_front = ["script", "answer", "publish", "confirm"].contains(&step);
+    let mut world = World::new(if in_front { Database::Sqlite } else { Database::Postgres }).await;
+    world
+        .set("sweep.grace_ms=500")
+        .set("sweep.every_ms=200")
+        .set("sweep.spacing_ms=500")
+        .set("sweep.overtaken_after_ms=1000")
+        .set("worker.lease_ms=2000");
+    let parts = world.parts().await;
+    let sale = sale(&world.name, 3, 1);
+    world.open_sale(&parts, &sale).await;
+    let armed = |here: bool| here.then_some(fault.as_str());
+    let mut front = Doorbuster::start_with(&world, "front", armed(in_front)).await;
+    let mut worker = Doorbuster::start_with(&world, "worker", armed(!in_front)).await;
+    let mut fired = false;
+    let tokens = Tokens::new(world.config().auth());
+
+    let mut told: Vec<Option<Answer>> = vec![None; 4];
+    let books = until(&format!("{fault}: every order has ended"), Duration::from_secs(90), async || {
+        fired |= front.has_said("failure point reached") || worker.has_said("failure point reached");
+        if front.has_ended() {
+            front = Doorbuster::start(&world, "front").await;
+        }
+        if worker.has_ended() {
+            worker = Doorbuster::start(&world, "worker").await;
+        }
+        for (nth, told) in told.iter_mut().enumerate() {
+            let buyer = Buyer::with(front.buyers.expect("a front"), &tokens, &format!("user{nth}"), None);
+            let Some(answer) = buyer.try_buy(sale.id.as_str(), "k").await else { continue };
+            if answer.status >= 500 {
+                continue;
+            }
+            if let Some(before) = told {
+                assert_eq!(before.order_id(), answer.order_id(), "{fault}: {}", answer.text);
+                assert_eq!(before.code(), answer.code(), "{fault}: {}", answer.text);
+            }
+            *told = Some(answer);
+        }
+        let all_told = told.iter().all(Option::is_some);
+        Some(audit(&parts.gate, &parts.store, &sale.id).await.unwrap())
+            .filter(|books| all_told && fired && books.is_at_rest())
+    })
+    .await;
+    assert!(books.balances(), "{fault}: {books:?}");
+    assert_eq!((books.live_orders, books.failed_orders), (3, 0), "{fault}: {books:?}");
+    let accepted = told.iter().flatten().filter(|answer| !answer.order_id().is_empty()).count();
+    assert_eq!(accepted, 3, "{fault}: {told:?}");
+}
