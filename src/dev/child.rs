@@ -94,8 +94,29 @@ impl Command<'_> {
     }
 }
 
+/// Starts this very program with other arguments, its output in `home`.
+pub fn start_self(
+    name: &'static str,
+    arguments: &[String],
+    env: Vec<(&'static str, String)>,
+    home: &Path,
+) -> Result<Child, DevError> {
+    super::folder::private(home)?;
+    let program = std::env::current_exe().map_err(DevError::io("finding this program"))?;
+    // Each start has a log of its own: the last words of the one before are what one looks for.
+    if let Ok(text) = std::fs::read(home.join("log")) {
+        let logs = std::fs::OpenOptions::new().create(true).append(true).open(home.join("log.before"));
+        let _ = logs.and_then(|mut logs| std::io::Write::write_all(&mut logs, &text));
+    }
+    Command { name, program: &program, args: arguments.to_vec(), env, home, user: None }.spawn()
+}
+
 impl Child {
-    pub(super) fn pid(&self) -> u32 {
+    pub fn has_ended(&self) -> bool {
+        *self.ended.borrow()
+    }
+
+    pub fn pid(&self) -> u32 {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
@@ -104,7 +125,7 @@ impl Child {
         let _ = ended.wait_for(|ended| *ended).await;
     }
 
-    pub(super) async fn stop(self, ending: Ending) {
+    pub async fn stop(self, ending: Ending) {
         if ending == Ending::Orderly {
             let _ = kill_process(self.pid, Signal::TERM);
             if tokio::time::timeout(ORDERLY, self.ended()).await.is_ok() {

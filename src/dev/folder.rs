@@ -53,6 +53,12 @@ impl Folder {
         Ok(Self { path, _lock: lock, ephemeral })
     }
 
+    /// Leaves the folder where it is, though it was to be removed.
+    pub fn keep(mut self) -> PathBuf {
+        self.ephemeral = false;
+        self.path.clone()
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -56,5 +56,5 @@ pub(super) async fn start(home: &Path) -> Result<Server, DevError> {
     let ready = |answer: &[u8]| answer.get(4) == Some(&10);
     ports::until_ready(&child, port, b"", ready, LIMIT).await?;
     let url = format!("mysql://root@127.0.0.1:{port}/mysql");
-    Ok(Server { kind: Kind::Mariadb, url, child, helpers: Vec::new() })
+    Ok(Server { kind: Kind::Mariadb, url, child, helpers: Vec::new(), control: None })
 }

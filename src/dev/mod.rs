@@ -13,8 +13,9 @@ mod redis;
 
 use std::path::Path;
 
-pub use child::{Child, Ending};
+pub use child::{Child, Ending, start_self};
 pub use folder::{Folder, Secret};
+pub use ports::free as free_port;
 pub use rabbitmq::Starting;
 
 /// Why a private server could not be started, with what to do about it.
@@ -26,6 +27,10 @@ pub enum DevError {
     Io { what: String, source: std::io::Error },
     #[error("another doorbuster uses {0}; stop it, or choose another --data-dir")]
     InUse(String),
+    #[error("{0} has no control program")]
+    NoControl(&'static str),
+    #[error("{what}: {said}")]
+    Refused { what: String, said: String },
     #[error("{name} did not start: {why}\n{log}")]
     NotStarted { name: &'static str, why: String, log: String },
 }
@@ -65,6 +70,8 @@ pub struct Server {
     child: Child,
     /// Processes that the server needs; they end after it.
     helpers: Vec<Child>,
+    /// How to speak to it as its administrator, where that takes a program.
+    control: Option<rabbitmq::Control>,
 }
 
 impl Server {
@@ -87,6 +94,14 @@ impl Server {
 
     pub fn pid(&self) -> u32 {
         self.child.pid()
+    }
+
+    /// Runs RabbitMQ's control program on this node.
+    pub async fn control(&self, arguments: &[&str]) -> Result<(), DevError> {
+        match &self.control {
+            Some(control) => control.run(arguments).await,
+            None => Err(DevError::NoControl(self.kind.name())),
+        }
     }
 
     /// Returns when the server has ended by itself.

@@ -11,7 +11,7 @@ use super::{Child, DevError};
 
 /// A port that is free now, of those from which the kernel takes none for outgoing connections: a
 /// server binds it seconds later.
-pub(super) fn free() -> Result<u16, DevError> {
+pub fn free() -> Result<u16, DevError> {
     for _ in 0..100 {
         let port = rand::rng().random_range(20_000..32_000);
         if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {

@@ -47,7 +47,7 @@ pub(super) async fn start(home: &Path) -> Result<Server, DevError> {
     let ready = |answer: &[u8]| answer.first() == Some(&b'R');
     ports::until_ready(&child, port, &greeting, ready, LIMIT).await?;
     let url = format!("postgres://doorbuster@127.0.0.1:{port}/postgres");
-    Ok(Server { kind: Kind::Postgres, url, child, helpers: Vec::new() })
+    Ok(Server { kind: Kind::Postgres, url, child, helpers: Vec::new(), control: None })
 }
 
 /// The user owns its folder, and may pass through those above that are ours alone.

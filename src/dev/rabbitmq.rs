@@ -1,7 +1,7 @@
 //! A private RabbitMQ node with an epmd of its own, so that nothing is left behind and no other
 //! node of this machine is met.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::child::{Command, end_leftover};
@@ -17,6 +17,7 @@ pub struct Starting {
     port: u16,
     child: Child,
     epmd: Child,
+    control: Control,
 }
 
 impl Starting {
@@ -24,9 +25,50 @@ impl Starting {
     pub async fn ready(self) -> Result<Server, DevError> {
         let ready = |answer: &[u8]| answer.first() == Some(&1);
         ports::until_ready(&self.child, self.port, b"AMQP\x00\x00\x09\x01", ready, LIMIT).await?;
-        Ok(Server { kind: Kind::Rabbitmq, url: self.url, child: self.child, helpers: vec![self.epmd] })
+        Ok(Server {
+            kind: Kind::Rabbitmq,
+            url: self.url,
+            child: self.child,
+            helpers: vec![self.epmd],
+            control: Some(self.control),
+        })
     }
 }
+
+/// What `rabbitmqctl` needs to find this node and to be let in.
+pub(super) struct Control {
+    home: PathBuf,
+    epmd_port: u16,
+}
+
+impl Control {
+    pub(super) async fn run(&self, arguments: &[&str]) -> Result<(), DevError> {
+        let what = format!("rabbitmqctl {}", arguments.join(" "));
+        let program = programs::rabbitmq()?.with_file_name("rabbitmqctl");
+        let run = tokio::process::Command::new(program)
+            .args(arguments)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", &self.home)
+            .env("RABBITMQ_NODENAME", NODE)
+            .env("RABBITMQ_CONF_ENV_FILE", "/dev/null")
+            .env("ERL_EPMD_PORT", self.epmd_port.to_string())
+            .current_dir(&self.home)
+            .stdin(std::process::Stdio::null())
+            .kill_on_drop(true)
+            .output();
+        let output = tokio::time::timeout(Duration::from_secs(20), run)
+            .await
+            .map_err(|_| DevError::Refused { what: what.clone(), said: "no answer".into() })?
+            .map_err(DevError::io(what.clone()))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        Err(DevError::Refused { what, said: String::from_utf8_lossy(&output.stderr).trim().to_owned() })
+    }
+}
+
+const NODE: &str = "doorbuster@localhost";
 
 pub(super) async fn begin(home: &Path) -> Result<Starting, DevError> {
     let program = programs::rabbitmq()?;
@@ -50,7 +92,7 @@ pub(super) async fn begin(home: &Path) -> Result<Starting, DevError> {
     write("enabled_plugins", "[].\n".into())?;
     let inside = |name: &str| home.join(name).display().to_string();
     let env = vec![
-        ("RABBITMQ_NODENAME", "doorbuster@localhost".into()),
+        ("RABBITMQ_NODENAME", NODE.into()),
         ("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1".into()),
         ("RABBITMQ_NODE_PORT", port.to_string()),
         ("RABBITMQ_DIST_PORT", distribution.to_string()),
@@ -70,7 +112,8 @@ pub(super) async fn begin(home: &Path) -> Result<Starting, DevError> {
     let child =
         Command { name: "rabbitmq-server", program: &program, args: Vec::new(), env, home, user: None }
             .spawn()?;
-    Ok(Starting { url: format!("amqp://127.0.0.1:{port}"), port, child, epmd })
+    let control = Control { home: home.to_owned(), epmd_port };
+    Ok(Starting { url: format!("amqp://127.0.0.1:{port}"), port, child, epmd, control })
 }
 
 /// Erlang would start one by itself, as a daemon that outlives everything.

@@ -33,5 +33,5 @@ pub(super) async fn start(home: &Path) -> Result<Server, DevError> {
     let ready = |answer: &[u8]| answer.starts_with(b"+PONG");
     ports::until_ready(&child, port, b"PING\r\n", ready, Duration::from_secs(60)).await?;
     let url = format!("redis://127.0.0.1:{port}");
-    Ok(Server { kind: Kind::Redis, url, child, helpers: Vec::new() })
+    Ok(Server { kind: Kind::Redis, url, child, helpers: Vec::new(), control: None })
 }

@@ -14,9 +14,6 @@ use super::plan::Click;
 use super::{Place, Plan, Progress, TOKENS_LAST};
 use crate::domain::{OrderId, SaleId, UserId};
 
-/// Times that a buyer repeats a click whose outcome is unknown, with the same key.
-const REPEATS: u32 = 5;
-
 /// What one click was told in the end.
 #[derive(Debug, Clone)]
 pub(super) struct Told {
@@ -66,7 +63,7 @@ pub(super) async fn send(place: &Place, plan: &Plan, sale: &SaleId, progress: &P
     let buyers: Vec<_> = (0..plan.connections.min(clicks.len()))
         .map(|_| {
             let (waiting, due, tokens, path) = (waiting.clone(), due.clone(), tokens.clone(), path.clone());
-            let (progress, address) = (progress.clone(), place.buyers);
+            let (progress, address, repeat_for) = (progress.clone(), place.buyers, plan.repeat_for);
             tokio::spawn(async move {
                 let mut connection = Connection::new(address);
                 let mut told = Vec::new();
@@ -76,7 +73,7 @@ pub(super) async fn send(place: &Place, plan: &Plan, sale: &SaleId, progress: &P
                     let next = lock(&waiting.clicks).pop_front();
                     let Some((click, at)) = next else { continue };
                     let (user, token) = &tokens[click.buyer as usize];
-                    told.push(buy(&mut connection, &path, user, token, &click, at).await);
+                    told.push(buy(&mut connection, &path, user, token, &click, at, repeat_for).await);
                     progress.step();
                 }
                 told
@@ -107,6 +104,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 /// Clicks once, and again with the same key for as long as the outcome is unknown.
+#[allow(clippy::too_many_arguments, reason = "one click is all of this")]
 async fn buy(
     connection: &mut Connection,
     path: &str,
@@ -114,17 +112,22 @@ async fn buy(
     token: &str,
     click: &Click,
     due: Instant,
+    repeat_for: Duration,
 ) -> Told {
     let key = format!("click-{}", click.key);
     let headers = [("authorization", token), ("idempotency-key", key.as_str())];
     let mut repeats = 0;
+    let until = Instant::now() + repeat_for;
     loop {
         let got = connection.post(path, &headers, Bytes::new()).await;
         let (code, order, trouble) = read(got);
-        let unknown = matches!(code.as_str(), "unanswered" | "outcome_unknown" | "gate_unavailable");
-        if unknown && repeats < REPEATS {
+        let again = matches!(
+            code.as_str(),
+            "unanswered" | "outcome_unknown" | "gate_unavailable" | "overloaded" | "status_unavailable"
+        );
+        if again && Instant::now() < until {
             repeats += 1;
-            tokio::time::sleep(Duration::from_millis(200 * u64::from(repeats))).await;
+            tokio::time::sleep(Duration::from_millis(200 * u64::from(repeats.min(5)))).await;
             continue;
         }
         let latency = due.elapsed();

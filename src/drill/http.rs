@@ -32,6 +32,10 @@ impl Connection {
         self.send(Method::POST, path, headers, body).await
     }
 
+    pub(super) async fn get(&mut self, path: &str) -> Got {
+        self.send(Method::GET, path, &[], Bytes::new()).await
+    }
+
     async fn send(&mut self, method: Method, path: &str, headers: &[(&str, &str)], body: Bytes) -> Got {
         let mut request = Request::builder().method(method).uri(path).header("host", "doorbuster");
         for (name, value) in headers {

@@ -15,10 +15,10 @@ use std::net::SocketAddr;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::{Item, SaleId, UserId};
+use crate::domain::{Item, Millis, SaleId, UserId};
 use crate::front::{Role, Tokens};
 
-pub use plan::{Arrival, Plan, Preset};
+pub use plan::{Arrival, Clicks, Plan, Preset};
 pub use progress::Progress;
 pub use report::Report;
 pub use verdict::Verdict;
@@ -50,23 +50,66 @@ pub async fn run(
     progress: &Progress,
     stop: &CancellationToken,
 ) -> Result<Report, DrillError> {
+    Ok(run_during(place, plan, progress, stop, async {}).await?.report)
+}
+
+/// What a drill left in the books.
+pub struct Ran {
+    pub report: Report,
+    /// When every order had ended, or the patience had.
+    pub at_rest: tokio::time::Instant,
+    /// Of each order with a row: when it was accepted, and when it was recorded.
+    pub recorded: Vec<(Millis, Millis)>,
+}
+
+/// The same while something else happens; the books are read after both have ended.
+pub async fn run_during(
+    place: &Place,
+    plan: &Plan,
+    progress: &Progress,
+    stop: &CancellationToken,
+    meanwhile: impl Future<Output = ()>,
+) -> Result<Ran, DrillError> {
     let operator = UserId::parse("drill")
         .map_err(|error| DrillError::Call { call: "making a token".into(), why: error.to_string() })?;
     let admin =
         http::Admin::new(place.operations, place.tokens.mint(&operator, Some(Role::Admin), TOKENS_LAST));
     let sale = open_sale(&admin, plan).await?;
-    let told = stop.run_until_cancelled(crowd::send(place, plan, &sale, progress)).await;
+    let crowd = async { tokio::join!(crowd::send(place, plan, &sale, progress), meanwhile).0 };
+    let told = stop.run_until_cancelled(crowd).await;
     // Closed first: what is admitted after the books were read would not be judged. A server that
     // is just coming back is asked again by the wait that follows.
     let closed = admin.post(&format!("/v1/admin/sales/{sale}:close"), None).await;
     let told = told.ok_or(DrillError::Interrupted)?;
     progress.say("waiting until every order has ended");
     let books = verdict::Books::at_rest(&admin, &sale, plan.settle_within).await?;
+    let at_rest = books.read_at();
     if closed.is_err() {
         admin.post(&format!("/v1/admin/sales/{sale}:close"), None).await?;
     }
     let verdict = Verdict::reach(&told, &books, plan);
-    Ok(Report::new(plan, &sale, &told, verdict))
+    Ok(Ran { report: Report::new(plan, &sale, &told, verdict), at_rest, recorded: books.recorded() })
+}
+
+/// Returns when a front says that it is ready, or why it is not.
+pub async fn until_ready(place: &Place, within: std::time::Duration) -> Result<(), String> {
+    let until = tokio::time::Instant::now() + within;
+    loop {
+        let got = http::Connection::new(place.operations).get("/readyz").await;
+        let why = match got {
+            Ok((_, body)) => String::from_utf8_lossy(&body).into_owned(),
+            Err(why) => why,
+        };
+        let ready =
+            serde_json::from_str::<serde_json::Value>(&why).is_ok_and(|said| said["status"] == "ready");
+        if ready {
+            return Ok(());
+        }
+        if tokio::time::Instant::now() >= until {
+            return Err(why);
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
 }
 
 async fn open_sale(admin: &http::Admin, plan: &Plan) -> Result<SaleId, DrillError> {

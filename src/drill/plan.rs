@@ -35,6 +35,7 @@ impl Preset {
             arrival,
             connections: 256,
             clicks: Clicks::Once,
+            repeat_for: Duration::from_secs(3),
             settle_within: Duration::from_secs(120),
         };
         match self {
@@ -66,6 +67,8 @@ pub struct Plan {
     /// Connections of the whole crowd. A click that finds none free waits, and the wait counts.
     pub connections: usize,
     pub clicks: Clicks,
+    /// How long a buyer repeats a click, with the same key, whose outcome is unknown.
+    pub repeat_for: Duration,
     /// How long orders may take to end after the last click, before they count as unfinished.
     pub settle_within: Duration,
 }

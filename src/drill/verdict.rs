@@ -11,7 +11,7 @@ use super::http::Admin;
 use super::plan::Clicks;
 use super::{DrillError, Plan};
 use crate::audit::Audit;
-use crate::domain::{OrderId, OrderStatus, SaleId, UserId};
+use crate::domain::{Millis, OrderId, OrderStatus, SaleId, UserId};
 
 #[derive(Deserialize)]
 struct Row {
@@ -19,6 +19,8 @@ struct Row {
     user_id: UserId,
     quantity: i64,
     status: OrderStatus,
+    accepted_at: Millis,
+    recorded_at: Millis,
 }
 
 #[derive(Deserialize)]
@@ -31,6 +33,7 @@ struct Page {
 pub(super) struct Books {
     audit: Audit,
     rows: HashMap<OrderId, Row>,
+    read_at: Instant,
 }
 
 impl Books {
@@ -40,12 +43,23 @@ impl Books {
             // A server that is just coming back is not the end of the drill.
             match read_audit(admin, sale).await {
                 Ok(audit) if audit.is_at_rest() || Instant::now() >= until => {
-                    return Ok(Self { audit, rows: read_rows(admin, sale).await? });
+                    let read_at = Instant::now();
+                    return Ok(Self { audit, rows: read_rows(admin, sale).await?, read_at });
                 }
                 Err(error) if Instant::now() >= until => return Err(error),
                 Ok(_) | Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
             }
         }
+    }
+}
+
+impl Books {
+    pub(super) fn read_at(&self) -> Instant {
+        self.read_at
+    }
+
+    pub(super) fn recorded(&self) -> Vec<(Millis, Millis)> {
+        self.rows.values().map(|row| (row.accepted_at, row.recorded_at)).collect()
     }
 }
 
@@ -175,6 +189,23 @@ fn contradictions(told: &[Told], books: &Books, plan: &Plan) -> Vec<String> {
             found.push(format!("{} was told of another order than the one in the database", row.user_id));
         }
     }
+    // A refusal is final: whoever has an order was told so at one time or another.
+    let refused = |code: &str| matches!(code, "sold_out" | "sale_closed");
+    let turned_away: HashSet<&UserId> =
+        told.iter().filter(|told| refused(&told.code)).map(|told| &told.user).collect();
+    for row in books.rows.values().filter(|row| row.status.is_live()) {
+        if turned_away.contains(&row.user_id) && !orders_of.contains_key(&row.user_id) {
+            found.push(format!("{} was turned away, and has an order", row.user_id));
+        }
+    }
+    let clicked: HashSet<&UserId> = told.iter().map(|told| &told.user).collect();
+    found.extend(
+        books
+            .rows
+            .values()
+            .filter(|row| !clicked.contains(&row.user_id))
+            .map(|row| format!("{} never clicked, and has an order", row.user_id)),
+    );
     let sold_out_early =
         told.iter().any(|told| told.code == "sold_out") && books.audit.items.iter().any(|item| item.left > 0);
     if sold_out_early {

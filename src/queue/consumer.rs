@@ -47,6 +47,7 @@ pub struct Consumer {
     /// Taken, and not handed out yet. Kept here, because a caller may stop waiting in between.
     batch: Vec<Delivery>,
     backoff: Backoff,
+    last_error: String,
     /// Seconds without a delivery.
     quiet: u32,
     up: watch::Sender<bool>,
@@ -66,6 +67,7 @@ impl Consumer {
             open: None,
             batch: Vec::new(),
             backoff: Backoff::default(),
+            last_error: String::new(),
             quiet: 0,
             up: watch::Sender::new(false),
         }
@@ -114,12 +116,16 @@ impl Consumer {
                     Ok(open) => {
                         tracing::info!("worker consumes");
                         self.backoff.reset();
+                        self.last_error.clear();
                         self.open = Some(open);
                         self.up.send_replace(true);
                     }
                     Err(error) => {
-                        if self.backoff.tries() == 0 {
-                            tracing::warn!(%error, "worker cannot reach the broker, will keep trying");
+                        let error = error.to_string();
+                        // One line per kind of trouble, not one per try.
+                        if error != self.last_error {
+                            tracing::warn!(error, "worker cannot reach the broker, will keep trying");
+                            self.last_error = error;
                         }
                         tokio::time::sleep(self.backoff.delay()).await;
                     }
@@ -154,6 +160,8 @@ impl Consumer {
                     };
                     tracing::warn!(error = why, "worker lost the broker");
                     self.close().await;
+                    // All who lost it would declare the same queue in the same instant.
+                    tokio::time::sleep(self.backoff.delay()).await;
                 }
             }
         }

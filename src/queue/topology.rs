@@ -64,14 +64,17 @@ pub(super) async fn declare(channel: &Channel, settings: &QueueSettings) -> Resu
     let dead = queue(channel, &names.dead, kept.clone()).await?;
     exchange(channel, &names.unrouted, ExchangeKind::Fanout, FieldTable::default()).await?;
     let unrouted = queue(channel, &names.unrouted, kept).await?;
-    // Without a dead-letter exchange a queue with a delivery limit deletes what exceeds it; without
-    // at-least-once and reject-publish the hand-over to the dead-letter queue may lose messages.
+    // Without a dead-letter exchange a queue with a delivery limit deletes what exceeds it. The
+    // broker's hand-over is at most once, on purpose: what it loses is still in the outbox and
+    // comes again, and workers write their dead letters themselves, with a confirm. At least once
+    // would cost more than it gives: when such a queue is deleted, the broker's supervisor of
+    // hand-overs may end for good, and no queue that relies on it starts again before the broker
+    // does (rabbitmq-server issue 16652; seen with 3.10.8).
     let orders = table(&[
         ("x-queue-type", text("quorum")),
         ("x-overflow", text("reject-publish")),
         ("x-delivery-limit", AMQPValue::LongInt(i32::try_from(settings.delivery_limit).unwrap_or(i32::MAX))),
         ("x-dead-letter-exchange", text(&names.dead)),
-        ("x-dead-letter-strategy", text("at-least-once")),
     ]);
     let alternate = table(&[("alternate-exchange", text(&names.unrouted))]);
     exchange(channel, &names.orders, ExchangeKind::Direct, alternate).await?;

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::stack::Stack;
 use super::{Ended, Failed};
-use crate::dev::{Ending, Folder};
+use crate::chaos::{self, ChaosPlan};
+use crate::dev::{Ending, Folder, Kind};
 use crate::drill::{self, Arrival, Place, Plan, Preset, Progress, Report};
 use crate::front::Tokens;
 use crate::process::config::Sources;
@@ -36,8 +37,30 @@ pub(super) struct Args {
     /// The running stack's operations listener.
     #[arg(long, requires = "url", value_name = "HOST:PORT")]
     operations: Option<String>,
+    #[command(flatten)]
+    chaos: ChaosArgs,
     #[arg(long, default_value = "text", value_parser = ["text", "json"])]
     output: String,
+}
+
+/// Of the chaos drill alone.
+#[derive(Debug, clap::Args)]
+struct ChaosArgs {
+    /// Chaos: plans the faults; the same seed plans the same. Without it a fresh one is taken.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Chaos: faults to inflict.
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    faults: u32,
+    /// Chaos: seconds under attack.
+    #[arg(long, default_value_t = 280, value_parser = clap::value_parser!(u32).range(5..=14_400))]
+    seconds: u32,
+    /// Chaos: the database to attack.
+    #[arg(long, default_value = "postgres", value_parser = ["postgres", "mariadb"])]
+    database: String,
+    /// Chaos: leave the folder with all data and logs where it is, and name it.
+    #[arg(long)]
+    keep: bool,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -48,10 +71,15 @@ enum Which {
     Duplicate,
     /// 10,000 units, 5,000 requests a second for 10 seconds.
     Rush,
+    /// Two fronts, two workers and all servers, while a seeded nemesis does its worst.
+    Chaos,
 }
 
 pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> {
     log::start_with("auto", "error");
+    if matches!(args.drill, Which::Chaos) {
+        return chaos(sources, &args).await;
+    }
     let plan = plan(&args)?;
     let report = match (&args.url, &args.operations) {
         (Some(url), Some(operations)) => {
@@ -73,6 +101,47 @@ pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> 
         println!("{report}");
     }
     Ok(judge(&report))
+}
+
+async fn chaos(sources: &Sources, args: &Args) -> Result<Ended, Failed> {
+    if args.url.is_some() || args.rate.is_some() || args.buyers.is_some() {
+        let why =
+            "drill chaos attacks a stack of its own: leave out --url, --operations, --rate and --buyers";
+        return Err(Failed::Usage(why.into()));
+    }
+    let seed = args.chaos.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
+    let plan = ChaosPlan {
+        seed,
+        faults: args.chaos.faults as usize,
+        orders: args.units.unwrap_or(20_000),
+        lasts: Duration::from_secs(u64::from(args.chaos.seconds)),
+        database: if args.chaos.database == "mariadb" { Kind::Mariadb } else { Kind::Postgres },
+        settings: sources.overrides.clone(),
+    };
+    // Said first, so that it is known whatever happens.
+    let again = format!(
+        "doorbuster drill chaos --seed {seed} --faults {} --seconds {} --units {} --database {}",
+        plan.faults, args.chaos.seconds, plan.orders, args.chaos.database
+    );
+    eprintln!("  the same again: {again}");
+    let folder = Folder::ephemeral()?;
+    let stop = signal::stop_token();
+    let ran = Box::pin(chaos::run(folder.path(), &plan, &Progress::on_stderr(), &stop)).await;
+    let ended = match &ran {
+        Ok(report) if !report.balances() => Ended::OutOfBalance,
+        Ok(report) if !report.is_complete() => Ended::ItemsLeft,
+        _ => Ended::Done,
+    };
+    if args.chaos.keep {
+        eprintln!("  kept: {}", folder.keep().display());
+    }
+    let report = ran.map_err(|error| Failed::Said(error.to_string()))?;
+    if args.output == "json" {
+        println!("{}", serde_json::json!(report));
+    } else {
+        println!("{report}");
+    }
+    Ok(ended)
 }
 
 pub(super) fn judge(report: &Report) -> Ended {
@@ -131,7 +200,8 @@ fn plan(args: &Args) -> Result<Plan, Failed> {
     let mut plan = match args.drill {
         Which::Oversell => Preset::Oversell,
         Which::Duplicate => Preset::Duplicate,
-        Which::Rush => Preset::Rush,
+        // Chaos has a plan of its own.
+        Which::Rush | Which::Chaos => Preset::Rush,
     }
     .plan();
     if matches!(args.drill, Which::Duplicate) && args.buyers.is_some() {

@@ -1,0 +1,159 @@
+//! A TCP proxy that a network could be: it delays, freezes, resets, cuts half open, and loses
+//! answers. One for each way between two parts of the stack.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// What the network does now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Weather {
+    Fair,
+    /// Everything comes, later.
+    Slow(Duration),
+    /// Nothing comes, both ways, until it is fair again; nothing is lost.
+    Frozen,
+    /// What is sent arrives, what is answered does not. The connections end afterwards.
+    AnswersLost,
+    /// What is sent goes nowhere, and the sender is not told. The connections end afterwards.
+    HalfOpen,
+    /// Nobody is there.
+    Down,
+}
+
+/// Ends with its last handle. Cheap to clone.
+#[derive(Clone)]
+pub struct Proxy {
+    address: SocketAddr,
+    targets: Arc<Mutex<Vec<SocketAddr>>>,
+    weather: Arc<watch::Sender<Weather>>,
+    /// Counts up when all connections are to be reset.
+    resets: Arc<watch::Sender<u64>>,
+    _task: Arc<tokio_util::task::AbortOnDropHandle<()>>,
+}
+
+impl Proxy {
+    /// Listens on a free port of 127.0.0.1.
+    pub async fn open() -> std::io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let address = listener.local_addr()?;
+        let targets: Arc<Mutex<Vec<SocketAddr>>> = Arc::default();
+        let weather = Arc::new(watch::Sender::new(Weather::Fair));
+        let resets = Arc::new(watch::Sender::new(0));
+        let work = serve(listener, targets.clone(), weather.clone(), resets.clone());
+        let task = Arc::new(tokio_util::task::AbortOnDropHandle::new(tokio::spawn(work)));
+        Ok(Self { address, targets, weather, resets, _task: task })
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// New connections go to one of these in turn, to the first that answers.
+    pub fn point_to(&self, targets: Vec<SocketAddr>) {
+        *self.targets.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = targets;
+    }
+
+    pub fn set(&self, weather: Weather) {
+        let before = self.weather.send_replace(weather);
+        // What was lost in between cannot be made up for: the streams have holes.
+        let broken = matches!(before, Weather::AnswersLost | Weather::HalfOpen);
+        if (broken && weather != before) || weather == Weather::Down {
+            self.reset();
+        }
+    }
+
+    /// Ends all connections at once, with RST.
+    pub fn reset(&self) {
+        self.resets.send_modify(|resets| *resets += 1);
+    }
+}
+
+async fn serve(
+    listener: TcpListener,
+    targets: Arc<Mutex<Vec<SocketAddr>>>,
+    weather: Arc<watch::Sender<Weather>>,
+    resets: Arc<watch::Sender<u64>>,
+) {
+    let mut connections = JoinSet::new();
+    let mut turn = 0_usize;
+    loop {
+        while connections.try_join_next().is_some() {}
+        let Ok((client, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            continue;
+        };
+        turn = turn.wrapping_add(1);
+        let mut order = targets.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
+        if !order.is_empty() {
+            let first = turn % order.len();
+            order.rotate_left(first);
+        }
+        let (weather, mut resets) = (weather.subscribe(), resets.subscribe());
+        connections.spawn(async move {
+            tokio::select! {
+                () = carry(client, order, weather) => {}
+                _ = resets.changed() => {}
+            }
+        });
+    }
+}
+
+async fn carry(client: TcpStream, targets: Vec<SocketAddr>, mut weather: watch::Receiver<Weather>) {
+    // Dropped with what is unsent, as RST: an orderly end would tell the peer that all was said.
+    let _ = client.set_zero_linger();
+    let _ = client.set_nodelay(true);
+    if *weather.borrow() == Weather::Down {
+        return;
+    }
+    let _ = weather.wait_for(|weather| *weather != Weather::Frozen).await;
+    let mut server = None;
+    for target in targets {
+        if let Ok(stream) = TcpStream::connect(target).await {
+            server = Some(stream);
+            break;
+        }
+    }
+    let Some(server) = server else { return };
+    let _ = server.set_zero_linger();
+    let _ = server.set_nodelay(true);
+    let (client_reads, client_writes) = client.into_split();
+    let (server_reads, server_writes) = server.into_split();
+    tokio::join!(
+        pump(client_reads, server_writes, weather.clone(), Weather::HalfOpen),
+        pump(server_reads, client_writes, weather, Weather::AnswersLost),
+    );
+}
+
+async fn pump(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut weather: watch::Receiver<Weather>,
+    loses: Weather,
+) {
+    let mut buffer = vec![0; 16 * 1024];
+    loop {
+        let length = match from.read(&mut buffer).await {
+            Ok(0) | Err(_) => break,
+            Ok(length) => length,
+        };
+        let _ = weather.wait_for(|weather| *weather != Weather::Frozen).await;
+        let now = *weather.borrow();
+        if let Weather::Slow(by) = now {
+            tokio::time::sleep(by).await;
+        }
+        if now == loses {
+            continue;
+        }
+        if to.write_all(&buffer[..length]).await.is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown().await;
+}
