@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: demo test check
+.PHONY: demo test check chaos controls
 
 # A real flash sale on this machine: 500 units, 20,000 buyers, and the verdict.
 demo:
@@ -14,6 +14,16 @@ demo:
 test:
 	@scripts/install-servers test
 	$(CARGO) test --workspace --no-fail-fast -- --test-threads=4
+
+# The stack under attack for five minutes, with a fresh seed; prints how to have the same again.
+chaos:
+	@scripts/install-servers test
+	$(CARGO) run --release --quiet -- drill chaos
+
+# Plants known mistakes in a copy, one by one; each must be caught by a test. Takes a quarter of an hour.
+controls:
+	@scripts/install-servers test
+	$(CARGO) test --test controls
 
 # What a change must pass besides the tests.
 check:

@@ -108,7 +108,7 @@ impl DeadLetters {
                 Ok(orders) => orders,
                 Err(why) => return Err(LetterError::Unreadable(id.to_owned(), why.to_string())),
             };
-            self.letters.publisher().publish(orders).await?;
+            self.letters.publish(orders).await?;
             for order in orders {
                 self.gate.replayed(&order.sale, &[order.id]).await?;
             }

@@ -27,7 +27,7 @@ pub(super) struct Registrar {
 impl Registrar {
     pub(super) async fn register(&mut self, gate: &Gate, letters: &Letters) {
         self.leads = true;
-        let Some(depths) = letters.publisher().depths() else { return };
+        let Some(depths) = letters.depths() else { return };
         if depths.dead == 0 {
             (self.looked, self.oldest) = (None, None);
         } else if self.looked.is_none_or(|(at, count)| count != depths.dead || at.elapsed() > AT_LEAST_EVERY)

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::parts::Parts;
 use crate::domain::Millis;
 use crate::front::{Dependency, Readiness};
-use crate::queue::Publisher;
+use crate::queue::{Letters, Publisher};
 
 const EVERY: Duration = Duration::from_secs(1);
 
@@ -96,7 +96,7 @@ impl Health {
     }
 
     async fn gauges(&self) {
-        if let Some(depths) = self.parts.publisher.as_ref().and_then(Publisher::depths) {
+        if let Some(depths) = self.parts.letters.as_ref().and_then(Letters::depths) {
             for (queue, waiting) in
                 [("orders", depths.orders), ("dead", depths.dead), ("unrouted", depths.unrouted)]
             {

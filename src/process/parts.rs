@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::config::{Config, redact};
 use crate::gate::{Gate, GateError};
 use crate::lease::Leases;
-use crate::queue::Publisher;
+use crate::queue::{Letters, Publisher};
 use crate::store::{Store, StoreError};
 
 #[derive(Debug, thiserror::Error)]
@@ -28,8 +28,10 @@ pub struct Parts {
     pub gate: Gate,
     pub leases: Leases,
     pub store: Store,
-    /// A front publishes orders, a worker dead letters. `None` before a process has started.
+    /// Only a front publishes orders.
     pub publisher: Option<Publisher>,
+    /// `None` before a process has started.
+    pub letters: Option<Letters>,
 }
 
 impl Parts {
@@ -43,6 +45,7 @@ impl Parts {
                 .await
                 .map_err(|source| StartError::Database { url: redact(&config.database.url), source })?,
             publisher: None,
+            letters: None,
         })
     }
 

@@ -55,10 +55,11 @@ impl Running {
         let control = Control::new(parts.gate.clone(), parts.store.clone());
         let metrics = metrics_handle();
         let buyers_at = buyers.as_ref().and_then(|listener| listener.local_addr().ok());
-        let publisher = Publisher::open(config.queue());
-        parts.publisher = Some(publisher.clone());
-        let letters = Letters::new(config.queue(), publisher.clone());
+        let letters = Letters::open(config.queue());
+        parts.letters = Some(letters.clone());
         if let Some(listener) = buyers {
+            let publisher = Publisher::open(config.queue());
+            parts.publisher = Some(publisher.clone());
             let (gate, store) = (parts.gate.clone(), parts.store.clone());
             parts.gate.verify_with(move || Box::pin(intake::verify(gate.clone(), store.clone())));
             let intake = Intake::new(parts.gate.clone(), publisher, parts.store.clone(), config.intake());

@@ -13,7 +13,7 @@ use lapin::types::{AMQPValue, FieldTable};
 
 use super::consumer::Delivery;
 use super::link::{Link, within};
-use super::topology::Names;
+use super::topology::{Depths, Names};
 use super::{PublishError, Publisher, QueueError, QueueSettings, Unreadable, message};
 use crate::domain::{Millis, Order};
 
@@ -98,12 +98,29 @@ pub struct HeldLetter {
 }
 
 impl Letters {
-    pub fn new(settings: QueueSettings, publisher: Publisher) -> Self {
-        Self { settings, publisher }
+    /// Must be called inside a tokio runtime. Does not wait for the broker.
+    ///
+    /// Letters have a channel of their own, with one publish under way at a time: lapin may hand a
+    /// returned message to the confirm of another, and a letter that was taken for written is an
+    /// order that nobody looks for. An order is safe from that, because its outbox entry stays.
+    pub fn open(settings: QueueSettings) -> Self {
+        let one_at_a_time = QueueSettings { window: 1, ..settings.clone() };
+        Self { settings, publisher: Publisher::open(one_at_a_time) }
     }
 
-    pub fn publisher(&self) -> &Publisher {
-        &self.publisher
+    /// Publishes the orders of a letter again; on `Ok` the broker has them.
+    pub async fn publish(&self, orders: &[Order]) -> Result<(), PublishError> {
+        self.publisher.publish(orders).await
+    }
+
+    /// Returns once letters can be written and published again.
+    pub async fn wait_until_up(&self) {
+        self.publisher.wait_until_up().await;
+    }
+
+    /// What waits in the queues, as it was some seconds ago; `None` while the broker is away.
+    pub fn depths(&self) -> Option<Depths> {
+        self.publisher.depths()
     }
 
     /// On `Ok` a letter with the delivery's message lies on the dead-letter queue; the delivery

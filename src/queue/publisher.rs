@@ -125,7 +125,7 @@ const SILENT: Duration = Duration::from_secs(1);
 
 type Answer = oneshot::Sender<Result<(), PublishError>>;
 type Confirmed = Result<lapin::Result<Confirmation>, tokio::time::error::Elapsed>;
-type Unconfirmed = futures_util::future::BoxFuture<'static, (Answer, Confirmed)>;
+type Unconfirmed = futures_util::future::BoxFuture<'static, (String, Answer, Confirmed)>;
 
 struct Owner {
     settings: QueueSettings,
@@ -224,9 +224,9 @@ impl Owner {
                 return Ok(());
             }
             tokio::select! {
-                Some((answer, confirmed)) = unconfirmed.next() => {
+                Some((id, answer, confirmed)) = unconfirmed.next() => {
                     fault!("confirm.before", continue);
-                    let result = judge(confirmed);
+                    let result = judge(&id, confirmed);
                     if result != Err(PublishError::Unconfirmed) {
                         last_confirm = Instant::now();
                         waits_since = (!unconfirmed.is_empty()).then_some(last_confirm);
@@ -254,13 +254,13 @@ impl Owner {
                         name.into(),
                         BasicPublishOptions { mandatory: true, ..Default::default() },
                         &payload,
-                        properties(id, headers),
+                        properties(id.clone(), headers),
                     );
                     let confirm = within(limit, async { Ok(sent.await?) }).await?;
                     fault!("publish.after", return Err(QueueError("injected".into())));
                     waits_since.get_or_insert_with(Instant::now);
                     unconfirmed.push(Box::pin(async move {
-                        (answer, tokio::time::timeout(limit, confirm).await)
+                        (id, answer, tokio::time::timeout(limit, confirm).await)
                     }));
                 }
                 _ = pulse.tick() => {
@@ -298,11 +298,15 @@ fn properties(id: String, headers: FieldTable) -> BasicProperties {
         .with_headers(headers)
 }
 
-/// Only an ack without a returned message is success.
-fn judge(confirmed: Confirmed) -> Result<(), PublishError> {
+/// Only an ack without a returned message is success. A returned message may come with the confirm
+/// of another: then nothing is known of this one.
+fn judge(id: &str, confirmed: Confirmed) -> Result<(), PublishError> {
     match confirmed {
         Ok(Ok(Confirmation::Ack(None))) => Ok(()),
-        Ok(Ok(Confirmation::Ack(Some(_)))) => Err(PublishError::Refused("no queue took it".into())),
+        Ok(Ok(Confirmation::Ack(Some(returned)))) => match returned.delivery.properties.message_id() {
+            Some(of) if of.as_str() == id => Err(PublishError::Refused("no queue took it".into())),
+            _ => Err(PublishError::Unconfirmed),
+        },
         Ok(Ok(Confirmation::Nack(_))) => Err(PublishError::Refused("nack".into())),
         Ok(Ok(Confirmation::NotRequested)) => {
             Err(PublishError::Refused("confirms are not switched on".into()))

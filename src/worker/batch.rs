@@ -7,7 +7,7 @@ use super::Worker;
 use super::outcome::{Books, WorkerError};
 use crate::domain::{Order, SaleId};
 use crate::fault::fault;
-use crate::lease::{Guard, LeaseError, Taken};
+use crate::lease::{Guard, Taken};
 use crate::queue::Delivery;
 use crate::store::{Claim, Recorded};
 
@@ -68,7 +68,10 @@ impl Worker {
         let mut claimed = Claimed { held: vec![true; deliveries.len()], ..Default::default() };
         for (sale, orders) in sales {
             // A user with two orders in the batch needs one lease.
-            fault!("lease.before", return Err(LeaseError::Unavailable("injected".into()).into()));
+            fault!(
+                "lease.before",
+                return Err(crate::lease::LeaseError::Unavailable("injected".into()).into())
+            );
             let users: BTreeSet<&str> = orders.iter().map(|(_, order)| order.user.as_str()).collect();
             let Taken { held, guard } =
                 self.leases.take(sale.as_str(), users.iter().copied(), self.settings.lease).await?;
@@ -84,7 +87,7 @@ impl Worker {
             }
             claimed.guards.push(guard);
         }
-        fault!("lease.after", return Err(LeaseError::Late("injected".into()).into()));
+        fault!("lease.after", return Err(crate::lease::LeaseError::Late("injected".into()).into()));
         Ok(claimed)
     }
 

@@ -84,3 +84,26 @@ async fn case(fault: String) {
     let accepted = told.iter().flatten().filter(|answer| !answer.order_id().is_empty()).count();
     assert_eq!(accepted, 3, "{fault}: {told:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_users_lease_is_held_until_the_commit_and_free_soon_after() {
+    let world = World::new(Database::Sqlite).await;
+    let parts = world.parts().await;
+    let sale = sale(&world.name, 3, 1);
+    world.open_sale(&parts, &sale).await;
+    let front = Doorbuster::start(&world, "front").await;
+    let worker = Doorbuster::start_with(&world, "worker", Some("commit.before=pause")).await;
+    let tokens = Tokens::new(world.config().auth());
+    let buyer = Buyer::with(front.buyers.expect("a front"), &tokens, "ada", None);
+    let answer = buyer.buy(sale.id.as_str(), "k").await;
+    let take = async || {
+        parts.leases.take(sale.id.as_str(), ["ada"], Duration::from_millis(50)).await.unwrap().held[0]
+    };
+    until("the worker is about to commit", Duration::from_secs(30), async || {
+        worker.has_said("failure point reached").then_some(())
+    })
+    .await;
+    assert!(!take().await, "somebody else could act for the user before the commit");
+    assert!(parts.store.order(answer.order_id().parse().unwrap()).await.unwrap().is_none());
+    until("the lease is free", Duration::from_secs(30), async || take().await.then_some(())).await;
+}

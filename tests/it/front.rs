@@ -266,6 +266,7 @@ async fn with_redis_away_nothing_is_taken_and_with_the_database_away_selling_goe
     let running = Running::start(&world.config(), Role::Front).await.expect("starts without a database");
     let sale = sale(&world.name, 5, 1);
     world.load(&running.parts.gate, &sale).await;
+    world.vouch_for_redis(&sale).await;
     let ada = Buyer::of(&running, "ada");
     let accepted = ada.buy(sale.id.as_str(), "k").await;
     assert_eq!(accepted.status, 202, "{}", accepted.text);

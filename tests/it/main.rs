@@ -14,6 +14,8 @@ mod gate;
 mod gate_model;
 mod hostile;
 mod lease;
+mod letters;
+mod outages;
 mod path;
 mod processes;
 mod queue;

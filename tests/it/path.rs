@@ -139,6 +139,7 @@ async fn a_worker_waits_for_its_tables_and_loses_nothing() {
     running.publisher_is_up(Duration::from_secs(60)).await.expect("the broker");
     let sale = sale(&world.name, 5, 1);
     world.load(&running.parts.gate, &sale).await;
+    world.vouch_for_redis(&sale).await;
     let accepted = Buyer::of(&running, "ada").buy(sale.id.as_str(), "k").await;
     assert_eq!(accepted.status, 202, "{}", accepted.text);
     running.parts.store.migrate().await.unwrap();

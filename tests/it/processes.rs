@@ -151,6 +151,26 @@ fn terminate(process: &Doorbuster) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_second_signal_ends_at_once() {
+    let mut world = World::new(Database::Sqlite).await;
+    // Long enough to be told from ending at once.
+    world.set("process.drain_ms=600000").set("front.request_within_ms=60000");
+    let parts = world.parts().await;
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&parts, &sale).await;
+    let mut front = Doorbuster::start(&world, "front").await;
+    // A request that never ends keeps it draining.
+    use tokio::io::AsyncWriteExt as _;
+    let mut stream = tokio::net::TcpStream::connect(front.buyers.expect("a front")).await.unwrap();
+    stream.write_all(b"POST /v1/sales/s/orders HTTP/1.1\r\nhost: x\r\ncontent-le").await.unwrap();
+    terminate(&front);
+    until("it drains", Duration::from_secs(20), async || front.has_said("stopping").then_some(())).await;
+    terminate(&front);
+    let ended = tokio::time::timeout(Duration::from_secs(20), front.child.wait()).await;
+    assert_eq!(ended.expect("at once").expect("waited").code(), Some(130));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn sigterm_drains_and_ends_in_time() {
     let world = World::new(Database::Sqlite).await;
     world.parts().await;
@@ -159,5 +179,9 @@ async fn sigterm_drains_and_ends_in_time() {
         terminate(&process);
         let ended = tokio::time::timeout(Duration::from_secs(15), process.child.wait()).await;
         assert!(ended.expect("in time").expect("waited").success(), "{verb}");
+        until("it names what was left", Duration::from_secs(5), async || {
+            process.has_said("nothing under way").then_some(())
+        })
+        .await;
     }
 }

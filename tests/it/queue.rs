@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use doorbuster::domain::SaleId;
-use doorbuster::queue::{Consumer, PublishError, Publisher};
-use lapin::options::{BasicGetOptions, BasicPublishOptions};
+use doorbuster::queue::{Consumer, Letters, PublishError, Publisher, Reason, Trouble};
+use lapin::options::{BasicGetOptions, BasicPublishOptions, QueueDeclareOptions};
+use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Connection, ConnectionProperties};
 
 use crate::support::{Database, World, id, order, until};
@@ -17,7 +18,7 @@ async fn connected(world: &World) -> Publisher {
     publisher
 }
 
-async fn channel(world: &World) -> lapin::Channel {
+pub async fn channel(world: &World) -> lapin::Channel {
     let connection =
         Connection::connect(&world.config().queue.url, ConnectionProperties::default()).await.unwrap();
     connection.create_channel().await.unwrap()
@@ -128,6 +129,97 @@ async fn a_message_without_a_queue_is_kept_and_a_deleted_queue_comes_back() {
     })
     .await;
     assert_eq!(next.await.unwrap(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_answer_belongs_to_its_own_message() {
+    let world = World::new(Database::Sqlite).await;
+    let publisher = connected(&world).await;
+    let channel = channel(&world).await;
+    // A second queue gets every order too, and refuses what it has no room for: then the broker
+    // refuses the publish. What it took is what must have been confirmed.
+    let (orders, bounded) = (format!("{}.orders", world.name), format!("{}.bounded", world.name));
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-max-length".into(), AMQPValue::LongInt(20));
+    arguments.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));
+    let durable = QueueDeclareOptions { durable: true, ..Default::default() };
+    channel.queue_declare(bounded.as_str().into(), durable, arguments).await.unwrap();
+    let nothing = FieldTable::default;
+    channel
+        .queue_bind(
+            bounded.as_str().into(),
+            orders.as_str().into(),
+            orders.as_str().into(),
+            Default::default(),
+            nothing(),
+        )
+        .await
+        .unwrap();
+    let mut taken = std::collections::BTreeSet::new();
+    let mut confirmed = std::collections::BTreeSet::new();
+    let mut refused = 0;
+    for round in 0..20 {
+        let orders: Vec<_> = (0..300).map(|nth| order(&id("s"), "ada", 1_000 * round + nth)).collect();
+        let publishing = futures_util::future::join_all(
+            orders.iter().map(|order| publisher.publish(std::slice::from_ref(order))),
+        );
+        let draining = async {
+            for _ in 0..120 {
+                let got = channel.basic_get(bounded.as_str().into(), BasicGetOptions { no_ack: true }).await;
+                if let Some(message) = got.unwrap() {
+                    taken.insert(message.properties.message_id().clone().expect("an id").to_string());
+                }
+            }
+        };
+        let (answers, ()) = tokio::join!(publishing, draining);
+        for (order, answer) in orders.iter().zip(answers) {
+            match answer {
+                Ok(()) => _ = confirmed.insert(order.id.to_string()),
+                Err(PublishError::Refused(_)) => refused += 1,
+                Err(other) => panic!("{other}"),
+            }
+        }
+    }
+    while let Some(message) =
+        channel.basic_get(bounded.as_str().into(), BasicGetOptions { no_ack: true }).await.unwrap()
+    {
+        taken.insert(message.properties.message_id().clone().expect("an id").to_string());
+    }
+    let wrong = taken.symmetric_difference(&confirmed).count();
+    assert_eq!(wrong, 0, "answers that belong to another message, of {} and {refused}", confirmed.len());
+    assert!(refused > 500 && confirmed.len() > 500, "{refused} refused, {} confirmed", confirmed.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_letter_that_met_no_queue_is_not_taken_for_written() {
+    let world = World::new(Database::Sqlite).await;
+    let publisher = connected(&world).await;
+    let letters = Letters::open(world.config().queue());
+    letters.wait_until_up().await;
+    publisher.publish(&[order(&id("s"), "ada", 1)]).await.unwrap();
+    let mut consumer = Consumer::new(world.config().queue(), 10);
+    let batch = consumer.next_batch(1, LINGER).await;
+    let trouble =
+        Trouble { reason: Reason::Broken, attempts: 1, first_error: "x".into(), last_error: "x".into() };
+    let (channel, dead) = (channel(&world).await, format!("{}.dead", world.name));
+    let mut written = 0;
+    for round in 0..10 {
+        if round % 2 == 0 {
+            channel.queue_delete(dead.as_str().into(), Default::default()).await.unwrap();
+            written = 0;
+        }
+        let deleted = letters.write(&batch[0], &trouble).await;
+        if deleted.is_ok() {
+            written += 1;
+        }
+        // Declared again within seconds, by whoever is connected.
+        until("it is written", Duration::from_secs(30), async || {
+            letters.write(&batch[0], &trouble).await.ok()
+        })
+        .await;
+        written += 1;
+    }
+    assert_eq!(letters.list(100).await.unwrap().len(), written);
 }
 
 #[tokio::test(flavor = "multi_thread")]

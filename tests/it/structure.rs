@@ -141,12 +141,35 @@ fn every_failure_point_is_in_the_code_once() {
     let rust: String = files("src", "rs")
         .into_iter()
         .filter(|(file, _)| file != "src/fault.rs")
-        .map(|(_, text)| text)
+        .map(|(_, text)| text.split_whitespace().collect::<String>())
         .collect();
     for point in doorbuster::fault::POINTS {
         assert_eq!(rust.matches(&format!("fault!(\"{point}\"")).count(), 1, "{point}");
     }
     assert_eq!(rust.matches("fault!(\"").count(), doorbuster::fault::POINTS.len(), "a point is not listed");
+}
+
+/// The controls themselves take a quarter of an hour; that they still fit takes a moment.
+#[test]
+fn every_negative_control_fits_the_sources_and_names_a_test() {
+    let text = std::fs::read_to_string(root().join("tests/controls/controls.toml")).expect("readable");
+    let controls: toml::Table = text.parse().expect("TOML");
+    let controls = controls["control"].as_array().expect("a list");
+    assert!(controls.len() >= 12, "only {} controls", controls.len());
+    let tests: BTreeMap<String, String> = files("tests/it", "rs").into_iter().collect();
+    for control in controls {
+        let name = control["name"].as_str().expect("a name");
+        for change in control["change"].as_array().expect("changes") {
+            let file = change["file"].as_str().expect("a file");
+            let source = std::fs::read_to_string(root().join(file)).expect("a file of the project");
+            let count = source.matches(change["from"].as_str().expect("a text")).count();
+            assert_eq!(count, 1, "{name}: what it changes in {file} is there {count} times");
+        }
+        let by: Vec<&str> = control["caught_by"].as_str().expect("a test").split("::").collect();
+        let source = &tests[&format!("tests/it/{}.rs", by[0])];
+        let test = by.last().expect("a name");
+        assert!(source.contains(test), "{name}: there is no test {test}");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::{Ended, Failed};
 use crate::control::{DeadLetters, LetterEnd, letter_json};
 use crate::process::Parts;
 use crate::process::config::Config;
-use crate::queue::{Letter, Letters, Publisher};
+use crate::queue::{Letter, Letters};
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
@@ -46,9 +46,8 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
 pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
     let parts = Parts::open(config).await?;
-    let publisher = Publisher::open(config.queue());
-    let letters = Letters::new(config.queue(), publisher.clone());
-    let dead = DeadLetters::new(letters, parts.gate.clone(), parts.store.clone());
+    let letters = Letters::open(config.queue());
+    let dead = DeadLetters::new(letters.clone(), parts.gate.clone(), parts.store.clone());
     match verb {
         Verb::List(output) => {
             let letters = dead.list().await.map_err(said)?;
@@ -60,7 +59,7 @@ pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
             Ok(Ended::Done)
         }
         Verb::Replay(which) => {
-            tokio::time::timeout(CONNECT_WITHIN, publisher.wait_until_up()).await.map_err(|_| {
+            tokio::time::timeout(CONNECT_WITHIN, letters.wait_until_up()).await.map_err(|_| {
                 Failed::Said(format!("the broker could not be reached within {CONNECT_WITHIN:?}"))
             })?;
             let ids = ids(&dead, which).await?;

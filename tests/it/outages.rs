@@ -1,0 +1,287 @@
+//! Servers that are away, slow, full, purged or set back in time.
+
+use std::path::Path;
+use std::time::Duration;
+
+use doorbuster::audit::audit;
+use doorbuster::chaos::{Proxy, Weather};
+use doorbuster::dev::{Ending, Kind, Server};
+use doorbuster::domain::{SaleState, Verdict};
+use doorbuster::process::{Role, Running};
+use lapin::options::QueuePurgeOptions;
+
+use crate::support::{Buyer, Database, World, attempt, sale, until};
+
+const LONG: Duration = Duration::from_secs(40);
+
+/// Leads the way to a server through a proxy from now on.
+async fn behind_proxy(world: &mut World, key: &str) -> Proxy {
+    let proxy = Proxy::open().await.unwrap();
+    let pair =
+        world.overrides.iter().rev().find(|pair| pair.starts_with(&format!("{key}="))).expect("set").clone();
+    let url = pair.split_once('=').expect("a pair").1;
+    let address = url.split(['/', '@']).find(|part| part.parse::<std::net::SocketAddr>().is_ok());
+    let address = address.expect("an address");
+    proxy.point_to(vec![address.parse().unwrap()]);
+    let url = url.replacen(address, &proxy.address().to_string(), 1);
+    world.set(&format!("{key}={url}"));
+    proxy
+}
+
+async fn at_rest(running: &Running, sale: &doorbuster::domain::Sale) -> doorbuster::audit::Audit {
+    let books = until("every order has ended", LONG, async || {
+        let books = audit(&running.parts.gate, &running.parts.store, &sale.id).await.ok()?;
+        books.is_at_rest().then_some(books)
+    })
+    .await;
+    assert!(books.balances(), "{books:?}");
+    books
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_reply_of_the_gate_is_an_unknown_outcome_and_the_same_key_tells() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("redis.timeout_ms=400").set("intake.sale_cache_ms=60000");
+    let proxy = behind_proxy(&mut world, "redis.url").await;
+    let running = world.running().await;
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&running.parts, &sale).await;
+    // The front knows the sale from here on.
+    assert_eq!(Buyer::of(&running, "first").buy(sale.id.as_str(), "k").await.status, 202);
+    let ada = Buyer::of(&running, "ada");
+    proxy.set(Weather::AnswersLost);
+    let unknown = ada.buy(sale.id.as_str(), "k").await;
+    assert_eq!((unknown.status, unknown.code()), (504, "outcome_unknown"), "{}", unknown.text);
+    proxy.set(Weather::Fair);
+    let told = until("the gate answers again", LONG, async || {
+        Some(ada.buy(sale.id.as_str(), "k").await).filter(|answer| answer.status < 500)
+    })
+    .await;
+    assert_eq!(told.order_id(), unknown.order_id(), "the script had run: it is the same order");
+    assert_eq!(at_rest(&running, &sale).await.live_orders, 2);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn orders_that_a_purged_queue_lost_come_again_though_no_later_order_comes() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("sweep.overtaken_after_ms=1000").set("sweep.every_ms=100").set("sweep.spacing_ms=500");
+    let front = world.running_as(Role::Front).await;
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&front.parts, &sale).await;
+    for user in ["ada", "bob", "eve"] {
+        let answer = Buyer::of(&front, user).buy(sale.id.as_str(), "k").await;
+        assert_eq!(answer.json["durability"], "broker", "{}", answer.text);
+    }
+    let channel = crate::queue::channel(&world).await;
+    let queue = format!("{}.orders", world.name);
+    assert_eq!(channel.queue_purge(queue.as_str().into(), QueuePurgeOptions::default()).await.unwrap(), 3);
+    let worker = world.running_as(Role::Worker).await;
+    assert_eq!(at_rest(&front, &sale).await.live_orders, 3);
+    worker.stop().await;
+    front.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_the_database_is_away_no_attempt_is_burned_and_orders_stay_readable() {
+    let mut world = World::new(Database::Postgres).await;
+    world.set("worker.hold_ms=500").set("database.timeout_ms=1000");
+    let proxy = behind_proxy(&mut world, "database.url").await;
+    let running = world.running().await;
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&running.parts, &sale).await;
+    assert_eq!(Buyer::of(&running, "first").buy(sale.id.as_str(), "k").await.status, 202);
+    proxy.set(Weather::Down);
+    for user in ["ada", "bob", "eve"] {
+        let buyer = Buyer::of(&running, user);
+        let answer = buyer.buy(sale.id.as_str(), "k").await;
+        assert_eq!(answer.status, 202, "{}", answer.text);
+        assert_eq!(buyer.get(&answer.headers["location"]).await.json["status"], "accepted");
+    }
+    let letters = running.parts.letters.clone().expect("letters");
+    until("the worker has given its deliveries back, and the queue holds them", LONG, async || {
+        letters.depths().filter(|depths| depths.orders >= 3)
+    })
+    .await;
+    proxy.set(Weather::Fair);
+    assert_eq!(at_rest(&running, &sale).await.live_orders, 4);
+    until("no dead letter", LONG, async || letters.depths().filter(|depths| depths.orders == 0)).await;
+    assert_eq!(letters.depths().expect("connected").dead, 0);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_hangs_is_away_to_new_orders_before_its_connection_is_lost() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("queue.timeout_ms=60000");
+    let proxy = behind_proxy(&mut world, "queue.url").await;
+    let front = world.running_as(Role::Front).await;
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&front.parts, &sale).await;
+    proxy.set(Weather::Frozen);
+    let first = Buyer::of(&front, "ada").buy(sale.id.as_str(), "k").await;
+    assert_eq!((first.status, first.json["durability"].as_str()), (202, Some("outbox")));
+    let publisher = front.parts.publisher.clone().expect("a publisher");
+    until("it is taken for away", LONG, async || (!publisher.is_up()).then_some(())).await;
+    let second = Buyer::of(&front, "bob").buy(sale.id.as_str(), "k").await;
+    assert_eq!((second.status, second.json["durability"].as_str()), (202, Some("outbox")));
+    proxy.set(Weather::Fair);
+    until("it is back on the same connection", LONG, async || publisher.is_up().then_some(())).await;
+    front.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_order_of_several_units_stops_the_sale_and_the_audit_names_what_is_missing() {
+    let world = World::new(Database::Sqlite).await;
+    let running = world.running().await;
+    let mut sale = sale(&world.name, 3, 2);
+    running.parts.store.create_sale(&sale).await.unwrap();
+    sale.items[0].stock = 4;
+    world.load(&running.parts.gate, &sale).await;
+    let path = format!("/v1/sales/{}/orders", sale.id);
+    for user in ["ada", "bob"] {
+        let buyer = Buyer::of(&running, user);
+        let answer = buyer.post(&path, &[("idempotency-key", "k")], r#"{"quantity":2}"#).await;
+        assert_eq!(answer.status, 202, "{}", answer.text);
+    }
+    until("the sale pauses by itself", LONG, async || {
+        let gate = running.parts.gate.describe(&sale.id).await.unwrap().expect("loaded");
+        (gate.state == SaleState::Paused && gate.waiting == 0).then_some(())
+    })
+    .await;
+    let books = audit(&running.parts.gate, &running.parts.store, &sale.id).await.unwrap();
+    assert!(!books.balances() && books.is_at_rest(), "{books:?}");
+    assert_eq!((books.items[0].oversold(), books.items[0].missing()), (0, 1), "one real unit is nowhere");
+    running.stop().await;
+}
+
+/// A Redis of the test's own, for what the shared one cannot be put through.
+async fn own_redis(world: &mut World, folder: &Path) -> Server {
+    let server = Server::start(Kind::Redis, folder).await.expect("a private Redis");
+    world.set(&format!("redis.url={}", server.url));
+    server
+}
+
+async fn ask_redis(server: &Server, command: &str) {
+    let client = redis::Client::open(server.url.as_str()).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let mut words = command.split(' ');
+    let mut ask = redis::cmd(words.next().expect("a command"));
+    words.for_each(|word| {
+        ask.arg(word);
+    });
+    let () = ask.query_async(&mut connection).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_redis_refuses_new_orders_and_nothing_else() {
+    let mut world = World::new(Database::Sqlite).await;
+    let folder = tempfile::tempdir().unwrap();
+    let server = own_redis(&mut world, folder.path()).await;
+    let front = world.running_as(Role::Front).await;
+    let sale = sale(&world.name, 50, 1);
+    world.open_sale(&front.parts, &sale).await;
+    let buyers: Vec<_> = (0..20).map(|nth| Buyer::of(&front, &format!("user{nth}"))).collect();
+    let mut told = Vec::new();
+    for buyer in &buyers {
+        told.push(buyer.buy(sale.id.as_str(), "k").await);
+    }
+    ask_redis(&server, "CONFIG SET maxmemory 1").await;
+    let refused = Buyer::of(&front, "late").buy(sale.id.as_str(), "k").await;
+    assert_eq!((refused.status, refused.code()), (503, "overloaded"), "{}", refused.text);
+    for (buyer, told) in buyers.iter().zip(&told) {
+        let again = buyer.buy(sale.id.as_str(), "k").await;
+        assert_eq!(again.order_id(), told.order_id(), "a repeat is told the truth: {}", again.text);
+    }
+    // Still full: the workers take leases, mark, settle, and drain it.
+    let worker = world.running_as(Role::Worker).await;
+    assert_eq!(at_rest(&front, &sale).await.live_orders, 20);
+    ask_redis(&server, "CONFIG SET maxmemory 1gb").await;
+    let late = Buyer::of(&front, "late").buy(sale.id.as_str(), "k").await;
+    assert_eq!(late.status, 202, "{}", late.text);
+    worker.stop().await;
+    front.stop().await;
+    server.stop(Ending::AtOnce).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_came_back_without_its_last_writes_sells_nothing_though_every_front_is_new() {
+    let mut world = World::new(Database::Sqlite).await;
+    let folder = tempfile::tempdir().unwrap();
+    let server = own_redis(&mut world, folder.path()).await;
+    let running = world.running().await;
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&running.parts, &sale).await;
+    // What it will come back with: a sale that has sold nothing.
+    let (aof, before) = (folder.path().join("redis/appendonlydir"), folder.path().join("before"));
+    copy(&aof, &before);
+    for user in ["ada", "bob"] {
+        assert_eq!(Buyer::of(&running, user).buy(sale.id.as_str(), "k").await.status, 202);
+    }
+    assert_eq!(at_rest(&running, &sale).await.live_orders, 2);
+    running.stop().await;
+    server.stop(Ending::AtOnce).await;
+    std::fs::remove_dir_all(&aof).unwrap();
+    copy(&before, &aof);
+    let server = own_redis(&mut world, folder.path()).await;
+    let running = world.running().await;
+    let held = running.parts.gate.describe(&sale.id).await.unwrap().expect("loaded");
+    assert_eq!((held.items[0].left, held.state), (5, SaleState::Open), "it has forgotten two orders");
+    let answer = Buyer::of(&running, "eve").buy(sale.id.as_str(), "k").await;
+    assert_eq!((answer.status, answer.code()), (503, "sale_paused"), "{}", answer.text);
+    let held = running.parts.gate.describe(&sale.id).await.unwrap().expect("loaded");
+    assert_eq!((held.items[0].left, held.state), (5, SaleState::Frozen));
+    running.stop().await;
+    server.stop(Ending::AtOnce).await;
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().flatten() {
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_is_new_to_us_sells_nothing_until_its_books_were_compared() {
+    let mut world = World::new(Database::Postgres).await;
+    world.set("database.timeout_ms=500");
+    let proxy = behind_proxy(&mut world, "database.url").await;
+    let running = world.running_as(Role::Front).await;
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&running.parts, &sale).await;
+    proxy.set(Weather::Down);
+    let ada = Buyer::of(&running, "ada");
+    let refused = ada.buy(sale.id.as_str(), "k").await;
+    assert_eq!((refused.status, refused.code()), (503, "gate_unavailable"), "{}", refused.text);
+    proxy.set(Weather::Fair);
+    until("it sells", LONG, async || {
+        Some(ada.buy(sale.id.as_str(), "k").await).filter(|answer| answer.status == 202)
+    })
+    .await;
+    // From now on no database is needed to sell.
+    proxy.set(Weather::Down);
+    let bob = Buyer::of(&running, "bob").buy(sale.id.as_str(), "k").await;
+    assert_eq!(bob.status, 202, "{}", bob.text);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_outboxes_of_all_sales_share_one_bound() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("gate.outbox_bound_in_all=100");
+    let gate = world.parts().await.gate;
+    let (one, other) = (sale(&format!("{}a", world.name), 500, 1), sale(&format!("{}b", world.name), 500, 1));
+    world.load(&gate, &one).await;
+    world.load(&gate, &other).await;
+    let admit = async |sale: &doorbuster::domain::Sale, count: usize| {
+        let mut accepted = 0;
+        for nth in 0..count {
+            let verdict = gate.admit(attempt(&sale.id, &format!("user{nth}"), None, 1)).await.unwrap();
+            assert!(matches!(verdict, Verdict::Accepted(_) | Verdict::Overloaded), "{verdict:?}");
+            accepted += usize::from(matches!(verdict, Verdict::Accepted(_)));
+        }
+        accepted
+    };
+    assert_eq!((admit(&one, 60).await, admit(&other, 60).await), (60, 40));
+}
