@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::parts::Parts;
-use crate::domain::Millis;
+use crate::domain::{Millis, SaleState};
 use crate::front::{Dependency, Readiness};
 use crate::queue::{Letters, Publisher};
 
@@ -40,6 +40,10 @@ impl Health {
             }
             let readiness =
                 self.readiness(redis.map(|_| ()).map_err(|error| error.to_string()), &promises).await;
+            for (name, dependency) in &readiness.dependencies {
+                metrics::gauge!("dependency_up", "dependency" => *name)
+                    .set(f64::from(u8::from(dependency.up)));
+            }
             if readiness.status != self.tell.borrow().status {
                 tracing::info!(status = readiness.status, "readiness changed");
             }
@@ -108,6 +112,9 @@ impl Health {
             let Ok(Some(sale)) = self.parts.gate.describe(&id).await else { continue };
             let label = id.to_string();
             let age = sale.oldest.map_or(0, |oldest| sale.now.0 - oldest.0).max(0);
+            for (name, state) in [("sale_paused", SaleState::Paused), ("sale_frozen", SaleState::Frozen)] {
+                metrics::gauge!(name, "sale" => label.clone()).set(f64::from(u8::from(sale.state == state)));
+            }
             metrics::gauge!("outbox_orders", "sale" => label.clone()).set(sale.waiting as f64);
             metrics::gauge!("outbox_oldest_seconds", "sale" => label.clone()).set(age as f64 / 1000.0);
             let skew = (sale.now.0 - Millis::now().0).abs() as f64 / 1000.0;

@@ -39,7 +39,7 @@ fn commands(text: &str) -> Vec<String> {
 #[test]
 fn every_doorbuster_command_in_the_documents_is_understood() {
     let mut count = 0;
-    for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] {
+    for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/runbook.md"] {
         for command in commands(&read(document)) {
             let words = command.split_whitespace().map(|word| word.trim_matches(|c| c == '"' || c == '\''));
             if let Err(error) = Cli::try_parse_from(words) {
@@ -56,6 +56,84 @@ fn every_doorbuster_command_in_the_documents_is_understood() {
 }
 
 #[test]
+fn every_alert_names_a_page_and_metrics_that_exist() {
+    let (alerts, runbook) = (read("config/prometheus/alerts.yml"), read("docs/runbook.md"));
+    let pages: Vec<String> = runbook
+        .lines()
+        .filter_map(|line| line.strip_prefix("## "))
+        .map(|title| title.to_lowercase().replace(' ', "-"))
+        .collect();
+    let source = sources();
+    let rules: Vec<&str> = alerts.split("- alert: ").skip(1).collect();
+    assert!(rules.len() >= 12, "{} rules", rules.len());
+    for rule in &rules {
+        let name = rule.lines().next().expect("a name");
+        let (_, page) =
+            rule.split_once("runbook: docs/runbook.md#").unwrap_or_else(|| panic!("{name}: no page"));
+        let page = page.lines().next().expect("a line").trim();
+        assert!(pages.iter().any(|known| known == page), "{name}: no page {page}");
+        assert!(rule.contains("severity: page") || rule.contains("severity: ticket"), "{name}: no severity");
+        let expression =
+            rule.lines().find_map(|line| line.trim().strip_prefix("expr: ")).expect("an expression");
+        let words = expression.split(|c: char| !c.is_ascii_lowercase() && c != '_');
+        let metrics: Vec<&str> = words.filter(|word| word.contains('_')).collect();
+        assert!(!metrics.is_empty(), "{name}: no metric in {expression}");
+        for metric in metrics {
+            assert!(source.contains(&format!("\"{metric}\"")), "{name}: nothing measures {metric}");
+        }
+    }
+    // Pages that no alert leads to are read by nobody.
+    for page in pages {
+        assert!(alerts.contains(&format!("#{page}\n")), "no alert leads to {page}");
+    }
+}
+
+fn sources() -> String {
+    fn walk(folder: &Path, text: &mut String) {
+        for entry in std::fs::read_dir(folder).expect("readable").flatten() {
+            if entry.path().is_dir() {
+                walk(&entry.path(), text);
+            } else {
+                text.push_str(&std::fs::read_to_string(entry.path()).expect("readable"));
+            }
+        }
+    }
+    let mut text = String::new();
+    walk(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut text);
+    text
+}
+
+/// The failure table names for each fault the test that tries it.
+#[test]
+fn every_row_of_the_failure_table_names_a_test_that_exists() {
+    let text = read("ARCHITECTURE.md");
+    let (_, section) = text.split_once("## What can go wrong").expect("the section");
+    let section = section.split("\n## ").next().expect("a part");
+    let mut tests = String::new();
+    for entry in
+        std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it")).expect("readable").flatten()
+    {
+        if entry.path().is_file() {
+            tests.push_str(&std::fs::read_to_string(entry.path()).expect("readable"));
+        }
+    }
+    let rows: Vec<&str> = section.lines().filter(|line| line.starts_with("| ")).skip(2).collect();
+    assert!(rows.len() >= 30, "{} rows", rows.len());
+    for row in rows {
+        let tried = row.trim_end_matches('|').rsplit('|').next().expect("a cell");
+        // The title of a group.
+        if row.starts_with("| **") && tried.trim().is_empty() {
+            continue;
+        }
+        let names: Vec<&str> = tried.split('`').skip(1).step_by(2).collect();
+        assert!(!names.is_empty(), "no test: {row}");
+        for name in names {
+            assert!(tests.contains(&format!("fn {name}(")), "{name} is no test: {row}");
+        }
+    }
+}
+
+#[test]
 fn every_path_and_make_target_in_the_documents_exists() {
     let makefile = read("Makefile");
     for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] {
@@ -65,7 +143,7 @@ fn every_path_and_make_target_in_the_documents_exists() {
             .skip(1)
             .filter_map(|rest| rest.split(|c: char| !c.is_ascii_lowercase()).next())
         {
-            let named = ["demo", "test", "check"].contains(&target);
+            let named = ["demo", "test", "check", "chaos", "controls"].contains(&target);
             assert!(!named || makefile.contains(&format!("\n{target}:")), "{document}: make {target}");
         }
         for path in text.split('`').skip(1).step_by(2) {

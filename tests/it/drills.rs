@@ -35,6 +35,18 @@ async fn rush_answers_everyone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_short_chaos_drill_balances() {
+    let args = ["drill", "chaos", "--seed", "4", "--faults", "8", "--seconds", "20", "--units", "800"];
+    let (code, out, err) = run(None, &args).await;
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(out.contains("sold 800 of 800 · 0 oversold · 0 duplicate · 0 lost"), "{out}");
+    assert!(out.contains("8 inflicted"), "{out}");
+    assert!(err.contains("the same again: doorbuster drill chaos --seed 4"), "{err}");
+    let (code, _, err) = run(None, &["drill", "chaos", "--rate", "5"]).await;
+    assert!(code == 2 && err.contains("a stack of its own"), "{err}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_drill_meets_a_running_stack_by_its_url() {
     let world = World::new(Database::Sqlite).await;
     let running = world.running().await;

@@ -91,6 +91,8 @@ async fn while_the_database_is_away_no_attempt_is_burned_and_orders_stay_readabl
     let sale = sale(&world.name, 5, 1);
     world.open_sale(&running.parts, &sale).await;
     assert_eq!(Buyer::of(&running, "first").buy(sale.id.as_str(), "k").await.status, 202);
+    // Nothing else may be in the worker's hands, or in the queue, when the count begins.
+    at_rest(&running, &sale).await;
     proxy.set(Weather::Down);
     for user in ["ada", "bob", "eve"] {
         let buyer = Buyer::of(&running, user);
