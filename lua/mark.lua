@@ -4,8 +4,8 @@
 --
 -- KEYS  1 outbox   2 due
 -- ARGV  1 state    broker (RabbitMQ has confirmed it) or parked (it lies on the dead-letter queue)
---       2 wait     ms until the sweep may look, '' for never. At least as long as the order has
---                  waited already, up to a minute: so the spacing doubles
+--       2 wait     ms until the sweep may look. At least as long as the order has waited already,
+--                  up to a minute: so the spacing doubles
 --       3 from     the states that an entry may come from, such as ,outbox,broker,
 --       then the order ids
 -- Reply how many entries were marked
@@ -18,12 +18,8 @@ for at = 4, #ARGV do
   local from, accepted = string.match(entry or '', '^(%a+)|%d+|%d+|(%d+)|')
   if from and string.find(ARGV[3], ',' .. from .. ',', 1, true) then
     redis.call('HSET', KEYS[1], ARGV[at], ARGV[1] .. string.sub(entry, #from + 1))
-    if ARGV[2] == '' then
-      redis.call('ZREM', KEYS[2], ARGV[at])
-    else
-      local wait = math.max(tonumber(ARGV[2]), math.min(now - tonumber(accepted), 60000))
-      redis.call('ZADD', KEYS[2], string.format('%.0f', now + wait), ARGV[at])
-    end
+    local wait = math.max(tonumber(ARGV[2]), math.min(now - tonumber(accepted), 60000))
+    redis.call('ZADD', KEYS[2], string.format('%.0f', now + wait), ARGV[at])
     marked = marked + 1
   end
 end

@@ -141,14 +141,14 @@ fn draw(rng: &mut StdRng, database: Kind) -> Fault {
 /// Does it, waits until it is over, and heals it.
 pub(super) async fn inflict(stack: &Stack, fault: Fault) -> Result<(), String> {
     match fault {
-        Fault::KillProcess(nth) => stack.signal(nth, Signal::KILL),
-        Fault::Restart(nth) => stack.signal(nth, Signal::TERM),
+        Fault::KillProcess(nth) => stack.signal(nth, Signal::KILL)?,
+        Fault::Restart(nth) => stack.signal(nth, Signal::TERM)?,
         Fault::StopProcess(nth, lasts) => {
-            stack.signal(nth, Signal::STOP);
+            stack.signal(nth, Signal::STOP)?;
             tokio::time::sleep(lasts).await;
-            stack.signal(nth, Signal::CONT);
+            stack.signal(nth, Signal::CONT)?;
         }
-        Fault::KillServer(kind) => stack.kill_server(kind).await,
+        Fault::KillServer(kind) => stack.kill_server(kind).await?,
         Fault::StopServer(kind, lasts) => {
             let pid = stack.pid(kind).await.and_then(|pid| Pid::from_raw(pid.cast_signed()));
             let pid = pid.ok_or("it is down")?;
@@ -174,7 +174,7 @@ pub(super) async fn inflict(stack: &Stack, fault: Fault) -> Result<(), String> {
             let set = async |to: &str| {
                 stack.control_broker(&["set_vm_memory_high_watermark", "absolute", to]).await
             };
-            set("1KB").await.map_err(|error| error.to_string())?;
+            set("1kB").await.map_err(|error| error.to_string())?;
             tokio::time::sleep(lasts).await;
             // A broker that was killed meanwhile comes back with its own setting.
             for _ in 0..3 {
@@ -188,7 +188,7 @@ pub(super) async fn inflict(stack: &Stack, fault: Fault) -> Result<(), String> {
     Ok(())
 }
 
-/// What must be undone even if the drill is interrupted in the middle of it.
+/// A Redis that was killed meanwhile comes back with room.
 async fn make_room(stack: &Stack) {
     let until = Instant::now() + Duration::from_secs(10);
     while redis(stack, "CONFIG SET maxmemory 1gb").await.is_err() && Instant::now() < until {
@@ -215,19 +215,30 @@ async fn redis(stack: &Stack, command: &str) -> Result<(), String> {
 
 async fn broker(stack: &Stack, delete: bool) -> Result<(), String> {
     let url = stack.url(Kind::Rabbitmq).await.ok_or("it is down")?;
+    // Workers hold hundreds of deliveries: cut off, they give them back, and there is something to
+    // lose.
+    stack.way(Way::WorkerBroker).set(Weather::Down);
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    let done = lose_queue(&url, delete).await;
+    stack.way(Way::WorkerBroker).set(Weather::Fair);
+    done
+}
+
+async fn lose_queue(url: &str, delete: bool) -> Result<(), String> {
     let work = async {
-        let connection = Connection::connect(&url, ConnectionProperties::default()).await?;
+        let connection = Connection::connect(url, ConnectionProperties::default()).await?;
         let channel = connection.create_channel().await?;
         let queue = "doorbuster.orders".into();
-        if delete {
-            channel.queue_delete(queue, QueueDeleteOptions::default()).await?;
-        } else {
-            channel.queue_purge(queue, QueuePurgeOptions::default()).await?;
-        }
-        connection.close(200, "done".into()).await
+        let lost = match delete {
+            true => channel.queue_delete(queue, QueueDeleteOptions::default()).await?,
+            false => channel.queue_purge(queue, QueuePurgeOptions::default()).await?,
+        };
+        connection.close(200, "done".into()).await?;
+        Ok::<_, lapin::Error>(lost)
     };
     match tokio::time::timeout(Duration::from_secs(5), work).await {
-        Ok(done) => done.map_err(|error| error.to_string()),
+        Ok(Ok(0)) if !delete => Err("the queue was empty".into()),
+        Ok(done) => done.map(|_| ()).map_err(|error| error.to_string()),
         Err(_) => Err("the broker did not answer".into()),
     }
 }

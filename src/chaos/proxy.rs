@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -105,7 +105,7 @@ async fn serve(
     }
 }
 
-async fn carry(client: TcpStream, targets: Vec<SocketAddr>, mut weather: watch::Receiver<Weather>) {
+async fn carry(mut client: TcpStream, targets: Vec<SocketAddr>, mut weather: watch::Receiver<Weather>) {
     // Dropped with what is unsent, as RST: an orderly end would tell the peer that all was said.
     let _ = client.set_zero_linger();
     let _ = client.set_nodelay(true);
@@ -120,11 +120,12 @@ async fn carry(client: TcpStream, targets: Vec<SocketAddr>, mut weather: watch::
             break;
         }
     }
-    let Some(server) = server else { return };
+    let Some(mut server) = server else { return };
     let _ = server.set_zero_linger();
     let _ = server.set_nodelay(true);
-    let (client_reads, client_writes) = client.into_split();
-    let (server_reads, server_writes) = server.into_split();
+    // Borrowed halves: owned ones would say an orderly goodbye when they are dropped.
+    let (client_reads, client_writes) = client.split();
+    let (server_reads, server_writes) = server.split();
     tokio::join!(
         pump(client_reads, server_writes, weather.clone(), Weather::HalfOpen),
         pump(server_reads, client_writes, weather, Weather::AnswersLost),
@@ -132,8 +133,8 @@ async fn carry(client: TcpStream, targets: Vec<SocketAddr>, mut weather: watch::
 }
 
 async fn pump(
-    mut from: OwnedReadHalf,
-    mut to: OwnedWriteHalf,
+    mut from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
     mut weather: watch::Receiver<Weather>,
     loses: Weather,
 ) {

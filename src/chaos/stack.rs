@@ -182,9 +182,9 @@ impl Stack {
     }
 
     /// kill -9, and a new start on the same data, which goes on in the background.
-    pub(super) async fn kill_server(&self, kind: Kind) {
+    pub(super) async fn kill_server(&self, kind: Kind) -> Result<(), String> {
         let mut slot = self.server(kind).lock().await;
-        let Some(server) = slot.take() else { return };
+        let server = slot.take().ok_or("it is down")?;
         server.stop(Ending::AtOnce).await;
         drop(slot);
         let stack = self.clone();
@@ -204,14 +204,20 @@ impl Stack {
             drop(slot);
             stack.point(kind).await;
         });
+        Ok(())
     }
 
-    /// Returns when every server answers its protocol.
+    /// Returns when every server answers its protocol, and every process runs.
     pub(super) async fn all_answer(&self) {
         for kind in [Kind::Redis, Kind::Rabbitmq, self.shared.database] {
             while self.server(kind).lock().await.is_none() && !self.shared.stop.is_cancelled() {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
+        }
+        let all_run =
+            || self.slots().iter().all(|slot| slot.child.as_ref().is_some_and(|child| !child.has_ended()));
+        while !all_run() && !self.shared.stop.is_cancelled() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 
@@ -251,15 +257,14 @@ impl Stack {
     }
 
     /// Sends a signal to a process. Those that end it are followed by a new start.
-    pub(super) fn signal(&self, nth: usize, signal: rustix::process::Signal) {
+    pub(super) fn signal(&self, nth: usize, signal: rustix::process::Signal) -> Result<(), String> {
         use rustix::process::{Pid, Signal, kill_process};
         let mut slots = self.slots();
         let slot = &mut slots[nth];
-        let pid = slot.child.as_ref().and_then(|child| Pid::from_raw(child.pid().cast_signed()));
-        if let Some(pid) = pid {
-            slot.killed |= signal == Signal::KILL || signal == Signal::TERM;
-            let _ = kill_process(pid, signal);
-        }
+        let child = slot.child.as_ref().filter(|child| !child.has_ended());
+        let pid = child.and_then(|child| Pid::from_raw(child.pid().cast_signed())).ok_or("it is down")?;
+        slot.killed |= signal == Signal::KILL || signal == Signal::TERM;
+        kill_process(pid, signal).map_err(|error| error.to_string())
     }
 
     /// Processes that ended though nobody wanted them to.

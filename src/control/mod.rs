@@ -137,6 +137,8 @@ impl Control {
         from: &[SaleState],
         act: &'static str,
     ) -> Result<(), ControlError> {
+        // Each act raises the gate's number: one that has lost writes must be noticed before.
+        self.gate.freeze_if_behind(id, self.row(id).await?.number).await?;
         let number = match self.gate.move_to(id, to, from).await {
             Ok(Moved::Now(number) | Moved::Already(number)) => number,
             Ok(Moved::Refused(state)) => return Err(ControlError::NotFrom { state, act }),

@@ -56,6 +56,8 @@ impl Folder {
     /// Leaves the folder where it is, though it was to be removed.
     pub fn keep(mut self) -> PathBuf {
         self.ephemeral = false;
+        // A folder with a lock that nobody holds is taken for a leftover.
+        let _ = std::fs::remove_file(self.path.join("lock"));
         self.path.clone()
     }
 

@@ -52,6 +52,8 @@ pub enum Durability {
 pub struct Ticket {
     pub order: Order,
     pub durability: Durability,
+    /// It lies on the dead-letter queue.
+    pub parked: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

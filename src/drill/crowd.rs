@@ -24,6 +24,9 @@ pub(super) struct Told {
     /// From the time the click was due to its last answer.
     pub(super) latency: Duration,
     pub(super) repeats: u32,
+    pub(super) key: u32,
+    /// At one of its tries it was not known whether the order was taken.
+    pub(super) unknown: bool,
     /// Why nothing came back.
     pub(super) trouble: Option<String>,
 }
@@ -116,7 +119,7 @@ async fn buy(
 ) -> Told {
     let key = format!("click-{}", click.key);
     let headers = [("authorization", token), ("idempotency-key", key.as_str())];
-    let mut repeats = 0;
+    let (mut repeats, mut unknown) = (0, false);
     let until = Instant::now() + repeat_for;
     loop {
         let got = connection.post(path, &headers, Bytes::new()).await;
@@ -125,13 +128,15 @@ async fn buy(
             code.as_str(),
             "unanswered" | "outcome_unknown" | "gate_unavailable" | "overloaded" | "status_unavailable"
         );
+        unknown |= !matches!(code.as_str(), "gate_unavailable" | "overloaded") && again;
         if again && Instant::now() < until {
             repeats += 1;
             tokio::time::sleep(Duration::from_millis(200 * u64::from(repeats.min(5)))).await;
             continue;
         }
         let latency = due.elapsed();
-        return Told { user: user.clone(), code, order, latency, repeats, trouble };
+        let (user, key) = (user.clone(), click.key);
+        return Told { user, code, order, latency, repeats, key, unknown, trouble };
     }
 }
 

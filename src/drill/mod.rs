@@ -13,9 +13,10 @@ mod verdict;
 
 use std::net::SocketAddr;
 
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::{Item, Millis, SaleId, UserId};
+use crate::domain::{Item, SaleId, UserId};
 use crate::front::{Role, Tokens};
 
 pub use plan::{Arrival, Clicks, Plan, Preset};
@@ -56,10 +57,10 @@ pub async fn run(
 /// What a drill left in the books.
 pub struct Ran {
     pub report: Report,
+    /// When the last buyer had been told, and `meanwhile` had ended.
+    pub told: Instant,
     /// When every order had ended, or the patience had.
-    pub at_rest: tokio::time::Instant,
-    /// Of each order with a row: when it was accepted, and when it was recorded.
-    pub recorded: Vec<(Millis, Millis)>,
+    pub at_rest: Instant,
 }
 
 /// The same while something else happens; the books are read after both have ended.
@@ -77,23 +78,27 @@ pub async fn run_during(
     let sale = open_sale(&admin, plan).await?;
     let crowd = async { tokio::join!(crowd::send(place, plan, &sale, progress), meanwhile).0 };
     let told = stop.run_until_cancelled(crowd).await;
-    // Closed first: what is admitted after the books were read would not be judged. A server that
-    // is just coming back is asked again by the wait that follows.
-    let closed = admin.post(&format!("/v1/admin/sales/{sale}:close"), None).await;
+    let told_at = Instant::now();
+    // Closed first: what is admitted after the books were read would not be judged.
+    let until = told_at + plan.settle_within;
+    while let Err(error) = admin.post(&format!("/v1/admin/sales/{sale}:close"), None).await {
+        if told.is_none() || Instant::now() > until {
+            return Err(error);
+        }
+        // A server that is just coming back.
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
     let told = told.ok_or(DrillError::Interrupted)?;
     progress.say("waiting until every order has ended");
     let books = verdict::Books::at_rest(&admin, &sale, plan.settle_within).await?;
     let at_rest = books.read_at();
-    if closed.is_err() {
-        admin.post(&format!("/v1/admin/sales/{sale}:close"), None).await?;
-    }
     let verdict = Verdict::reach(&told, &books, plan);
-    Ok(Ran { report: Report::new(plan, &sale, &told, verdict), at_rest, recorded: books.recorded() })
+    Ok(Ran { report: Report::new(plan, &sale, &told, verdict), told: told_at, at_rest })
 }
 
 /// Returns when a front says that it is ready, or why it is not.
 pub async fn until_ready(place: &Place, within: std::time::Duration) -> Result<(), String> {
-    let until = tokio::time::Instant::now() + within;
+    let until = Instant::now() + within;
     loop {
         let got = http::Connection::new(place.operations).get("/readyz").await;
         let why = match got {
@@ -105,7 +110,7 @@ pub async fn until_ready(place: &Place, within: std::time::Duration) -> Result<(
         if ready {
             return Ok(());
         }
-        if tokio::time::Instant::now() >= until {
+        if Instant::now() >= until {
             return Err(why);
         }
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;

@@ -11,7 +11,7 @@ use super::http::Admin;
 use super::plan::Clicks;
 use super::{DrillError, Plan};
 use crate::audit::Audit;
-use crate::domain::{Millis, OrderId, OrderStatus, SaleId, UserId};
+use crate::domain::{OrderId, OrderStatus, SaleId, UserId};
 
 #[derive(Deserialize)]
 struct Row {
@@ -19,9 +19,10 @@ struct Row {
     user_id: UserId,
     quantity: i64,
     status: OrderStatus,
-    accepted_at: Millis,
-    recorded_at: Millis,
 }
+
+/// How long copies of messages may take to be recognised.
+const COPIES: Duration = Duration::from_millis(500);
 
 #[derive(Deserialize)]
 struct Page {
@@ -44,6 +45,9 @@ impl Books {
             match read_audit(admin, sale).await {
                 Ok(audit) if audit.is_at_rest() || Instant::now() >= until => {
                     let read_at = Instant::now();
+                    // Late copies of messages are still under way: what they do is judged too.
+                    tokio::time::sleep(COPIES).await;
+                    let audit = read_audit(admin, sale).await.unwrap_or(audit);
                     return Ok(Self { audit, rows: read_rows(admin, sale).await?, read_at });
                 }
                 Err(error) if Instant::now() >= until => return Err(error),
@@ -56,10 +60,6 @@ impl Books {
 impl Books {
     pub(super) fn read_at(&self) -> Instant {
         self.read_at
-    }
-
-    pub(super) fn recorded(&self) -> Vec<(Millis, Millis)> {
-        self.rows.values().map(|row| (row.accepted_at, row.recorded_at)).collect()
     }
 }
 
@@ -95,7 +95,9 @@ pub struct Verdict {
     pub oversold: i64,
     /// Users with more live orders than they may have.
     pub duplicate: u64,
-    /// Orders that a buyer was told are taken, and that have no row.
+    /// Orders that buyers were told are taken.
+    pub promised: u64,
+    /// Those of them that have no row.
     pub lost: u64,
     /// Orders that the database refused after the buyer was told they are taken; each has a row
     /// that says why.
@@ -129,6 +131,7 @@ impl Verdict {
             unsold: (plan.units.min(i64::from(plan.buyers)) - sold).max(0),
             oversold: books.audit.items.iter().map(|item| item.oversold()).sum(),
             duplicate: of_user.values().filter(|orders| **orders > 1).count() as u64,
+            promised: promised.len() as u64,
             lost: promised.iter().filter(|id| !books.rows.contains_key(id)).count() as u64,
             failed: promised
                 .iter()
@@ -198,6 +201,16 @@ fn contradictions(told: &[Told], books: &Books, plan: &Plan) -> Vec<String> {
             found.push(format!("{} was turned away, and has an order", row.user_id));
         }
     }
+    // Told that nothing was taken, and then of an order that only that very try can have made.
+    let mut clicks: HashMap<(&UserId, u32), u32> = HashMap::new();
+    for told in told {
+        *clicks.entry((&told.user, told.key)).or_default() += 1;
+    }
+    found.extend(
+        told.iter()
+            .filter(|told| told.code == "repeat" && !told.unknown && clicks[&(&told.user, told.key)] == 1)
+            .map(|told| format!("{} was told that nothing was taken, and it was", told.user)),
+    );
     let clicked: HashSet<&UserId> = told.iter().map(|told| &told.user).collect();
     found.extend(
         books

@@ -58,6 +58,7 @@ impl Gate {
         let reply: redis::Value = reply;
         fault!("script.after", return Err(GateError::Late("injected".into())));
         if word(&reply).as_deref() == Some("not_loaded") {
+            self.saw_waiting(sale, 0);
             return Ok(vec![Ok(Verdict::NotLoaded); attempts.len()]);
         }
         let mut reply = Reader::of(&reply)?;

@@ -44,6 +44,8 @@ pub struct GateSettings {
     pub sweep_grace: Duration,
     /// How long a confirmed entry may lack its row before the sweep looks at it.
     pub overtaken_after: Duration,
+    /// When the sweep looks at a parked entry, to see whether its letter is still there.
+    pub parked_after: Duration,
 }
 
 /// Cheap to clone. Holds no order: everything it knows is in Redis, except the highest number

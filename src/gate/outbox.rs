@@ -69,9 +69,11 @@ impl Gate {
         self.mark(sale, ids, ["broker", &wait, ",outbox,broker,"]).await
     }
 
-    /// Says that these orders lie on the dead-letter queue: in flight, and left alone by the sweep.
+    /// Says that these orders lie on the dead-letter queue: in flight, and published again only if
+    /// that queue loses them.
     pub async fn parked(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
-        self.mark(sale, ids, ["parked", "", ",outbox,broker,"]).await
+        let wait = self.settings.parked_after.as_millis().to_string();
+        self.mark(sale, ids, ["parked", &wait, ",outbox,broker,"]).await
     }
 
     /// Says that these orders were taken from the dead-letter queue and given to RabbitMQ again.

@@ -124,6 +124,7 @@ impl Gate {
         let keys = [keys.sale(), keys.items(), keys.stock(), keys.outbox(), keys.age()];
         let reply: redis::Value = self.link.run(&self.scripts.describe, &keys, &[]).await?;
         if word(&reply).as_deref() == Some("not_loaded") {
+            self.saw_waiting(sale, 0);
             return Ok(None);
         }
         let mut reply = Reader::of(&reply)?;

@@ -1,8 +1,8 @@
 //! May this Redis be believed? A Redis that was started anew may have come back without its last
 //! writes, and would sell once more what they sold.
 //!
-//! The script cache is the one thing in Redis that does not survive a restart or a failover, and
-//! every admission meets it for nothing: where Redis does not know this installation's admission
+//! The script cache is the one thing in Redis that does not survive a restart, nor a failover to a
+//! replica that never ran scripts itself, and every admission meets it for nothing: where Redis does not know this installation's admission
 //! script, nobody has looked yet. So the books are compared first and the script is loaded after.
 
 use std::sync::OnceLock;
@@ -21,6 +21,9 @@ type Verify = dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync;
 
 /// How long a failed look is not repeated: else every attempt would wait for the same silence.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// Times that a Redis may be replaced while it is being compared.
+const TRIES: u32 = 3;
 
 #[derive(Default)]
 pub(super) struct Trust {
@@ -49,16 +52,26 @@ impl Gate {
         {
             return Err(GateError::Unavailable(why.clone()));
         }
-        if let Some(verify) = self.trust.verify.get()
-            && let Err(why) = verify().await
-        {
-            let why = format!("redis was started anew, and its books cannot be compared yet: {why}");
-            *failed = Some((Instant::now(), why.clone()));
-            return Err(GateError::Unavailable(why));
+        for _ in 0..TRIES {
+            let compared = self.ping().await?;
+            if let Some(verify) = self.trust.verify.get()
+                && let Err(why) = verify().await
+            {
+                let why = format!("redis was started anew, and its books cannot be compared yet: {why}");
+                *failed = Some((Instant::now(), why.clone()));
+                return Err(GateError::Unavailable(why));
+            }
+            self.link.load(&self.scripts.admit).await?;
+            // What was compared must be what was loaded into.
+            if self.ping().await? == compared {
+                *failed = None;
+                tracing::info!(
+                    "redis knew nothing of the admission script: compared its books and loaded it"
+                );
+                return Ok(());
+            }
         }
-        *failed = None;
-        tracing::info!("redis knew nothing of the admission script: compared its books and loaded it");
-        Ok(self.link.load(&self.scripts.admit).await?)
+        Err(GateError::Unavailable("redis was started anew again and again".into()))
     }
 
     /// Freezes the sale if its gate is behind `known`; `true` where it is frozen for that.

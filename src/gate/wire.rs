@@ -51,7 +51,7 @@ pub(super) fn read_entry(sale: &SaleId, entry: &str) -> Result<Ticket, GateError
         "broker" | "parked" => Durability::Broker,
         _ => return Err(unreadable()),
     };
-    Ok(Ticket { order, durability })
+    Ok(Ticket { order, durability, parked: state == "parked" })
 }
 
 /// Walks a reply from left to right; says what was expected where the reply differs.

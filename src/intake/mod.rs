@@ -212,7 +212,7 @@ impl Intake {
 
     /// A repeat joins the publish of the first, or makes up for one that died.
     async fn in_flight(&self, ticket: Ticket) -> Answer {
-        let Ticket { order, mut durability } = ticket;
+        let Ticket { order, mut durability, .. } = ticket;
         if durability == Durability::Outbox {
             match self.carry(&order).await {
                 Ok(carried) => durability = carried,

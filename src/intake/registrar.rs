@@ -14,39 +14,60 @@ use crate::queue::{Letter, Letters};
 /// How often to look although nothing seems to have changed.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(30);
 /// Letters looked at.
-const MOST: usize = 1_000;
+const MOST: usize = 5_000;
 
 #[derive(Default)]
 pub(super) struct Registrar {
     /// When was looked last, and how many there were.
     looked: Option<(Instant, u32)>,
     oldest: Option<Millis>,
+    empty_since: Option<Instant>,
     leads: bool,
 }
 
 impl Registrar {
     pub(super) async fn register(&mut self, gate: &Gate, letters: &Letters) {
         self.leads = true;
-        let Some(depths) = letters.depths() else { return };
+        let Some(depths) = letters.depths() else {
+            self.empty_since = None;
+            return;
+        };
         if depths.dead == 0 {
+            self.empty_since.get_or_insert_with(Instant::now);
             (self.looked, self.oldest) = (None, None);
-        } else if self.looked.is_none_or(|(at, count)| count != depths.dead || at.elapsed() > AT_LEAST_EVERY)
-        {
-            match letters.list(MOST).await {
-                Ok(found) => {
-                    self.looked = Some((Instant::now(), depths.dead));
-                    self.oldest = found.iter().filter_map(|letter| letter.since).min();
-                    park(gate, &found).await;
-                }
-                Err(error) => tracing::warn!(%error, "dead letters could not be looked at"),
+        } else {
+            self.empty_since = None;
+            let stale = |(at, count): (Instant, u32)| count != depths.dead || at.elapsed() > AT_LEAST_EVERY;
+            if self.looked.is_none_or(stale) {
+                self.look(gate, letters, depths.dead).await;
             }
         }
         let age = self.oldest.map_or(0, |oldest| (Millis::now().0 - oldest.0).max(0));
         metrics::gauge!("dead_letters_oldest_seconds").set(age as f64 / 1000.0);
     }
 
+    /// Marked while they are held, so that nobody ends one in between.
+    async fn look(&mut self, gate: &Gate, letters: &Letters, count: u32) {
+        match letters.hold(MOST).await {
+            Ok(held) => {
+                self.looked = Some((Instant::now(), count));
+                self.oldest = held.letters.iter().filter_map(|letter| letter.since).min();
+                park(gate, &held.letters).await;
+                held.put_back().await;
+            }
+            Err(error) => tracing::warn!(%error, "dead letters could not be looked at"),
+        }
+    }
+
+    /// Has the dead-letter queue been empty for so long that whatever is still parked was lost?
+    /// Not at once: whoever looks at letters holds them for a moment.
+    pub(super) fn has_lost_letters(&self, after: Duration) -> bool {
+        self.empty_since.is_some_and(|since| since.elapsed() > after)
+    }
+
     /// Another process measures now.
     pub(super) fn resign(&mut self) {
+        self.empty_since = None;
         if std::mem::take(&mut self.leads) {
             metrics::gauge!("dead_letters_oldest_seconds").set(0.0);
         }

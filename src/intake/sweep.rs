@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::registrar::Registrar;
@@ -21,6 +22,8 @@ pub struct SweepSettings {
     pub batch: usize,
     /// How long until an entry is looked at again.
     pub spacing: Duration,
+    /// How long the dead-letter queue must have been empty before what is parked counts as lost.
+    pub parked_after: Duration,
 }
 
 const LEADERSHIP: Duration = Duration::from_secs(10);
@@ -45,14 +48,30 @@ impl Sweep {
     pub async fn run(self, stop: CancellationToken) {
         let mut leader: Option<Guard> = None;
         let mut registrar = Registrar::default();
+        // When the broker could be used last, and until when another is given the chance.
+        let (mut usable, mut stand_back) = (Instant::now(), Instant::now());
         while stop.run_until_cancelled(tokio::time::sleep(self.settings.every)).await.is_some() {
+            // Whoever cannot publish must not keep others from it.
+            if self.relay.publisher().is_up() {
+                usable = Instant::now();
+            } else if usable.elapsed() > SOON
+                && let Some(useless) = leader.take()
+            {
+                tracing::warn!("the sweep is left to another front: the broker cannot be used from here");
+                let _ = useless.release().await;
+                registrar.resign();
+                stand_back = Instant::now() + LEADERSHIP;
+            }
+            if leader.is_none() && Instant::now() < stand_back {
+                continue;
+            }
             leader = self.lead(leader).await;
             if leader.is_none() {
                 registrar.resign();
                 continue;
             }
             registrar.register(&self.gate, &self.letters).await;
-            if let Err(error) = self.round().await {
+            if let Err(error) = self.round(registrar.has_lost_letters(self.settings.parked_after)).await {
                 tracing::warn!(error, "sweep interrupted");
             }
         }
@@ -73,10 +92,10 @@ impl Sweep {
         taken.held[0].then_some(taken.guard)
     }
 
-    async fn round(&self) -> Result<(), String> {
+    async fn round(&self, letters_lost: bool) -> Result<(), String> {
         for sale in self.gate.sales().await.map_err(|error| error.to_string())? {
             // Trouble with one sale is not the others'.
-            if let Err(error) = self.sweep(&sale).await {
+            if let Err(error) = self.sweep(&sale, letters_lost).await {
                 tracing::warn!(%sale, error, "sweep interrupted");
             }
         }
@@ -85,7 +104,7 @@ impl Sweep {
 
     /// Takes what is due, and goes on at once while there is more: after an outage of the broker
     /// everything that was accepted meanwhile waits here.
-    async fn sweep(&self, sale: &SaleId) -> Result<(), String> {
+    async fn sweep(&self, sale: &SaleId, letters_lost: bool) -> Result<(), String> {
         for _ in 0..BATCHES {
             let up = self.relay.publisher().is_up();
             // While the broker is away nothing is published: what is due must not be put off for
@@ -96,7 +115,7 @@ impl Sweep {
             if due.is_empty() {
                 return Ok(());
             }
-            self.sweep_batch(sale, &due).await;
+            self.sweep_batch(sale, &due, letters_lost).await;
             if due.len() < self.settings.batch || !up {
                 return Ok(());
             }
@@ -104,7 +123,7 @@ impl Sweep {
         Ok(())
     }
 
-    async fn sweep_batch(&self, sale: &SaleId, due: &[Ticket]) {
+    async fn sweep_batch(&self, sale: &SaleId, due: &[Ticket], letters_lost: bool) {
         let settled = self.settle(sale, due).await;
         // Not known while the database is away: then nobody has been overtaken.
         let persisted = self.store.highest_number(sale).await.ok();
@@ -113,6 +132,9 @@ impl Sweep {
         let idle =
             persisted.is_some() && self.relay.publisher().depths().is_some_and(|depths| depths.orders == 0);
         let astray = due.iter().filter(|ticket| !settled.contains(&ticket.order.id)).filter(|ticket| {
+            if ticket.parked {
+                return letters_lost;
+            }
             let waits = ticket.durability == Durability::Outbox;
             // Due again long after its confirm, and a later order has its row: it went astray.
             let overtaken = persisted.is_some_and(|persisted| ticket.order.number < persisted);
@@ -124,6 +146,11 @@ impl Sweep {
             let carried =
                 futures_util::future::join_all(astray.map(|ticket| self.relay.carry(&ticket.order)));
             published = carried.await.into_iter().filter(|confirmed| *confirmed).count();
+            let parked = due.iter().filter(|ticket| ticket.parked && letters_lost);
+            let parked: Vec<_> = parked.map(|ticket| ticket.order.id).collect();
+            if !parked.is_empty() {
+                let _ = self.gate.replayed(sale, &parked).await;
+            }
         }
         if published + settled.len() > 0 {
             metrics::counter!("sweep_published_total").increment(published as u64);
@@ -132,7 +159,8 @@ impl Sweep {
         }
     }
 
-    /// Settles the entries whose row exists; says which. With the database away, none.
+    /// Settles the entries whose row exists; says which those are, also where the gate could not be
+    /// told: they need no publishing. With the database away, none.
     async fn settle(&self, sale: &SaleId, due: &[Ticket]) -> Vec<crate::domain::OrderId> {
         let ids: Vec<_> = due.iter().map(|ticket| ticket.order.id).collect();
         let Ok(rows) = self.store.orders_by_id(&ids).await else { return Vec::new() };
@@ -145,9 +173,11 @@ impl Sweep {
                 Err(error) => tracing::debug!(order_id = %row.order.id, %error, "left for the next round"),
             }
         }
-        if settlements.is_empty() || self.gate.settle(sale, &settlements).await.is_err() {
-            return Vec::new();
+        if !settlements.is_empty()
+            && let Err(error) = self.gate.settle(sale, &settlements).await
+        {
+            tracing::debug!(%sale, %error, "left for the next round");
         }
-        settlements.into_iter().map(|settlement| settlement.id).collect()
+        rows.into_iter().map(|row| row.order.id).collect()
     }
 }

@@ -38,6 +38,8 @@ impl Delivery {
 struct Open {
     link: Link,
     stream: lapin::Consumer,
+    /// The stream's end has been seen.
+    ended: bool,
 }
 
 pub struct Consumer {
@@ -101,8 +103,12 @@ impl Consumer {
             let Some(open) = &mut self.open else { break };
             match tokio::time::timeout_at(until, open.stream.next()).await {
                 Ok(Some(Ok(delivery))) => self.batch.push(read(delivery)),
-                // The next call sees the end of the stream again, and connects anew.
-                Ok(_) | Err(_) => break,
+                // A stream says once that it has ended.
+                Ok(_) => {
+                    open.ended = true;
+                    break;
+                }
+                Err(_) => break,
             }
         }
         std::mem::take(&mut self.batch)
@@ -135,7 +141,8 @@ impl Consumer {
             // A consumer that was cancelled by the server ends with None; a channel that failed
             // may say nothing at all, so the link is looked at in between.
             let pause = patience.saturating_sub(waited).min(SECOND);
-            match tokio::time::timeout(pause, open.stream.next()).await {
+            let next = async { if open.ended { None } else { open.stream.next().await } };
+            match tokio::time::timeout(pause, next).await {
                 Ok(Some(Ok(delivery))) => {
                     self.quiet = 0;
                     return Some(read(delivery));
@@ -171,7 +178,9 @@ impl Consumer {
     /// every [`QUIET`] seconds of silence. Asked once a second of silence.
     async fn is_forgotten(&mut self) -> bool {
         self.quiet += 1;
-        let Some(open) = self.open.as_ref().filter(|_| self.quiet % QUIET == 0) else { return false };
+        let Some(open) = self.open.as_ref().filter(|_| self.quiet.is_multiple_of(QUIET)) else {
+            return false;
+        };
         let waiting = within(self.settings.timeout, topology::waiting(&open.link.channel, &self.settings));
         // Twice in a row, because the count may be behind. A link that cannot tell is of no use.
         match waiting.await {
@@ -197,7 +206,7 @@ impl Consumer {
                 .await?)
         };
         let stream = within(self.settings.timeout, consuming).await?;
-        Ok(Open { link, stream })
+        Ok(Open { link, stream, ended: false })
     }
 
     /// Gives back what was lent and not acknowledged, and takes nothing more until it is asked for

@@ -92,9 +92,21 @@ pub struct Letters {
 /// A letter in the hands of this process. Dropped, it goes back.
 pub struct HeldLetter {
     pub letter: Letter,
-    /// It may lie there more than once.
-    copies: Vec<Acker>,
+    acker: Acker,
     link: Link,
+}
+
+/// Letters in the hands of this process. Dropped, they go back.
+pub struct HeldLetters {
+    pub letters: Vec<Letter>,
+    link: Link,
+}
+
+impl HeldLetters {
+    pub async fn put_back(self) {
+        put_back(&self.link).await;
+        self.link.close().await;
+    }
 }
 
 impl Letters {
@@ -140,63 +152,62 @@ impl Letters {
 
     /// Up to `most` letters, the oldest first.
     pub async fn list(&self, most: usize) -> Result<Vec<Letter>, QueueError> {
-        let link = Link::open(&self.settings, "dead-letters").await?;
-        let listed = within(self.settings.timeout, async {
-            let mut letters = Vec::new();
-            while letters.len() < most
-                && let Some(message) = self.get(&link).await?
-            {
-                letters.push(read(&message));
-            }
-            Ok(letters)
-        })
-        .await;
-        put_back(&link).await;
-        link.close().await;
-        listed
+        let held = self.hold(most).await?;
+        let letters = held.letters.clone();
+        held.put_back().await;
+        Ok(letters)
     }
 
-    /// Takes the letter with this id in hand, all its copies; `None` where there is none.
+    /// The same, in the hands of this process: nobody else can end them meanwhile.
+    pub async fn hold(&self, most: usize) -> Result<HeldLetters, QueueError> {
+        let link = Link::open(&self.settings, "dead-letters").await?;
+        let mut letters = Vec::new();
+        while letters.len() < most
+            && let Some(message) = self.get(&link).await?
+        {
+            letters.push(read(&message));
+        }
+        Ok(HeldLetters { letters, link })
+    }
+
+    /// Takes the oldest letter with this id in hand; `None` where there is none.
     pub async fn take(&self, id: &str) -> Result<Option<HeldLetter>, QueueError> {
         let link = Link::open(&self.settings, "dead-letters").await?;
-        let found = within(self.settings.timeout, async {
-            let mut found: Option<(Letter, Vec<Acker>)> = None;
-            let mut others = Vec::new();
-            while let Some(message) = self.get(&link).await? {
-                let letter = read(&message);
-                if letter.id != id {
-                    others.push(message.delivery.acker);
-                    continue;
-                }
-                found.get_or_insert_with(|| (letter, Vec::new())).1.push(message.delivery.acker);
+        let mut others = Vec::new();
+        let mut found = None;
+        while let Some(message) = self.get(&link).await? {
+            let letter = read(&message);
+            let acker = message.delivery.acker;
+            if letter.id == id {
+                found = Some((letter, acker));
+                break;
             }
-            for other in others {
-                other.nack(BasicNackOptions { requeue: true, ..Default::default() }).await?;
-            }
-            Ok(found)
-        })
-        .await;
+            others.push(acker);
+        }
+        for other in others {
+            other.nack(BasicNackOptions { requeue: true, ..Default::default() }).await?;
+        }
         match found {
-            Ok(Some((letter, copies))) => Ok(Some(HeldLetter { letter, copies, link })),
-            other => {
+            Some((letter, acker)) => Ok(Some(HeldLetter { letter, acker, link })),
+            None => {
                 link.close().await;
-                other.map(|_| None)
+                Ok(None)
             }
         }
     }
 
     async fn get(&self, link: &Link) -> Result<Option<BasicGetMessage>, QueueError> {
         let name = Names::new(&self.settings.prefix).dead;
-        Ok(link.channel.basic_get(name.as_str().into(), BasicGetOptions { no_ack: false }).await?)
+        let get = link.channel.basic_get(name.as_str().into(), BasicGetOptions { no_ack: false });
+        within(self.settings.timeout, async { Ok(get.await?) }).await
     }
 }
 
 impl HeldLetter {
-    /// Its orders have an end, or are on their way again: it is not needed any more.
+    /// Its orders have an end, or are on their way again: it is not needed any more. A copy that lies
+    /// there too is ended by itself, and changes nothing.
     pub async fn done(self) -> Result<(), QueueError> {
-        for copy in &self.copies {
-            copy.ack(BasicAckOptions::default()).await?;
-        }
+        self.acker.ack(BasicAckOptions::default()).await?;
         self.link.close().await;
         Ok(())
     }
@@ -252,7 +263,8 @@ fn read(message: &BasicGetMessage) -> Letter {
     };
     let orders = message::read(&message.data);
     let reason = said(REASON).or_else(|| of_death("reason").map(text)).unwrap_or_else(|| "unknown".into());
-    let attempts = said(ATTEMPTS).or_else(|| of_death("count").map(text));
+    // The broker's own count is of dead letters; how often it was delivered is another header.
+    let attempts = said(ATTEMPTS).or_else(|| said("x-delivery-count"));
     Letter {
         id: name(&orders, properties.message_id().as_ref().map(|id| id.as_str()), &message.data),
         reason: Reason::read(&reason),

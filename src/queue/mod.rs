@@ -14,7 +14,7 @@ mod topology;
 use std::time::Duration;
 
 pub use consumer::{Consumer, Delivery};
-pub use letters::{HeldLetter, Letter, Letters, Reason, Trouble};
+pub use letters::{HeldLetter, HeldLetters, Letter, Letters, Reason, Trouble};
 pub use message::{Unreadable, VERSION};
 pub use publisher::{PublishError, Publisher};
 pub use topology::Depths;

@@ -229,7 +229,10 @@ impl Owner {
                     let result = judge(&id, confirmed);
                     if result != Err(PublishError::Unconfirmed) {
                         last_confirm = Instant::now();
-                        waits_since = (!unconfirmed.is_empty()).then_some(last_confirm);
+                        waits_since = Some(last_confirm);
+                    }
+                    if unconfirmed.is_empty() {
+                        waits_since = None;
                     }
                     let quiet = result == Err(PublishError::Unconfirmed) && last_confirm.elapsed() > limit;
                     // A request that gave up waiting does not matter.
@@ -267,7 +270,8 @@ impl Owner {
                     if !link.is_up() {
                         return Err(QueueError("the connection is closed".into()));
                     }
-                    if declared.elapsed() > DECLARE_EVERY {
+                    // Nothing is written to a blocked connection: declaring would only time out.
+                    if declared.elapsed() > DECLARE_EVERY && !link.is_blocked() {
                         declared = Instant::now();
                         let depths = within(limit, topology::declare(&link.channel, &self.settings)).await?;
                         self.tell_depths.send_replace(Some(depths));

@@ -49,8 +49,7 @@ pub struct Depths {
     pub unrouted: u32,
 }
 
-/// True on return: whatever is published to `P.orders` lies in a replicated, durable queue, and
-/// whatever leaves that queue without an ack lies in another.
+/// True on return: whatever is published to `P.orders` lies in a replicated, durable queue.
 pub(super) async fn declare(channel: &Channel, settings: &QueueSettings) -> Result<Depths, QueueError> {
     let names = Names::new(&settings.prefix);
     // Looking at a dead letter counts as a delivery, and RabbitMQ 4 has a limit of 20 where none is

@@ -62,12 +62,13 @@ fn is_about_the_data(error: &sqlx::Error) -> bool {
     }
 }
 
-/// SQLSTATE classes 22 (data exception) and 23 (a constraint); of SQLite's primary result codes 18
+/// SQLSTATE classes 22 (data exception) and 23 (a constraint), and what a trigger raises (P0001,
+/// 45000); of SQLite's primary result codes 18
 /// (too big), 19 (a constraint), 20 (mismatch), 25 (range), which its extended codes carry in the
 /// low byte.
 fn is_data_code(code: &str) -> bool {
     if code.len() == 5 {
-        return code.starts_with("22") || code.starts_with("23");
+        return code.starts_with("22") || code.starts_with("23") || ["P0001", "45000"].contains(&code);
     }
     code.parse::<u32>().is_ok_and(|code| [18, 19, 20, 25].contains(&(code & 0xff)))
 }
@@ -87,7 +88,9 @@ mod tests {
         for code in ["5", "6", "10", "13", "14", "8", "1", "517", "1032"] {
             assert!(!is_data_code(code), "{code}");
         }
-        for code in ["22001", "22003", "23505", "23514", "23000", "19", "2067", "1555", "275"] {
+        for code in
+            ["22001", "22003", "P0001", "45000", "23505", "23514", "23000", "19", "2067", "1555", "275"]
+        {
             assert!(is_data_code(code), "{code}");
         }
     }

@@ -11,6 +11,8 @@ mod poison;
 
 use std::time::Duration;
 
+use rand::seq::SliceRandom as _;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::outcome::WorkerError;
@@ -92,8 +94,8 @@ impl Worker {
         consumer.close().await;
     }
 
-    /// Takes deliveries to their end; returns those that must be tried again, because their user's
-    /// lease was busy.
+    /// Takes deliveries to their end; returns those that must be tried again: their user's lease was
+    /// busy, the dead-letter queue did not take them, or it is time to stop.
     async fn process(
         &self,
         deliveries: Vec<Delivery>,
@@ -103,6 +105,9 @@ impl Worker {
         let (mut suspects, together): (Vec<_>, Vec<_>) =
             readable.into_iter().partition(|delivery| delivery.redeliveries >= SUSPECT_AFTER);
         held.extend(self.persist_until_done(together, stop).await?);
+        // Those that were lent together have been given back as often: without shuffling the same one
+        // would be first each time, and take those behind it along.
+        suspects.shuffle(&mut rand::rng());
         suspects.sort_by_key(|delivery| delivery.redeliveries);
         for suspect in suspects {
             held.extend(self.persist_until_done(vec![suspect], stop).await?);
@@ -121,7 +126,7 @@ impl Worker {
             return Ok(pending);
         }
         let mut backoff = Backoff::default();
-        let mut since = None;
+        let mut since: Option<Instant> = None;
         loop {
             match self.persist(&pending).await {
                 Ok(done) => {
@@ -135,16 +140,22 @@ impl Worker {
                         deliveries = pending.len(),
                         "a batch cannot be persisted; trying one by one"
                     );
-                    return Ok(self.one_by_one(pending).await);
+                    return Ok(self.one_by_one(pending, stop).await);
                 }
                 Err(error) => {
-                    let since = *since.get_or_insert_with(tokio::time::Instant::now);
+                    let since = *since.get_or_insert_with(Instant::now);
                     if backoff.tries() == 0 {
                         tracing::warn!(%error, deliveries = pending.len(), "worker waits");
                     }
                     metrics::counter!("worker_waits_total").increment(1);
                     if since.elapsed() > self.settings.hold {
-                        return Err(Outage);
+                        if !self.servers_answer().await {
+                            return Err(Outage);
+                        }
+                        // They answer, and yet refuse this: a full disk, a right that is missing, or
+                        // one order among many. Given back, it would come again at once and be
+                        // counted; so it is held, and the others are tried without it.
+                        return Ok(self.one_by_one(pending, stop).await);
                     }
                     let pause = tokio::time::sleep(backoff.delay());
                     if stop.run_until_cancelled(pause).await.is_none() {
@@ -155,11 +166,15 @@ impl Worker {
         }
     }
 
+    async fn servers_answer(&self) -> bool {
+        self.store.check().await.is_ok() && self.gate.ping().await.is_ok()
+    }
+
     /// Returns when database and Redis answer, or at `stop`.
     async fn until_over(&self, stop: &CancellationToken) {
         let mut backoff = Backoff::default();
         loop {
-            if self.store.check().await.is_ok() && self.gate.ping().await.is_ok() {
+            if self.servers_answer().await {
                 tracing::info!("database and redis answer again");
                 return;
             }

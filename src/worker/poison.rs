@@ -1,6 +1,8 @@
 //! What no repetition will mend: it goes to the dead-letter queue with an account of what was
 //! tried, so that it holds up nobody and somebody can end it.
 
+use tokio_util::sync::CancellationToken;
+
 use super::Worker;
 use super::outcome::WorkerError;
 use crate::link::Backoff;
@@ -13,9 +15,18 @@ const TRIES: u64 = 4;
 impl Worker {
     /// Finds the delivery that no repetition will mend, so that it does not take its batch along.
     /// Returns those that must be tried again.
-    pub(super) async fn one_by_one(&self, deliveries: Vec<Delivery>) -> Vec<Delivery> {
+    pub(super) async fn one_by_one(
+        &self,
+        deliveries: Vec<Delivery>,
+        stop: &CancellationToken,
+    ) -> Vec<Delivery> {
         let mut held = Vec::new();
-        for delivery in deliveries {
+        let mut deliveries = deliveries.into_iter();
+        while let Some(delivery) = deliveries.next() {
+            if stop.is_cancelled() {
+                held.push(delivery);
+                break;
+            }
             let mut backoff = Backoff::default();
             let mut trouble: Option<Trouble> = None;
             loop {
@@ -39,14 +50,24 @@ impl Worker {
                         }
                         break;
                     }
-                    // Busy, or an outage: not the message's fault.
-                    Ok(_) | Err(_) => {
+                    // The user's lease is busy.
+                    Ok(_) => {
                         held.push(delivery);
+                        break;
+                    }
+                    Err(_) => {
+                        held.push(delivery);
+                        // In an outage the others would fare no better, each for as long.
+                        if !self.servers_answer().await {
+                            held.extend(deliveries);
+                            return held;
+                        }
                         break;
                     }
                 }
             }
         }
+        held.extend(deliveries);
         held
     }
 
@@ -73,9 +94,14 @@ impl Worker {
         (readable, held)
     }
 
-    /// `false` where the dead-letter queue did not take it. In this order: the letter, so that it is
-    /// somewhere; the mark, so that the sweep does not send it round again; the ack.
+    /// `false` where the dead-letter queue did not take it. In this order: the mark, so that the
+    /// sweep does not send it round again, and before anybody can end the letter; the letter; the
+    /// ack. A crash in between leaves the message with the broker.
     async fn park(&self, delivery: &Delivery, trouble: &Trouble) -> bool {
+        for order in delivery.orders.iter().flatten() {
+            // Where this fails, whoever leads the sweep finds the letter and marks it.
+            let _ = self.gate.parked(&order.sale, &[order.id]).await;
+        }
         if let Err(error) = self.letters.write(delivery, trouble).await {
             tracing::warn!(%error, "a dead letter could not be written; the message is held");
             return false;
@@ -86,9 +112,11 @@ impl Worker {
         }
         for order in delivery.orders.iter().flatten() {
             tracing::error!(order_id = %order.id, why = trouble.last_error, "order goes to the dead-letter queue");
-            // Where this fails, whoever leads the sweep finds the letter and marks it.
-            let _ = self.gate.parked(&order.sale, &[order.id]).await;
         }
-        delivery.ack().await
+        if !delivery.ack().await {
+            // The channel is gone: the message comes again, and is parked once more.
+            metrics::counter!("worker_late_acks_total").increment(1);
+        }
+        true
     }
 }

@@ -50,11 +50,16 @@ async fn case(fault: String) {
     let armed = |here: bool| here.then_some(fault.as_str());
     let mut front = Doorbuster::start_with(&world, "front", armed(in_front)).await;
     let mut worker = Doorbuster::start_with(&world, "worker", armed(!in_front)).await;
-    let mut fired = false;
+    let (mut fired, mut second) = (false, None);
+    let stalls = fault.ends_with("=pause");
     let tokens = Tokens::new(world.config().auth());
 
     let mut told: Vec<Option<Answer>> = vec![None; 4];
     let books = until(&format!("{fault}: every order has ended"), Duration::from_secs(90), async || {
+        // From then on a second worker may take over what the stalled one holds.
+        if !in_front && stalls && fired && second.is_none() {
+            second = Some(Doorbuster::start(&world, "worker").await);
+        }
         fired |= front.has_said("failure point reached") || worker.has_said("failure point reached");
         if front.has_ended() {
             front = Doorbuster::start(&world, "front").await;
@@ -86,7 +91,7 @@ async fn case(fault: String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_users_lease_is_held_until_the_commit_and_free_soon_after() {
+async fn a_users_lease_is_held_until_the_commit() {
     let world = World::new(Database::Sqlite).await;
     let parts = world.parts().await;
     let sale = sale(&world.name, 3, 1);
@@ -105,5 +110,4 @@ async fn a_users_lease_is_held_until_the_commit_and_free_soon_after() {
     .await;
     assert!(!take().await, "somebody else could act for the user before the commit");
     assert!(parts.store.order(answer.order_id().parse().unwrap()).await.unwrap().is_none());
-    until("the lease is free", Duration::from_secs(30), async || take().await.then_some(())).await;
 }

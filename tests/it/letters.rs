@@ -52,6 +52,8 @@ async fn poison_is_parked_with_an_account_and_replayed_when_its_cause_is_mended(
     assert_eq!(listed["attempts"], 4, "{listed}");
     assert!(listed["first_error"].as_str().expect("said").contains("martian"), "{listed}");
     assert_eq!(listed["orders"][0]["user_id"], "ada");
+    let ticket = running.parts.gate.ticket(&sale.id, ada.order_id().parse().unwrap()).await.unwrap();
+    assert!(ticket.expect("in flight").parked);
 
     let (code, out, err) = run(Some(&world), &["dead-letters", "list"]).await;
     assert_eq!(code, 0, "{err}");
@@ -97,11 +99,8 @@ async fn what_ends_its_workers_is_given_up_by_the_broker_and_failed_by_an_operat
     assert_eq!(letter["reason"], "delivery_limit", "{letter}");
     // Registered by the sweep's leader: from then on the sweep leaves it alone.
     until("its entry is parked", LONG, async || {
-        let metrics = crate::support::request(running.operations, "GET", "/metrics", &[], b"").await.text;
-        metrics
-            .lines()
-            .any(|line| line.starts_with("dead_letters_oldest_seconds") && !line.ends_with(" 0"))
-            .then_some(())
+        let id = accepted.order_id().parse().unwrap();
+        running.parts.gate.ticket(&sale.id, id).await.unwrap().filter(|ticket| ticket.parked)
     })
     .await;
     assert_eq!(
@@ -158,5 +157,28 @@ async fn what_nobody_can_read_is_parked_with_the_reason() {
     assert!(code == 0 && out.contains("removed"), "{out}");
     let (_, out, _) = run(Some(&world), &["dead-letters", "list"]).await;
     assert_eq!(out.trim(), "no dead letters");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn orders_whose_letters_were_lost_come_again() {
+    let mut world = World::new(Database::Postgres).await;
+    world.set("sweep.parked_after_ms=1000").set("sweep.every_ms=100").set("sweep.spacing_ms=500");
+    let running = world.running().await;
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&running.parts, &sale).await;
+    let ada = poisoned(&world, &running, &sale, "ada").await;
+    let operator = Buyer::operator(&running, Role::Operator);
+    until("it is a dead letter", LONG, async || letters(&operator).await.pop()).await;
+    execute(&world, format!("DELETE FROM orders WHERE id = '{}'", ada.order_id())).await;
+    let dead = format!("{}.dead", world.name);
+    crate::queue::channel(&world)
+        .await
+        .queue_purge(dead.as_str().into(), lapin::options::QueuePurgeOptions::default())
+        .await
+        .unwrap();
+    let id = ada.order_id().parse().unwrap();
+    until("it is confirmed all the same", LONG, async || running.parts.store.order(id).await.ok().flatten())
+        .await;
     running.stop().await;
 }

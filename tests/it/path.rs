@@ -188,7 +188,7 @@ async fn an_order_that_cannot_be_persisted_is_parked_and_takes_nobody_along() {
     .await;
     assert!(dead.contains(ada.order_id()), "{dead}");
     let ticket = running.parts.gate.ticket(&sale.id, ada.order_id().parse().unwrap()).await.unwrap();
-    assert!(ticket.is_some(), "parked is in flight");
+    assert!(ticket.expect("parked is in flight").parked);
     running.stop().await;
 }
 

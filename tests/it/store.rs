@@ -20,6 +20,7 @@ on_every_database!(
     a_batch_is_recorded_once_however_often_it_comes,
     one_unit_too_many_is_refused_alone_and_its_batch_goes_on,
     a_second_order_of_a_user_is_refused_and_the_winner_named,
+    a_key_counts_once_though_the_limit_allows_more,
     a_number_that_another_order_holds_is_refused,
     a_lower_fencing_token_is_refused_and_nothing_is_written,
     an_order_that_meets_two_keys_at_once_still_ends,
@@ -113,6 +114,20 @@ async fn a_second_order_of_a_user_is_refused_and_the_winner_named(database: Data
     assert_eq!(recorded[0], Recorded::Confirmed);
     assert!(matches!(&recorded[1], Recorded::Failed(Failure::OverLimit, Some(_))), "{recorded:?}");
     assert_eq!(sold(&store, &sale).await, 4);
+}
+
+async fn a_key_counts_once_though_the_limit_allows_more(database: Database) {
+    let (_world, store, sale) = world(database, 9, 3).await;
+    let of_limit_3 = |seq| doorbuster::domain::Order { limit: 3, ..order(&sale.id, "ada", seq) };
+    let winner = of_limit_3(1);
+    let mut copy = of_limit_3(2);
+    copy.key = winner.key;
+    assert_eq!(store.record(&[claim(&winner, 1)]).await.unwrap(), [Recorded::Confirmed]);
+    let recorded = store.record(&[claim(&copy, 1)]).await.unwrap();
+    assert_eq!(recorded, [Recorded::Failed(Failure::OverLimit, Some(Box::new(winner)))]);
+    let other = of_limit_3(3);
+    assert_eq!(store.record(&[claim(&other, 1)]).await.unwrap(), [Recorded::Confirmed]);
+    assert_eq!(sold(&store, &sale).await, 2);
 }
 
 async fn a_number_that_another_order_holds_is_refused(database: Database) {

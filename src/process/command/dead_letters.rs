@@ -1,9 +1,10 @@
 //! `dead-letters`: what no worker could process, and its end.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{Ended, Failed};
-use crate::control::{DeadLetters, LetterEnd, letter_json};
+use crate::control::{DeadLetters, LetterEnd, LetterError, letter_json};
 use crate::process::Parts;
 use crate::process::config::Config;
 use crate::queue::{Letter, Letters};
@@ -62,49 +63,58 @@ pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
             tokio::time::timeout(CONNECT_WITHIN, letters.wait_until_up()).await.map_err(|_| {
                 Failed::Said(format!("the broker could not be reached within {CONNECT_WITHIN:?}"))
             })?;
-            let ids = ids(&dead, which).await?;
-            each(ids, async |id| dead.replay(id).await).await
+            each(&dead, which, async |id| dead.replay(id).await).await
         }
-        Verb::Fail(which) => {
-            let ids = ids(&dead, which).await?;
-            each(ids, async |id| dead.fail(id).await).await
-        }
+        Verb::Fail(which) => each(&dead, which, async |id| dead.fail(id).await).await,
     }
-}
-
-async fn ids(dead: &DeadLetters, which: Which) -> Result<Vec<String>, Failed> {
-    if !which.all {
-        return Ok(which.ids);
-    }
-    let mut ids: Vec<String> = dead.list().await.map_err(said)?.into_iter().map(|letter| letter.id).collect();
-    ids.sort();
-    // A letter may lie there twice.
-    ids.dedup();
-    Ok(ids)
 }
 
 /// Says of each what became of it. Exit code 3 where some are left.
 async fn each(
-    ids: Vec<String>,
-    act: impl AsyncFn(&str) -> Result<LetterEnd, crate::control::LetterError>,
+    dead: &DeadLetters,
+    which: Which,
+    act: impl AsyncFn(&str) -> Result<LetterEnd, LetterError>,
 ) -> Result<Ended, Failed> {
-    let mut left = 0;
-    for id in &ids {
-        match act(id).await {
-            Ok(LetterEnd::Replayed) => println!("{id}  replayed: a worker takes it again"),
-            Ok(LetterEnd::Failed) => println!("{id}  failed: its units are on sale again"),
-            Ok(LetterEnd::EndedBefore) => println!("{id}  removed: its order had ended before, and stays so"),
-            Ok(LetterEnd::Discarded) => {
-                println!("{id}  removed: unreadable; an accepted order in it comes again from the outbox");
+    let (mut done, mut left) = (0, 0);
+    let mut seen = BTreeSet::new();
+    let mut ids = which.ids;
+    loop {
+        if which.all {
+            // A page at a time; one that is left is not tried twice.
+            ids = dead.list().await.map_err(said)?.into_iter().map(|letter| letter.id).collect();
+            ids.retain(|id| !seen.contains(id));
+        }
+        if ids.is_empty() {
+            break;
+        }
+        for id in std::mem::take(&mut ids) {
+            // A letter may lie there twice.
+            if !seen.insert(id.clone()) {
+                continue;
             }
-            Err(error) => {
-                left += 1;
-                println!("{id}  left: {error}");
+            match act(&id).await {
+                Ok(end) => {
+                    done += 1;
+                    println!("{id}  {}", tell(end));
+                }
+                Err(error) => {
+                    left += 1;
+                    println!("{id}  left: {error}");
+                }
             }
         }
     }
-    println!("{} done, {left} left", ids.len() - left);
+    println!("{done} done, {left} left");
     Ok(if left == 0 { Ended::Done } else { Ended::ItemsLeft })
+}
+
+fn tell(end: LetterEnd) -> &'static str {
+    match end {
+        LetterEnd::Replayed => "replayed: a worker takes it again",
+        LetterEnd::Failed => "failed: its units are on sale again",
+        LetterEnd::EndedBefore => "removed: its order had ended before, and stays so",
+        LetterEnd::Discarded => "removed: unreadable; an accepted order in it comes again from the outbox",
+    }
 }
 
 fn print_list(letters: &[Letter], output: &Output) {
@@ -161,6 +171,6 @@ fn print_one(letter: &Letter, output: &Output) {
     println!("payload      {}", String::from_utf8_lossy(&letter.payload));
 }
 
-fn said(error: crate::control::LetterError) -> Failed {
+fn said(error: LetterError) -> Failed {
     Failed::Said(error.to_string())
 }

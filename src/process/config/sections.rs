@@ -40,7 +40,7 @@ sections! {
     Intake {
         durability: DurabilityPolicy, confirm_within_ms: u64, sale_cache_ms: u64, watch_every_ms: u64,
     }
-    Sweep { every_ms: u64, batch: u64, grace_ms: u64, overtaken_after_ms: u64, spacing_ms: u64 }
+    Sweep { every_ms: u64, batch: u64, grace_ms: u64, overtaken_after_ms: u64, parked_after_ms: u64, spacing_ms: u64 }
     Worker { batch: u64, linger_ms: u64, prefetch: u64, lease_ms: u64, hold_ms: u64 }
     Process { drain_ms: u64 }
     Log { format: String, level: String }
@@ -154,6 +154,7 @@ impl Config {
             ("sweep.batch", sweep.batch, 1, 10_000),
             ("sweep.grace_ms", sweep.grace_ms, 100, 600_000),
             ("sweep.overtaken_after_ms", sweep.overtaken_after_ms, 1_000, 3_600_000),
+            ("sweep.parked_after_ms", sweep.parked_after_ms, 1_000, 3_600_000),
             ("sweep.spacing_ms", sweep.spacing_ms, 100, 3_600_000),
             ("worker.batch", worker.batch, 1, 1_000),
             ("worker.linger_ms", worker.linger_ms, 0, 1_000),
@@ -198,6 +199,7 @@ impl Config {
             backlog: count(self.gate.backlog),
             sweep_grace: ms(self.sweep.grace_ms),
             overtaken_after: ms(self.sweep.overtaken_after_ms),
+            parked_after: ms(self.sweep.parked_after_ms),
         }
     }
 
@@ -260,6 +262,7 @@ impl Config {
             every: ms(self.sweep.every_ms),
             batch: count(self.sweep.batch),
             spacing: ms(self.sweep.spacing_ms),
+            parked_after: ms(self.sweep.parked_after_ms),
         }
     }
 
