@@ -52,7 +52,8 @@ impl Sweep {
         let (mut usable, mut stand_back) = (Instant::now(), Instant::now());
         while stop.run_until_cancelled(tokio::time::sleep(self.settings.every)).await.is_some() {
             // Whoever cannot publish must not keep others from it.
-            if self.relay.publisher().is_up() {
+            let up = self.relay.publisher().is_up();
+            if up {
                 usable = Instant::now();
             } else if usable.elapsed() > SOON
                 && let Some(useless) = leader.take()
@@ -62,7 +63,7 @@ impl Sweep {
                 registrar.resign();
                 stand_back = Instant::now() + LEADERSHIP;
             }
-            if leader.is_none() && Instant::now() < stand_back {
+            if leader.is_none() && !up && Instant::now() < stand_back {
                 continue;
             }
             leader = self.lead(leader).await;

@@ -50,7 +50,7 @@ struct ChaosArgs {
     #[arg(long)]
     seed: Option<u64>,
     /// Chaos: faults to inflict.
-    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    #[arg(long, default_value_t = 70, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     faults: u32,
     /// Chaos: seconds under attack.
     #[arg(long, default_value_t = 280, value_parser = clap::value_parser!(u32).range(5..=14_400))]
