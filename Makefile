@@ -20,7 +20,8 @@ chaos:
 	@scripts/install-servers test
 	$(CARGO) run --release --quiet -- drill chaos
 
-# Plants known mistakes in a copy, one by one; each must be caught by a test. Takes a quarter of an hour.
+# Plants known mistakes in a copy, one by one; each must be caught by a test. Takes half an hour the first
+# time, since it builds in a folder of its own.
 controls:
 	@scripts/install-servers test
 	$(CARGO) test --test controls

@@ -41,8 +41,9 @@ fn main() -> ExitCode {
     for name in ["Cargo.toml", "Cargo.lock", "src", "lua", "migrations", "config", "tests"] {
         copy_all(&root.join(name), &copy.join(name));
     }
-    // Dependencies are shared with the project's own build; only the copy's crates are built anew.
-    let target = root.join("target");
+    // A build folder of its own: cargo knows a package by its path in the workspace, and would take
+    // what was built of the copy for what was built of the project.
+    let target = root.join("target/controls");
 
     let mut filters: Vec<&str> = controls.iter().map(|control| control.caught_by.as_str()).collect();
     filters.sort_unstable();
@@ -79,12 +80,6 @@ fn main() -> ExitCode {
             std::fs::copy(root.join(&change.file), copy.join(&change.file)).expect("restored");
         }
     }
-    // The copy's binaries lie where the project's own were.
-    let own = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .current_dir(root)
-        .args(["build", "--quiet", "--tests"])
-        .status();
-    assert!(own.is_ok_and(|status| status.success()), "the project's own build failed");
     println!("{} caught, {missed} missed", controls.len() - missed);
     if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

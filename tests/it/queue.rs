@@ -1,9 +1,12 @@
 //! The queue against a real RabbitMQ.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use doorbuster::domain::SaleId;
 use doorbuster::queue::{Consumer, Letters, PublishError, Publisher, Reason, Trouble};
+use futures_util::StreamExt as _;
 use lapin::options::{BasicGetOptions, BasicPublishOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Connection, ConnectionProperties};
@@ -132,6 +135,20 @@ async fn a_message_without_a_queue_is_kept_and_a_deleted_queue_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_that_gets_nothing_while_messages_wait_connects_anew() {
+    let world = World::new(Database::Sqlite).await;
+    let publisher = connected(&world).await;
+    for seq in 1..3 {
+        publisher.publish(&[order(&id("s"), "ada", seq)]).await.unwrap();
+    }
+    // Lent one at a time, and that one is never answered: to the consumer the broker has gone quiet.
+    let mut consumer = Consumer::new(world.config().queue(), 1);
+    assert_eq!(consumer.next_batch(1, LINGER).await.len(), 1);
+    let next = tokio::time::timeout(Duration::from_secs(40), consumer.next_batch(1, LINGER)).await;
+    assert_eq!(next.expect("it connected anew").len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn each_answer_belongs_to_its_own_message() {
     let world = World::new(Database::Sqlite).await;
     let publisher = connected(&world).await;
@@ -140,7 +157,7 @@ async fn each_answer_belongs_to_its_own_message() {
     // refuses the publish. What it took is what must have been confirmed.
     let (orders, bounded) = (format!("{}.orders", world.name), format!("{}.bounded", world.name));
     let mut arguments = FieldTable::default();
-    arguments.insert("x-max-length".into(), AMQPValue::LongInt(20));
+    arguments.insert("x-max-length".into(), AMQPValue::LongInt(2));
     arguments.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));
     let durable = QueueDeclareOptions { durable: true, ..Default::default() };
     channel.queue_declare(bounded.as_str().into(), durable, arguments).await.unwrap();
@@ -155,39 +172,48 @@ async fn each_answer_belongs_to_its_own_message() {
         )
         .await
         .unwrap();
-    let mut taken = std::collections::BTreeSet::new();
-    let mut confirmed = std::collections::BTreeSet::new();
-    let mut refused = 0;
-    for round in 0..20 {
-        let orders: Vec<_> = (0..300).map(|nth| order(&id("s"), "ada", 1_000 * round + nth)).collect();
-        let publishing = futures_util::future::join_all(
-            orders.iter().map(|order| publisher.publish(std::slice::from_ref(order))),
-        );
-        let draining = async {
-            for _ in 0..120 {
+    // Emptied by many at once while orders come: so that what is taken and what is refused alternate,
+    // and an answer that went to a neighbour is the wrong one.
+    let over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let mut emptying = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let (channel, bounded, over) = (crate::queue::channel(&world).await, bounded.clone(), over.clone());
+        emptying.spawn(async move {
+            let mut taken = Vec::new();
+            loop {
+                let last = over.load(std::sync::atomic::Ordering::SeqCst);
                 let got = channel.basic_get(bounded.as_str().into(), BasicGetOptions { no_ack: true }).await;
-                if let Some(message) = got.unwrap() {
-                    taken.insert(message.properties.message_id().clone().expect("an id").to_string());
+                match got.unwrap() {
+                    Some(message) => {
+                        taken.push(message.properties.message_id().clone().expect("an id").to_string());
+                    }
+                    None if last => return taken,
+                    None => {}
                 }
             }
-        };
-        let (answers, ()) = tokio::join!(publishing, draining);
-        for (order, answer) in orders.iter().zip(answers) {
-            match answer {
-                Ok(()) => _ = confirmed.insert(order.id.to_string()),
-                Err(PublishError::Refused(_)) => refused += 1,
-                Err(other) => panic!("{other}"),
-            }
+        });
+    }
+    let orders: Vec<_> = (0..12_000).map(|nth| order(&id("s"), "ada", nth)).collect();
+    let answers: Vec<_> = futures_util::stream::iter(&orders)
+        .map(|order| async { (order.id, publisher.publish(std::slice::from_ref(order)).await) })
+        .buffer_unordered(400)
+        .collect()
+        .await;
+    over.store(true, std::sync::atomic::Ordering::SeqCst);
+    let taken: BTreeSet<String> = emptying.join_all().await.into_iter().flatten().collect();
+    let mut confirmed = BTreeSet::new();
+    let mut refused = 0;
+    for (id, answer) in answers {
+        match answer {
+            Ok(()) => _ = confirmed.insert(id.to_string()),
+            Err(PublishError::Refused(_)) => refused += 1,
+            Err(other) => panic!("{other}"),
         }
     }
-    while let Some(message) =
-        channel.basic_get(bounded.as_str().into(), BasicGetOptions { no_ack: true }).await.unwrap()
-    {
-        taken.insert(message.properties.message_id().clone().expect("an id").to_string());
-    }
+    println!("{} confirmed, {refused} refused", confirmed.len());
     let wrong = taken.symmetric_difference(&confirmed).count();
     assert_eq!(wrong, 0, "answers that belong to another message, of {} and {refused}", confirmed.len());
-    assert!(refused > 100 && confirmed.len() > 100, "{refused} refused, {} confirmed", confirmed.len());
+    assert!(refused > 500 && confirmed.len() > 500, "{refused} refused, {} confirmed", confirmed.len());
 }
 
 #[tokio::test(flavor = "multi_thread")]

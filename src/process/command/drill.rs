@@ -49,15 +49,15 @@ struct ChaosArgs {
     /// Chaos: plans the faults; the same seed plans the same. Without it a fresh one is taken.
     #[arg(long)]
     seed: Option<u64>,
-    /// Chaos: faults to inflict.
-    #[arg(long, default_value_t = 70, value_parser = clap::value_parser!(u32).range(0..=10_000))]
-    faults: u32,
-    /// Chaos: seconds under attack.
-    #[arg(long, default_value_t = 280, value_parser = clap::value_parser!(u32).range(5..=14_400))]
-    seconds: u32,
-    /// Chaos: the database to attack.
-    #[arg(long, default_value = "postgres", value_parser = ["postgres", "mariadb"])]
-    database: String,
+    /// Chaos: faults to inflict; 70 if not said.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    faults: Option<u32>,
+    /// Chaos: seconds under attack; 280 if not said.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(5..=14_400))]
+    seconds: Option<u32>,
+    /// Chaos: the database to attack; postgres if not said.
+    #[arg(long, value_parser = ["postgres", "mariadb"])]
+    database: Option<String>,
     /// Chaos: leave the folder with all data and logs where it is, and name it.
     #[arg(long)]
     keep: bool,
@@ -79,6 +79,11 @@ pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> 
     log::start_with("auto", "error");
     if matches!(args.drill, Which::Chaos) {
         return chaos(sources, &args).await;
+    }
+    let ChaosArgs { seed, faults, seconds, database, keep } = &args.chaos;
+    if seed.is_some() || faults.is_some() || seconds.is_some() || database.is_some() || *keep {
+        let why = "--seed, --faults, --seconds, --database and --keep belong to drill chaos: leave them out";
+        return Err(Failed::Usage(why.into()));
     }
     let plan = plan(&args)?;
     let report = match (&args.url, &args.operations) {
@@ -104,24 +109,31 @@ pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> 
 }
 
 async fn chaos(sources: &Sources, args: &Args) -> Result<Ended, Failed> {
-    if args.url.is_some() || args.rate.is_some() || args.buyers.is_some() {
-        let why =
-            "drill chaos attacks a stack of its own: leave out --url, --operations, --rate and --buyers";
+    let own = [args.buyers, args.rate, args.connections, args.settle_within];
+    if args.url.is_some() || own.iter().any(Option::is_some) {
+        let why = "drill chaos attacks a stack of its own, with a crowd of its own: leave out --url, \
+                   --operations, --buyers, --rate, --connections and --settle-within";
         return Err(Failed::Usage(why.into()));
     }
+    let (faults, seconds) = (args.chaos.faults.unwrap_or(70), args.chaos.seconds.unwrap_or(280));
+    let database = match args.chaos.database.as_deref() {
+        Some("mariadb") => Kind::Mariadb,
+        _ => Kind::Postgres,
+    };
     let seed = args.chaos.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     let plan = ChaosPlan {
         seed,
-        faults: args.chaos.faults as usize,
+        faults: faults as usize,
         orders: args.units.unwrap_or(20_000),
-        lasts: Duration::from_secs(u64::from(args.chaos.seconds)),
-        database: if args.chaos.database == "mariadb" { Kind::Mariadb } else { Kind::Postgres },
+        lasts: Duration::from_secs(u64::from(seconds)),
+        database,
         settings: sources.overrides.clone(),
     };
     // Said first, so that it is known whatever happens.
     let again = format!(
-        "doorbuster drill chaos --seed {seed} --faults {} --seconds {} --units {} --database {}",
-        plan.faults, args.chaos.seconds, plan.orders, args.chaos.database
+        "doorbuster drill chaos --seed {seed} --faults {faults} --seconds {seconds} --units {} --database {}",
+        plan.orders,
+        database.name()
     );
     eprintln!("  the same again: {again}");
     let folder = Folder::ephemeral()?;
