@@ -105,10 +105,17 @@ async fn exchange(
 /// Answers how many messages wait in it.
 async fn queue(channel: &Channel, name: &str, arguments: FieldTable) -> Result<u32, QueueError> {
     let options = QueueDeclareOptions { durable: true, ..Default::default() };
-    let declared = channel
-        .queue_declare(name.into(), options, arguments)
-        .await
-        .map_err(|error| QueueError(format!("declaring the queue {name}: {error}")))?;
+    let declared = channel.queue_declare(name.into(), options, arguments).await.map_err(|error| {
+        let error = error.to_string();
+        let hint = match error.contains("PRECONDITION") {
+            true => {
+                "; it was declared with other settings, by another build or another queue.delivery_limit: \
+                     delete it while no sale is on, the orders in it come again from the outbox"
+            }
+            false => "",
+        };
+        QueueError(format!("declaring the queue {name}: {error}{hint}"))
+    })?;
     channel
         .queue_bind(name.into(), name.into(), name.into(), QueueBindOptions::default(), FieldTable::default())
         .await
