@@ -58,7 +58,7 @@ impl Sweep {
             } else if usable.elapsed() > SOON
                 && let Some(useless) = leader.take()
             {
-                tracing::warn!("the sweep is left to another front: the broker cannot be used from here");
+                tracing::info!("the sweep is left to another front: the broker cannot be used from here");
                 let _ = useless.release().await;
                 registrar.resign();
                 stand_back = Instant::now() + LEADERSHIP;
