@@ -107,7 +107,6 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 /// Clicks once, and again with the same key for as long as the outcome is unknown.
-#[allow(clippy::too_many_arguments, reason = "one click is all of this")]
 async fn buy(
     connection: &mut Connection,
     path: &str,

@@ -6,6 +6,9 @@ use crate::domain::{Attempt, Millis, Number, SaleId, Verdict};
 use crate::fault::fault;
 use crate::link::Fault;
 
+/// Times that Redis may forget the script before the caller is told; nothing was taken then.
+const FORGOTTEN: u32 = 5;
+
 impl Gate {
     /// Decides one attempt; attempts that come at the same time share a script call.
     ///
@@ -44,18 +47,21 @@ impl Gate {
         }
         let keys = self.keys(sale).flight();
         fault!("script.before", return Err(GateError::Unavailable("injected".into())));
-        let reply = match self.link.run_known(&self.scripts.admit, &keys, &args).await {
-            Err(Fault::Forgotten) => {
-                self.establish().await?;
-                self.link.run_known(&self.scripts.admit, &keys, &args).await?
+        let mut tries = 0;
+        let reply: redis::Value = loop {
+            match self.link.run_known(&self.scripts.admit, &keys, &args).await {
+                // It may be forgotten again between the loading and the call.
+                Err(Fault::Forgotten) if tries < FORGOTTEN => {
+                    tries += 1;
+                    self.establish().await?;
+                }
+                Err(Fault::Full(_)) => {
+                    args[2] = "0".into();
+                    break self.link.run(&self.scripts.admit_full, &keys, &args).await?;
+                }
+                decided => break decided?,
             }
-            Err(Fault::Full(_)) => {
-                args[2] = "0".into();
-                self.link.run(&self.scripts.admit_full, &keys, &args).await?
-            }
-            decided => decided?,
         };
-        let reply: redis::Value = reply;
         fault!("script.after", return Err(GateError::Late("injected".into())));
         if word(&reply).as_deref() == Some("not_loaded") {
             self.saw_waiting(sale, 0);

@@ -2,8 +2,9 @@
 //! writes, and would sell once more what they sold.
 //!
 //! The script cache is the one thing in Redis that does not survive a restart, nor a failover to a
-//! replica that never ran scripts itself, and every admission meets it for nothing: where Redis does not know this installation's admission
-//! script, nobody has looked yet. So the books are compared first and the script is loaded after.
+//! replica that never ran scripts itself, and every admission meets it for nothing: where Redis does
+//! not know this installation's admission script, nobody has looked yet. So the books are compared
+//! first and the script is loaded after.
 
 use std::sync::OnceLock;
 use std::time::Duration;

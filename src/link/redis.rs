@@ -108,8 +108,15 @@ impl RedisLink {
         for arg in args {
             invocation.arg(arg);
         }
-        let mut connection = self.connection();
-        self.within(invocation.invoke_async(&mut connection)).await
+        let mut tries = 0;
+        loop {
+            let mut connection = self.connection();
+            match self.within(invocation.invoke_async(&mut connection)).await {
+                // It was forgotten again between the loading and the call: it has not run.
+                Err(Fault::Forgotten) if tries < FORGOTTEN => tries += 1,
+                done => return done,
+            }
+        }
     }
 
     /// Runs a script that Redis must know already; [`Fault::Forgotten`] where it does not.
@@ -163,6 +170,9 @@ impl RedisLink {
         }
     }
 }
+
+/// Times that Redis may forget a script before the caller is told.
+const FORGOTTEN: u32 = 5;
 
 fn manager(client: &Client, timeout: Duration) -> Result<ConnectionManager, RedisError> {
     let config = ConnectionManagerConfig::new()
