@@ -1,16 +1,32 @@
 #!lua flags=allow-oom
--- Gives leases back, those of the caller alone. May be repeated.
+-- Gives leases of one scope back, those of the caller alone, and tells those who wait for them. May
+-- be repeated.
 --
--- KEYS  the leases
--- ARGV  1 owner
--- Reply how many were the caller's and are free now
+-- KEYS  1 leases; the message with the names goes to the channel of the same name
+-- ARGV  1 owner    2 ms from the taking for which the leases last at least    then each name
+-- Reply {1|0...}: was it still the caller's?
 
-local released = 0
-local mine = ARGV[1] .. '|'
-for at = 1, #KEYS do
-  local held = redis.call('GET', KEYS[at])
-  if held and string.sub(held, 1, #mine) == mine then
-    released = released + redis.call('DEL', KEYS[at])
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local held = redis.call('HMGET', KEYS[1], unpack(ARGV, 3))
+
+local reply, freed = {}, {}
+for at = 1, #held do
+  local ends, owner, token, taken, holder = string.match(held[at] or '', '^(%d+)|(%x+)|(%d+)|(%d+)|(.*)$')
+  reply[at] = 0
+  if owner == ARGV[1] then
+    if tonumber(ends) > now then reply[at] = 1 end
+    local stays = tonumber(taken) + tonumber(ARGV[2])
+    if stays > now then
+      local value = string.format('%.0f|%s|%s|%s|%s', stays, owner, token, taken, holder)
+      redis.call('HSET', KEYS[1], ARGV[at + 2], value)
+    else
+      freed[#freed + 1] = ARGV[at + 2]
+    end
   end
 end
-return released
+if #freed > 0 then
+  redis.call('HDEL', KEYS[1], unpack(freed))
+  redis.call('PUBLISH', KEYS[1], table.concat(freed, ' '))
+end
+return reply

@@ -1,19 +1,29 @@
 #!lua flags=allow-oom
--- Extends leases of the caller; one that has ended or is another's is not touched.
+-- Extends leases of one scope; never shortens one. A lease that has ended, or that is another's, is
+-- not touched. May be repeated.
 --
--- KEYS  the leases
--- ARGV  1 owner    2 ms from now that the leases last
+-- KEYS  1 leases
+-- ARGV  for each lease: owner, ms from now that it lasts, name
 -- Reply {1|0...}, 0 for a lease that is lost
 
-local reply = {}
-local mine = ARGV[1] .. '|'
-for at = 1, #KEYS do
-  local held = redis.call('GET', KEYS[at])
-  if held and string.sub(held, 1, #mine) == mine then
-    redis.call('PEXPIRE', KEYS[at], ARGV[2])
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local names = {}
+for at = 3, #ARGV, 3 do names[#names + 1] = ARGV[at] end
+local held = redis.call('HMGET', KEYS[1], unpack(names))
+
+local reply, writes = {}, {}
+for at = 1, #names do
+  local owner, lasts = ARGV[3 * at - 2], tonumber(ARGV[3 * at - 1])
+  local ends, held_by, rest = string.match(held[at] or '', '^(%d+)|(%x+)(|.*)$')
+  ends = tonumber(ends)
+  if held_by == owner and ends > now then
     reply[at] = 1
+    writes[#writes + 1] = names[at]
+    writes[#writes + 1] = string.format('%.0f|%s%s', math.max(ends, now + lasts), owner, rest)
   else
     reply[at] = 0
   end
 end
+if #writes > 0 then redis.call('HSET', KEYS[1], unpack(writes)) end
 return reply

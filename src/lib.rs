@@ -11,7 +11,7 @@
 //! - [`worker`]: deliveries become rows.
 //! - [`control`]: what an operator does to a sale. [`audit`]: do the books balance?
 //! - [`front`]: HTTP. [`drill`]: a crowd of buyers. [`dev`]: private servers as children.
-//! - [`chaos`]: the stack under attack, judged by the drill.
+//! - [`chaos`]: the stack under attack, judged by the drill. [`bench`]: figures beside the servers' own.
 //! - [`process`]: configuration in, running process out.
 
 // The futures of whole commands nest deeper than the compiler's usual 128 types; the optimiser is
@@ -19,6 +19,7 @@
 #![recursion_limit = "256"]
 
 pub mod audit;
+pub mod bench;
 pub mod chaos;
 pub mod control;
 pub mod dev;

@@ -11,7 +11,7 @@ use super::registrar::Registrar;
 use super::{Relay, settlement};
 use crate::domain::{Durability, SaleId, Ticket};
 use crate::gate::{Gate, Settlement};
-use crate::lease::{Guard, Leases};
+use crate::lease::{Guard, Leases, Terms};
 use crate::queue::Letters;
 use crate::store::Store;
 
@@ -82,15 +82,16 @@ impl Sweep {
     }
 
     async fn lead(&self, leader: Option<Guard>) -> Option<Guard> {
-        if let Some(mut guard) = leader {
+        if let Some(guard) = leader {
             return match guard.renew().await {
                 Ok(true) => Some(guard),
                 Ok(false) => None,
                 Err(_) => guard.is_valid_for(Duration::ZERO).then_some(guard),
             };
         }
-        let taken = self.leases.take(SCOPE, ["leader"], LEADERSHIP).await.ok()?;
-        taken.held[0].then_some(taken.guard)
+        // By hand: a sweep that hangs must lose its lead, though its process is alive.
+        let terms = Terms::lasting(LEADERSHIP).renewed_by_hand();
+        self.leases.take(SCOPE, ["leader"], terms).await.ok()?.guard
     }
 
     async fn round(&self, letters_lost: bool) -> Result<(), String> {

@@ -2,7 +2,9 @@
 //! Redis. It knows nothing of what is said over a link.
 
 mod backoff;
+mod channels;
 mod redis;
 
 pub use self::redis::{Fault, RedisLink, RedisSettings, check_url};
 pub use backoff::Backoff;
+pub use channels::Channels;

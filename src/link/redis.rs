@@ -9,6 +9,8 @@ use redis::{
     Client, ErrorKind, FromRedisValue, IntoConnectionInfo as _, RedisError, Script, ServerErrorKind,
 };
 
+use super::Channels;
+
 #[derive(Debug, Clone)]
 pub struct RedisSettings {
     pub url: String,
@@ -87,6 +89,12 @@ impl RedisLink {
         let client = Client::open(info.set_tcp_settings(tcp)).map_err(broken)?;
         let manager = manager(&client, settings.timeout).map_err(broken)?;
         Ok(Self { client, manager: Arc::new(Mutex::new(manager)), timeout: settings.timeout })
+    }
+
+    /// A connection of its own that hears channels, so far none.
+    pub async fn channels(&self) -> Result<Channels, Fault> {
+        let connection = self.within(self.client.get_async_pubsub()).await?;
+        Ok(Channels::new(connection, self.timeout))
     }
 
     fn connection(&self) -> ConnectionManager {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::config::{Config, redact};
 use crate::gate::{Gate, GateError};
-use crate::lease::Leases;
+use crate::lease::{LeaseError, Leases};
 use crate::queue::{Letters, Publisher};
 use crate::store::{Store, StoreError};
 
@@ -39,8 +39,12 @@ impl Parts {
         let redis = |source| StartError::Redis { url: redact(&config.redis.url), source };
         Ok(Self {
             gate: Gate::open(config.gate()).map_err(redis)?,
-            leases: Leases::open(&config.redis(), &config.redis.prefix)
-                .map_err(|fault| redis(fault.into()))?,
+            leases: Leases::open(&config.redis(), &config.redis.prefix).map_err(|error| {
+                redis(match error {
+                    LeaseError::Redis(fault) => fault.into(),
+                    other => GateError::Broken(other.to_string()),
+                })
+            })?,
             store: Store::connect(&config.store())
                 .await
                 .map_err(|source| StartError::Database { url: redact(&config.database.url), source })?,

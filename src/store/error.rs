@@ -7,6 +7,9 @@ pub enum StoreError {
     /// with the same ids. A COMMIT whose answer was lost is here too: it may be done.
     #[error("the database cannot do it now: {0}")]
     Away(String),
+    /// The caller's right to write had ended before COMMIT: nothing was written. Repeat with a new one.
+    #[error("the right to write had ended before the commit")]
+    Overdue,
     /// A row with this identity exists already.
     #[error("{0} exists already")]
     Exists(&'static str),

@@ -54,12 +54,20 @@ impl Store {
     /// undone may be repeated with the same claims.
     ///
     /// A refused claim does not take the batch along: the batch is halved until it stands alone.
-    pub async fn record(&self, claims: &[Claim]) -> Result<Vec<Recorded>, StoreError> {
+    ///
+    /// `may_commit` is asked before each COMMIT: whoever had the right to write when the transaction
+    /// began may have lost it. `false` is [`StoreError::Overdue`].
+    pub async fn record(
+        &self,
+        claims: &[Claim],
+        may_commit: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Vec<Recorded>, StoreError> {
         let mut answers = Vec::with_capacity(claims.len());
         let mut pending = vec![claims];
         while let Some(claims) = pending.pop() {
-            match self.within(self.try_batch(claims)).await? {
+            match self.within(self.try_batch(claims, may_commit)).await? {
                 Ok(recorded) => answers.extend(recorded),
+                Err(_) if !may_commit() => return Err(StoreError::Overdue),
                 Err(refusal) if claims.len() == 1 => {
                     answers.push(self.refuse(&claims[0], refusal).await?);
                 }
@@ -85,7 +93,11 @@ impl Store {
         Ok(self.db.begin_with_options(options).await?)
     }
 
-    async fn try_batch(&self, claims: &[Claim]) -> Result<Result<Vec<Recorded>, Refusal>, StoreError> {
+    async fn try_batch(
+        &self,
+        claims: &[Claim],
+        may_commit: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Result<Vec<Recorded>, Refusal>, StoreError> {
         if claims.is_empty() {
             return Ok(Ok(Vec::new()));
         }
@@ -126,6 +138,10 @@ impl Store {
             }
         }
         fault!("commit.before", return Err(StoreError::Away("injected".into())));
+        if !may_commit() {
+            transaction.rollback().await?;
+            return Err(StoreError::Overdue);
+        }
         transaction.commit().await?;
         fault!("commit.after", return Err(StoreError::Away("injected".into())));
         Ok(Ok(answers))

@@ -7,12 +7,15 @@ use super::Worker;
 use super::outcome::{Books, WorkerError};
 use crate::domain::{Order, SaleId};
 use crate::fault::fault;
-use crate::lease::{Guard, Taken};
+use crate::lease::{Guard, LeaseError, NAMES_AT_ONCE, Terms};
 use crate::queue::Delivery;
 use crate::store::{Claim, Recorded};
 
 /// What a lease must still last before COMMIT: longer than a commit takes, far shorter than a lease.
 const MARGIN: Duration = Duration::from_secs(1);
+
+/// How long a worker that hangs in the middle of a batch keeps its users from other workers.
+const LONGEST_HOLD: Duration = Duration::from_secs(60);
 
 /// Orders whose users' leases are held, ready for one transaction.
 #[derive(Default)]
@@ -45,7 +48,7 @@ impl Worker {
         fault!("ack.after");
         // Also after an error, and waited for: the next try needs the same leases. What is not
         // released ends by itself.
-        fault!("release.before", claimed.guards.drain(..).for_each(std::mem::forget));
+        fault!("release.before", claimed.guards.drain(..).for_each(Guard::let_run_out));
         for guard in claimed.guards {
             let _ = guard.release().await;
         }
@@ -67,37 +70,56 @@ impl Worker {
         }
         let mut claimed = Claimed { held: vec![true; deliveries.len()], ..Default::default() };
         for (sale, orders) in sales {
-            // A user with two orders in the batch needs one lease.
             fault!(
                 "lease.before",
-                return Err(crate::lease::LeaseError::Unavailable("injected".into()).into())
+                return Err(LeaseError::from(crate::lease::Fault::Unavailable("injected".into())).into())
             );
+            // A user with two orders in the batch needs one lease.
             let users: BTreeSet<&str> = orders.iter().map(|(_, order)| order.user.as_str()).collect();
-            let Taken { held, guard } =
-                self.leases.take(sale.as_str(), users.iter().copied(), self.settings.lease).await?;
-            let held: BTreeMap<&str, bool> = users.into_iter().zip(held).collect();
+            let tokens = self.take(sale, users, &mut claimed.guards).await?;
             for (at, order) in orders {
-                if held[order.user.as_str()] {
-                    claimed.claims.push(Claim { order: order.clone(), fence: guard.token() });
+                if let Some(fence) = tokens.get(order.user.as_str()) {
+                    claimed.claims.push(Claim { order: order.clone(), fence: *fence });
                     claimed.origins.push(at);
                 } else {
                     metrics::counter!("worker_lease_busy_total").increment(1);
                     claimed.held[at] = false;
                 }
             }
-            claimed.guards.push(guard);
         }
-        fault!("lease.after", return Err(crate::lease::LeaseError::Late("injected".into()).into()));
+        fault!(
+            "lease.after",
+            return Err(LeaseError::from(crate::lease::Fault::Late("injected".into())).into())
+        );
         Ok(claimed)
+    }
+
+    /// The fencing token of each user whose lease was free.
+    async fn take<'a>(
+        &self,
+        sale: &SaleId,
+        users: BTreeSet<&'a str>,
+        guards: &mut Vec<Guard>,
+    ) -> Result<BTreeMap<&'a str, i64>, LeaseError> {
+        let terms = Terms::lasting(self.settings.lease).at_most(LONGEST_HOLD);
+        let users: Vec<&str> = users.into_iter().collect();
+        let mut tokens = BTreeMap::new();
+        for users in users.chunks(NAMES_AT_ONCE) {
+            let taken = self.leases.take(sale.as_str(), users.iter().copied(), terms).await?;
+            if let Some(guard) = taken.guard {
+                let held = users.iter().zip(&taken.held).filter(|(_, held)| **held);
+                tokens.extend(held.map(|(user, _)| (*user, guard.token())));
+                guards.push(guard);
+            }
+        }
+        Ok(tokens)
     }
 
     /// The transaction. A claim whose fencing token was refused makes its delivery not `done`.
     async fn commit(&self, claimed: &Claimed, done: &mut [bool]) -> Result<Books, WorkerError> {
-        if !claimed.guards.iter().all(|guard| guard.is_valid_for(MARGIN)) {
-            return Err(WorkerError::LeaseTooOld);
-        }
+        let valid = || claimed.guards.iter().all(|guard| guard.is_valid_for(MARGIN));
         let started = std::time::Instant::now();
-        let recorded = self.store.record(&claimed.claims).await?;
+        let recorded = self.store.record(&claimed.claims, &valid).await?;
         metrics::histogram!("worker_persist_seconds").record(started.elapsed().as_secs_f64());
         metrics::histogram!("worker_batch_orders").record(claimed.claims.len() as f64);
         let mut books = Books::default();

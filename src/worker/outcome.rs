@@ -15,8 +15,6 @@ pub(super) enum WorkerError {
     Lease(#[from] LeaseError),
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("taking the leases took too long")]
-    LeaseTooOld,
 }
 
 #[derive(Default)]

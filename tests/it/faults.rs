@@ -6,6 +6,7 @@ use std::time::Duration;
 use doorbuster::audit::audit;
 use doorbuster::fault::POINTS;
 use doorbuster::front::Tokens;
+use doorbuster::lease::Terms;
 use futures_util::StreamExt as _;
 
 use crate::support::{Answer, Buyer, Database, Doorbuster, World, sale, until};
@@ -102,7 +103,8 @@ async fn a_users_lease_is_held_until_the_commit() {
     let buyer = Buyer::with(front.buyers.expect("a front"), &tokens, "ada", None);
     let answer = buyer.buy(sale.id.as_str(), "k").await;
     let take = async || {
-        parts.leases.take(sale.id.as_str(), ["ada"], Duration::from_millis(50)).await.unwrap().held[0]
+        let terms = Terms::lasting(Duration::from_millis(50));
+        parts.leases.take(sale.id.as_str(), ["ada"], terms).await.unwrap().held[0]
     };
     until("the worker is about to commit", Duration::from_secs(30), async || {
         worker.has_said("failure point reached").then_some(())

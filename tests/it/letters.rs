@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use doorbuster::audit::audit;
 use doorbuster::front::Role;
+use doorbuster::lease::Terms;
 use doorbuster::process::Running;
 use doorbuster::queue::Consumer;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
@@ -19,7 +20,7 @@ async fn execute(world: &World, statement: String) {
 
 /// An order that no worker can persist: its row is there, in a state that only a later version knows.
 async fn poisoned(world: &World, running: &Running, sale: &doorbuster::domain::Sale, user: &str) -> Answer {
-    let lease = running.parts.leases.take(sale.id.as_str(), [user], LONG).await.unwrap();
+    let lease = running.parts.leases.take(sale.id.as_str(), [user], Terms::default()).await.unwrap();
     let answer = Buyer::of(running, user).buy(sale.id.as_str(), "k").await;
     assert_eq!(answer.status, 202, "{}", answer.text);
     execute(
@@ -31,7 +32,7 @@ async fn poisoned(world: &World, running: &Running, sale: &doorbuster::domain::S
         ),
     )
     .await;
-    lease.guard.release().await.unwrap();
+    drop(lease);
     answer
 }
 

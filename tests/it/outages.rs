@@ -4,29 +4,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use doorbuster::audit::audit;
-use doorbuster::chaos::{Proxy, Weather};
-use doorbuster::dev::{Ending, Kind, Server};
+use doorbuster::chaos::Weather;
+use doorbuster::dev::Ending;
 use doorbuster::domain::{SaleState, Verdict};
 use doorbuster::process::{Role, Running};
 use lapin::options::QueuePurgeOptions;
 
-use crate::support::{Buyer, Database, World, attempt, sale, until};
+use crate::support::{Buyer, Database, World, ask_redis, attempt, behind_proxy, own_redis, sale, until};
 
 const LONG: Duration = Duration::from_secs(40);
-
-/// Leads the way to a server through a proxy from now on.
-async fn behind_proxy(world: &mut World, key: &str) -> Proxy {
-    let proxy = Proxy::open().await.unwrap();
-    let pair =
-        world.overrides.iter().rev().find(|pair| pair.starts_with(&format!("{key}="))).expect("set").clone();
-    let url = pair.split_once('=').expect("a pair").1;
-    let address = url.split(['/', '@']).find(|part| part.parse::<std::net::SocketAddr>().is_ok());
-    let address = address.expect("an address");
-    proxy.point_to(vec![address.parse().unwrap()]);
-    let url = url.replacen(address, &proxy.address().to_string(), 1);
-    world.set(&format!("{key}={url}"));
-    proxy
-}
 
 async fn at_rest(running: &Running, sale: &doorbuster::domain::Sale) -> doorbuster::audit::Audit {
     let books = until("every order has ended", LONG, async || {
@@ -158,24 +144,6 @@ async fn a_refused_order_of_several_units_stops_the_sale_and_the_audit_names_wha
     running.stop().await;
 }
 
-/// A Redis of the test's own, for what the shared one cannot be put through.
-async fn own_redis(world: &mut World, folder: &Path) -> Server {
-    let server = Server::start(Kind::Redis, folder).await.expect("a private Redis");
-    world.set(&format!("redis.url={}", server.url));
-    server
-}
-
-async fn ask_redis(server: &Server, command: &str) {
-    let client = redis::Client::open(server.url.as_str()).unwrap();
-    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
-    let mut words = command.split(' ');
-    let mut ask = redis::cmd(words.next().expect("a command"));
-    words.for_each(|word| {
-        ask.arg(word);
-    });
-    let () = ask.query_async(&mut connection).await.unwrap();
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_redis_refuses_new_orders_and_nothing_else() {
     let mut world = World::new(Database::Sqlite).await;
@@ -189,7 +157,7 @@ async fn a_full_redis_refuses_new_orders_and_nothing_else() {
     for buyer in &buyers {
         told.push(buyer.buy(sale.id.as_str(), "k").await);
     }
-    ask_redis(&server, "CONFIG SET maxmemory 1").await;
+    ask_redis::<()>(&server.url, "CONFIG SET maxmemory 1").await;
     let refused = Buyer::of(&front, "late").buy(sale.id.as_str(), "k").await;
     assert_eq!((refused.status, refused.code()), (503, "overloaded"), "{}", refused.text);
     for (buyer, told) in buyers.iter().zip(&told) {
@@ -199,7 +167,7 @@ async fn a_full_redis_refuses_new_orders_and_nothing_else() {
     // Still full: the workers take leases, mark, settle, and drain it.
     let worker = world.running_as(Role::Worker).await;
     assert_eq!(at_rest(&front, &sale).await.live_orders, 20);
-    ask_redis(&server, "CONFIG SET maxmemory 1gb").await;
+    ask_redis::<()>(&server.url, "CONFIG SET maxmemory 1gb").await;
     let late = Buyer::of(&front, "late").buy(sale.id.as_str(), "k").await;
     assert_eq!(late.status, 202, "{}", late.text);
     worker.stop().await;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use doorbuster::audit::audit;
 use doorbuster::control::Control;
 use doorbuster::domain::{Failure, Millis, Number, OrderStatus, SaleState};
+use doorbuster::lease::Terms;
 use doorbuster::process::Role;
 use doorbuster::queue::Publisher;
 
@@ -116,7 +117,7 @@ async fn a_busy_user_holds_his_delivery_and_not_the_others() {
     let running = world.running().await;
     let sale = sale(&world.name, 5, 1);
     world.open_sale(&running.parts, &sale).await;
-    let lease = running.parts.leases.take(sale.id.as_str(), ["ada"], Duration::from_secs(60)).await.unwrap();
+    let lease = running.parts.leases.take(sale.id.as_str(), ["ada"], Terms::default()).await.unwrap();
     let ada = Buyer::of(&running, "ada").buy(sale.id.as_str(), "k").await;
     let bob = Buyer::of(&running, "bob").buy(sale.id.as_str(), "k").await;
     let status = async |answer: &crate::support::Answer| {
@@ -125,7 +126,7 @@ async fn a_busy_user_holds_his_delivery_and_not_the_others() {
     };
     until("the other is confirmed", Duration::from_secs(30), async || status(&bob).await).await;
     assert_eq!(status(&ada).await, None, "held while somebody has the lease");
-    lease.guard.release().await.unwrap();
+    drop(lease);
     let confirmed =
         until("the held one is confirmed", Duration::from_secs(30), async || status(&ada).await).await;
     assert_eq!(confirmed, OrderStatus::Confirmed);
@@ -163,8 +164,7 @@ async fn an_order_that_cannot_be_persisted_is_parked_and_takes_nobody_along() {
     let running = world.running().await;
     let sale = sale(&world.name, 5, 1);
     world.open_sale(&running.parts, &sale).await;
-    let lease =
-        running.parts.leases.take(sale.id.as_str(), ["ada", "bob"], Duration::from_secs(60)).await.unwrap();
+    let lease = running.parts.leases.take(sale.id.as_str(), ["ada", "bob"], Terms::default()).await.unwrap();
     let ada = Buyer::of(&running, "ada").buy(sale.id.as_str(), "k").await;
     let bob = Buyer::of(&running, "bob").buy(sale.id.as_str(), "k").await;
     // A row with this id, in a state that only a later version knows.
@@ -176,7 +176,7 @@ async fn an_order_that_cannot_be_persisted_is_parked_and_takes_nobody_along() {
         sale.id
     );
     database.execute(AssertSqlSafe(row)).await.unwrap();
-    lease.guard.release().await.unwrap();
+    drop(lease);
     let id = bob.order_id().parse().unwrap();
     until("the other is confirmed", Duration::from_secs(30), async || {
         running.parts.store.order(id).await.unwrap()

@@ -58,15 +58,18 @@ async fn sold(store: &Store, sale: &Sale) -> i64 {
 async fn a_batch_is_recorded_once_however_often_it_comes(database: Database) {
     let (_world, store, sale) = world(database, 500, 1).await;
     let claims: Vec<Claim> = orders(&sale, 0..300).iter().map(|order| claim(order, 1)).collect();
-    let first = store.record(&claims).await.unwrap();
+    let first = store.record(&claims, &|| true).await.unwrap();
     assert_eq!(first, vec![Recorded::Confirmed; 300]);
-    let again = store.record(&claims).await.unwrap();
+    let again = store.record(&claims, &|| true).await.unwrap();
     assert_eq!(again, vec![Recorded::Already(OrderStatus::Confirmed, None); 300]);
     // Old and new in one batch, and the same order twice in it.
     let new = order(&sale.id, "late", 900);
     let mixed = [claims[7].clone(), claim(&new, 1), claim(&new, 1)];
     let already = Recorded::Already(OrderStatus::Confirmed, None);
-    assert_eq!(store.record(&mixed).await.unwrap(), [already.clone(), Recorded::Confirmed, already]);
+    assert_eq!(
+        store.record(&mixed, &|| true).await.unwrap(),
+        [already.clone(), Recorded::Confirmed, already]
+    );
     assert_eq!(sold(&store, &sale).await, 301);
     let row = store.order(new.id).await.unwrap().expect("a row");
     assert_eq!((row.order, row.status), (new, OrderStatus::Confirmed));
@@ -75,24 +78,24 @@ async fn a_batch_is_recorded_once_however_often_it_comes(database: Database) {
 async fn one_unit_too_many_is_refused_alone_and_its_batch_goes_on(database: Database) {
     let (_world, store, sale) = world(database, 9, 1).await;
     let claims: Vec<Claim> = orders(&sale, 0..10).iter().map(|order| claim(order, 1)).collect();
-    let recorded = store.record(&claims).await.unwrap();
+    let recorded = store.record(&claims, &|| true).await.unwrap();
     let refused: Vec<_> = recorded.iter().filter(|recorded| **recorded != Recorded::Confirmed).collect();
     assert_eq!(refused, [&Recorded::Failed(Failure::OutOfStock, None)]);
     assert_eq!(sold(&store, &sale).await, 9);
     // The refusal is committed: a late copy cannot win.
     let at = recorded.iter().position(|recorded| *recorded != Recorded::Confirmed).expect("one");
-    let again = store.record(&claims[at..=at]).await.unwrap();
+    let again = store.record(&claims[at..=at], &|| true).await.unwrap();
     assert_eq!(again, [Recorded::Already(OrderStatus::Failed, Some(Failure::OutOfStock))]);
     let mut unknown = order(&sale.id, "lost", 77);
     unknown.sku = id("nothing");
-    let recorded = store.record(&[claim(&unknown, 1)]).await.unwrap();
+    let recorded = store.record(&[claim(&unknown, 1)], &|| true).await.unwrap();
     assert_eq!(recorded, [Recorded::Failed(Failure::UnknownItem, None)]);
 }
 
 async fn a_second_order_of_a_user_is_refused_and_the_winner_named(database: Database) {
     let (_world, store, sale) = world(database, 9, 1).await;
     let winner = order(&sale.id, "ada", 1);
-    store.record(&[claim(&winner, 1)]).await.unwrap();
+    store.record(&[claim(&winner, 1)], &|| true).await.unwrap();
     // Another key: too many units. The same key with another id: the key.
     let other = order(&sale.id, "ada", 2);
     let mut same_key = order(&sale.id, "ada", 3);
@@ -102,15 +105,15 @@ async fn a_second_order_of_a_user_is_refused_and_the_winner_named(database: Data
             claim(loser, 1),
             claim(&order(&sale.id, &format!("by{}", loser.number.seq), 10 + loser.number.seq), 1),
         ];
-        let recorded = store.record(&claims).await.unwrap();
+        let recorded = store.record(&claims, &|| true).await.unwrap();
         let failed = Recorded::Failed(Failure::OverLimit, Some(Box::new(winner.clone())));
         assert_eq!(recorded, [failed, Recorded::Confirmed]);
-        let again = store.record(&claims[..1]).await.unwrap();
+        let again = store.record(&claims[..1], &|| true).await.unwrap();
         assert_eq!(again, [Recorded::Already(OrderStatus::Failed, Some(Failure::OverLimit))]);
     }
     // Two of one user in one batch: the first of them wins.
     let pair = [claim(&order(&sale.id, "bob", 20), 1), claim(&order(&sale.id, "bob", 21), 1)];
-    let recorded = store.record(&pair).await.unwrap();
+    let recorded = store.record(&pair, &|| true).await.unwrap();
     assert_eq!(recorded[0], Recorded::Confirmed);
     assert!(matches!(&recorded[1], Recorded::Failed(Failure::OverLimit, Some(_))), "{recorded:?}");
     assert_eq!(sold(&store, &sale).await, 4);
@@ -122,18 +125,18 @@ async fn a_key_counts_once_though_the_limit_allows_more(database: Database) {
     let winner = of_limit_3(1);
     let mut copy = of_limit_3(2);
     copy.key = winner.key;
-    assert_eq!(store.record(&[claim(&winner, 1)]).await.unwrap(), [Recorded::Confirmed]);
-    let recorded = store.record(&[claim(&copy, 1)]).await.unwrap();
+    assert_eq!(store.record(&[claim(&winner, 1)], &|| true).await.unwrap(), [Recorded::Confirmed]);
+    let recorded = store.record(&[claim(&copy, 1)], &|| true).await.unwrap();
     assert_eq!(recorded, [Recorded::Failed(Failure::OverLimit, Some(Box::new(winner)))]);
     let other = of_limit_3(3);
-    assert_eq!(store.record(&[claim(&other, 1)]).await.unwrap(), [Recorded::Confirmed]);
+    assert_eq!(store.record(&[claim(&other, 1)], &|| true).await.unwrap(), [Recorded::Confirmed]);
     assert_eq!(sold(&store, &sale).await, 2);
 }
 
 async fn a_number_that_another_order_holds_is_refused(database: Database) {
     let (_world, store, sale) = world(database, 9, 1).await;
-    store.record(&[claim(&order(&sale.id, "ada", 1), 1)]).await.unwrap();
-    let recorded = store.record(&[claim(&order(&sale.id, "bob", 1), 1)]).await.unwrap();
+    store.record(&[claim(&order(&sale.id, "ada", 1), 1)], &|| true).await.unwrap();
+    let recorded = store.record(&[claim(&order(&sale.id, "bob", 1), 1)], &|| true).await.unwrap();
     assert_eq!(recorded, [Recorded::Failed(Failure::NumberReused, None)]);
     assert_eq!(sold(&store, &sale).await, 1);
 }
@@ -141,24 +144,25 @@ async fn a_number_that_another_order_holds_is_refused(database: Database) {
 async fn a_lower_fencing_token_is_refused_and_nothing_is_written(database: Database) {
     let (_world, store, sale) = world(database, 9, 3).await;
     let with_limit = |seq| Order { limit: 3, ..order(&sale.id, "ada", seq) };
-    store.record(&[claim(&with_limit(1), 50)]).await.unwrap();
+    store.record(&[claim(&with_limit(1), 50)], &|| true).await.unwrap();
     let late = with_limit(2);
-    let recorded = store.record(&[claim(&late, 49), claim(&order(&sale.id, "bob", 3), 49)]).await.unwrap();
+    let recorded =
+        store.record(&[claim(&late, 49), claim(&order(&sale.id, "bob", 3), 49)], &|| true).await.unwrap();
     assert_eq!(recorded, [Recorded::Stale, Recorded::Confirmed]);
     assert_eq!(store.order(late.id).await.unwrap(), None);
     // With a newer token it is a retry, not an outcome.
-    assert_eq!(store.record(&[claim(&late, 51)]).await.unwrap(), [Recorded::Confirmed]);
+    assert_eq!(store.record(&[claim(&late, 51)], &|| true).await.unwrap(), [Recorded::Confirmed]);
     assert_eq!(sold(&store, &sale).await, 3);
 }
 
 async fn an_order_that_meets_two_keys_at_once_still_ends(database: Database) {
     let (_world, store, sale) = world(database, 9, 1).await;
     let (ada, bob) = (order(&sale.id, "ada", 1), order(&sale.id, "bob", 2));
-    store.record(&[claim(&ada, 1), claim(&bob, 1)]).await.unwrap();
+    store.record(&[claim(&ada, 1), claim(&bob, 1)], &|| true).await.unwrap();
     // Redis went back in time: the same key of the one, the number of the other.
     let mut lost = order(&sale.id, "ada", 2);
     lost.key = ada.key;
-    let recorded = store.record(&[claim(&lost, 1)]).await.unwrap();
+    let recorded = store.record(&[claim(&lost, 1)], &|| true).await.unwrap();
     assert_eq!(recorded, [Recorded::Failed(Failure::OverLimit, Some(Box::new(ada)))]);
     assert_eq!(store.order(lost.id).await.unwrap().expect("a row").status, OrderStatus::Failed);
     assert_eq!(sold(&store, &sale).await, 2);
@@ -168,14 +172,14 @@ async fn users_that_differ_in_case_are_two(database: Database) {
     let (_world, store, sale) = world(database, 9, 1).await;
     let (upper, lower) = (order(&sale.id, "Ada", 1), order(&sale.id, "ada", 2));
     let lower = Order { key: upper.key, ..lower };
-    let recorded = store.record(&[claim(&upper, 1), claim(&lower, 1)]).await.unwrap();
+    let recorded = store.record(&[claim(&upper, 1), claim(&lower, 1)], &|| true).await.unwrap();
     assert_eq!(recorded, [Recorded::Confirmed, Recorded::Confirmed]);
     assert_eq!(store.orders_of(&sale.id, &lower.user).await.unwrap().len(), 1);
 }
 
 async fn repeat_until_recorded(store: &Store, claims: &[Claim]) -> Vec<Recorded> {
     for _ in 0..200 {
-        match store.record(claims).await {
+        match store.record(claims, &|| true).await {
             Ok(recorded) => return recorded,
             // A deadlock or a lost race: the worker repeats with the same ids, and so does this.
             Err(StoreError::Away(_)) => {}
@@ -242,7 +246,7 @@ async fn orders_are_listed_by_id_and_by_user(database: Database) {
     let (_world, store, sale) = world(database, 9, 1).await;
     let orders = orders(&sale, 0..5);
     let claims: Vec<Claim> = orders.iter().map(|order| claim(order, 1)).collect();
-    store.record(&claims).await.unwrap();
+    store.record(&claims, &|| true).await.unwrap();
     let mut ids: Vec<_> = orders.iter().map(|order| order.id).collect();
     ids.sort();
     let page =
@@ -258,9 +262,11 @@ async fn a_database_that_is_away_is_an_error_in_time_and_no_hang() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("database.url=postgres://nobody@127.0.0.1:1/none").set("database.timeout_ms=500");
     let store = Store::connect(&world.config().store()).await.expect("opening waits for nobody");
-    let answer =
-        tokio::time::timeout(Duration::from_secs(5), store.record(&[claim(&order(&id("s"), "ada", 1), 1)]))
-            .await;
+    let answer = tokio::time::timeout(
+        Duration::from_secs(5),
+        store.record(&[claim(&order(&id("s"), "ada", 1), 1)], &|| true),
+    )
+    .await;
     assert!(matches!(answer.expect("no hang"), Err(StoreError::Away(_))));
 }
 
@@ -269,7 +275,7 @@ async fn tables_that_are_not_there_yet_are_waited_for_and_not_poison() {
     for database in [Database::Sqlite, Database::Postgres, Database::Mariadb] {
         let world = World::new(database).await;
         let store = Store::connect(&world.config().store()).await.expect("opened");
-        let answer = store.record(&[claim(&order(&id("s"), "ada", 1), 1)]).await;
+        let answer = store.record(&[claim(&order(&id("s"), "ada", 1), 1)], &|| true).await;
         assert!(matches!(answer, Err(StoreError::Away(_))), "{database:?}: {answer:?}");
     }
 }

@@ -1,9 +1,11 @@
 //! The command line.
 
+mod bench;
 mod dead_letters;
 mod dev;
 mod drill;
 mod health;
+mod lease;
 mod sale;
 mod serve;
 mod servers;
@@ -67,8 +69,14 @@ enum Verb {
     /// Look at what no worker could process, and end it.
     #[command(subcommand)]
     DeadLetters(dead_letters::Verb),
+    /// See who may act for which user now.
+    #[command(subcommand)]
+    Lease(lease::Verb),
     /// Send a crowd of buyers, and judge by the books.
     Drill(drill::Args),
+    /// Measure beside the servers' own speed, on private servers.
+    #[command(subcommand)]
+    Bench(bench::Verb),
     /// Mint a bearer token, for development.
     Token(token::Args),
     /// Show the configuration that would be used, without secrets.
@@ -165,7 +173,9 @@ impl Cli {
             Verb::Migrate => serve::migrate(&load(&sources)?).await,
             Verb::Sale(verb) => sale::run(&load(&sources)?, verb).await,
             Verb::DeadLetters(verb) => dead_letters::run(&load(&sources)?, verb).await,
+            Verb::Lease(verb) => lease::run(&load(&sources)?, verb).await,
             Verb::Drill(args) => drill::run(&sources, args).await,
+            Verb::Bench(verb) => bench::run(verb).await,
             Verb::Token(args) => token::run(&load(&sources)?, &args),
             Verb::Config(ConfigVerb::Show) => {
                 print!("{}", load(&sources)?.redacted());

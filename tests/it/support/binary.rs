@@ -66,7 +66,8 @@ impl Doorbuster {
             }
             true
         };
-        let started = tokio::time::timeout(Duration::from_secs(60), starting).await.expect("it starts in time");
+        let started =
+            tokio::time::timeout(Duration::from_secs(60), starting).await.expect("it starts in time");
         if !started {
             let before = said.lock().unwrap().clone();
             assert!(

@@ -3,11 +3,13 @@
 mod binary;
 mod http;
 mod servers;
+mod servers_of_its_own;
 mod wait;
 mod world;
 
 pub use binary::{Doorbuster, run};
 pub use http::{Answer, Buyer, request, send_raw};
 pub use servers::servers;
+pub use servers_of_its_own::{ask_redis, behind_proxy, own_redis};
 pub use wait::until;
 pub use world::{Database, World, attempt, id, order, sale, verdicts};

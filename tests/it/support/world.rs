@@ -51,6 +51,13 @@ impl World {
         Self { name, overrides, _folder: folder }
     }
 
+    /// That of another process of the same test.
+    pub fn with(overrides: Vec<String>) -> Self {
+        let name = overrides.iter().find_map(|pair| pair.strip_prefix("redis.prefix="));
+        let name = name.expect("a prefix").to_owned();
+        Self { name, overrides, _folder: tempfile::tempdir().expect("a temporary folder") }
+    }
+
     pub fn set(&mut self, pair: &str) -> &mut Self {
         self.overrides.push(pair.to_owned());
         self

@@ -1,0 +1,75 @@
+//! What a benchmark found, for people and as JSON.
+
+use std::fmt;
+
+use serde::Serialize;
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    pub bench: &'static str,
+    pub figures: Vec<Figure>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Figure {
+    pub what: &'static str,
+    pub unit: &'static str,
+    pub measured: f64,
+    /// The same work done by the servers themselves, in the same run.
+    pub ceiling: Option<f64>,
+    pub wanted: Wanted,
+}
+
+/// What the figure should be.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Wanted {
+    /// Of the ceiling, at least this part.
+    Ratio(f64),
+    /// At most this, in the figure's own unit.
+    AtMost(f64),
+}
+
+impl Figure {
+    pub fn ratio(&self) -> Option<f64> {
+        self.ceiling.map(|ceiling| self.measured / ceiling)
+    }
+
+    pub fn is_met(&self) -> bool {
+        match self.wanted {
+            Wanted::Ratio(least) => self.ratio().is_some_and(|ratio| ratio >= least),
+            Wanted::AtMost(most) => self.measured <= most,
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:<50}  {:>10}  {:<9}  {:>10}  {:>6}  {:<8}  ",
+            "WHAT", "MEASURED", "UNIT", "CEILING", "RATIO", "WANTED"
+        )?;
+        for figure in &self.figures {
+            let ceiling = figure.ceiling.map_or("-".to_owned(), number);
+            let ratio = figure.ratio().map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
+            let wanted = match figure.wanted {
+                Wanted::Ratio(least) => format!(">= {least:.2}"),
+                Wanted::AtMost(most) => format!("<= {}", number(most)),
+            };
+            let met = if figure.is_met() { "met" } else { "short" };
+            writeln!(
+                f,
+                "{:<50}  {:>10}  {:<9}  {ceiling:>10}  {ratio:>6}  {wanted:<8}  {met}",
+                figure.what,
+                number(figure.measured),
+                figure.unit
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn number(number: f64) -> String {
+    if number.abs() >= 100.0 { format!("{number:.0}") } else { format!("{number:.2}") }
+}

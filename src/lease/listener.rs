@@ -1,0 +1,89 @@
+//! One connection per process on which it hears what was freed, open only while somebody waits.
+//! A message that is missed costs time and nothing else: whoever waits also looks by himself.
+
+use std::collections::BTreeSet;
+use std::sync::Weak;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::core::Core;
+use crate::link::{Backoff, Channels, Fault};
+
+/// For how long a scope is listened to after the last who waited there has gone.
+const LINGER: Duration = Duration::from_secs(1);
+
+pub(super) async fn listen(core: Weak<Core>, end: CancellationToken) {
+    let Some(nudge) = core.upgrade().map(|core| core.listener.clone()) else { return };
+    let mut backoff = Backoff::default();
+    loop {
+        if nobody_waits(&core) && end.run_until_cancelled(nudge.notified()).await.is_none() {
+            return;
+        }
+        let Some(link) = core.upgrade().map(|core| core.wire.link.clone()) else { return };
+        let Some(heard) = end
+            .run_until_cancelled(async {
+                let channels = link.channels().await?;
+                backoff.reset();
+                hear(&core, &nudge, channels).await
+            })
+            .await
+        else {
+            return;
+        };
+        if let Err(error) = heard {
+            tracing::debug!(%error, "not listening for freed leases; those who wait look by themselves");
+            if end.run_until_cancelled(tokio::time::sleep(backoff.delay())).await.is_none() {
+                return;
+            }
+        }
+    }
+}
+
+fn nobody_waits(core: &Weak<Core>) -> bool {
+    core.upgrade().is_none_or(|core| core.waiters.scopes().is_empty())
+}
+
+/// Returns when nobody waits any more.
+async fn hear(core: &Weak<Core>, nudge: &Notify, mut channels: Channels) -> Result<(), Fault> {
+    let mut heard: BTreeSet<String> = BTreeSet::new();
+    let mut tick = tokio::time::interval(LINGER);
+    loop {
+        let Some(waiters) = core.upgrade().map(|core| core.waiters.clone()) else { return Ok(()) };
+        for scope in waiters.scopes() {
+            if !heard.contains(&scope) {
+                channels.subscribe(&channel(core, &scope)).await?;
+                // What was freed before this was not heard.
+                waiters.wake_scope(&scope);
+                heard.insert(scope);
+            }
+        }
+        tokio::select! {
+            message = channels.next() => {
+                let Some((channel, names)) = message else {
+                    return Err(Fault::Unavailable("the connection was lost".into()));
+                };
+                let Some(core) = core.upgrade() else { return Ok(()) };
+                let Some(scope) = core.wire.scope(&channel) else { continue };
+                for name in names.split(' ') {
+                    waiters.wake(scope, name);
+                }
+            }
+            () = nudge.notified() => {}
+            _ = tick.tick() => {
+                let wanted = waiters.scopes();
+                for scope in heard.extract_if(.., |scope| !wanted.contains(scope)) {
+                    channels.unsubscribe(&channel(core, &scope)).await?;
+                }
+                if heard.is_empty() && waiters.scopes().is_empty() {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+fn channel(core: &Weak<Core>, scope: &str) -> String {
+    core.upgrade().map(|core| core.wire.leases(scope)).unwrap_or_default()
+}

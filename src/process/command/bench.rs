@@ -1,0 +1,31 @@
+//! `bench`: measures Doorbuster beside the servers' own speed.
+
+use super::{Ended, Failed};
+use crate::bench;
+
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum Verb {
+    /// The lease: take and release, renewal, waking, batches. Takes about a minute and a half.
+    Lease {
+        #[arg(long, default_value = "text", value_parser = ["text", "json"])]
+        output: String,
+    },
+}
+
+/// Exit code 3 where a figure falls short of what is wanted.
+pub(super) async fn run(verb: Verb) -> Result<Ended, Failed> {
+    crate::process::log::start_with("text", "warn");
+    let Verb::Lease { output } = verb;
+    if cfg!(debug_assertions) {
+        eprintln!("doorbuster: this is a debug build: its figures say nothing");
+    }
+    let tell = |step: &str| eprintln!("doorbuster: {step}");
+    let report = bench::lease(tell).await.map_err(|error| Failed::Said(error.to_string()))?;
+    if output == "json" {
+        println!("{}", serde_json::json!(report));
+    } else {
+        print!("{report}");
+    }
+    let met = report.figures.iter().all(bench::Figure::is_met);
+    Ok(if met { Ended::Done } else { Ended::ItemsLeft })
+}

@@ -1,0 +1,147 @@
+//! `lease`: who holds what, and an operator's release.
+
+use std::time::Duration;
+
+use super::{Ended, Failed};
+use crate::lease::{Lease, LeaseError, Leases};
+use crate::process::config::Config;
+
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum Verb {
+    /// List the leases that are held now.
+    List {
+        /// Of this scope alone: a sale, or one that begins with an underscore.
+        #[arg(long)]
+        scope: Option<String>,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Show one.
+    Show {
+        /// As `list` shows it: the sale.
+        scope: String,
+        /// As `list` shows it: the user.
+        name: String,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Take a lease from a holder that is gone. One that lives learns it late: its fencing token alone
+    /// keeps it from writing. Leases also end by themselves.
+    Release {
+        scope: String,
+        name: String,
+        /// As `show` tells it: what somebody else has taken meanwhile is not touched.
+        #[arg(long)]
+        token: i64,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Output {
+    #[arg(long, default_value = "text", value_parser = ["text", "json"])]
+    output: String,
+}
+
+pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
+    let leases = Leases::open(&config.redis(), &config.redis.prefix).map_err(said)?;
+    match verb {
+        Verb::List { scope, output } => {
+            let scopes = match scope {
+                Some(scope) => vec![scope],
+                None => leases.scopes().await.map_err(said)?,
+            };
+            let mut held = Vec::new();
+            for scope in scopes {
+                held.extend(leases.list(&scope).await.map_err(said)?);
+            }
+            print_list(&held, &output);
+            Ok(Ended::Done)
+        }
+        Verb::Show { scope, name, output } => match leases.show(&scope, &name).await.map_err(said)? {
+            Some(lease) => {
+                print_one(&lease, &output);
+                Ok(Ended::Done)
+            }
+            None => Err(Failed::Said(format!("nobody holds {name} in {scope}"))),
+        },
+        Verb::Release { scope, name, token } => {
+            if leases.release_held(&scope, &name, token).await.map_err(said)? {
+                println!("{name} in {scope} is free");
+                return Ok(Ended::Done);
+            }
+            let now = leases.show(&scope, &name).await.map_err(said)?;
+            Err(Failed::Said(match now {
+                Some(lease) => format!(
+                    "nothing released: {name} in {scope} is held with token {} by {}",
+                    lease.token, lease.holder
+                ),
+                None => format!("nothing released: nobody holds {name} in {scope}"),
+            }))
+        }
+    }
+}
+
+fn print_list(leases: &[Lease], output: &Output) {
+    if output.output == "json" {
+        let leases: Vec<_> = leases.iter().map(json).collect();
+        println!("{}", serde_json::json!({ "leases": leases }));
+        return;
+    }
+    if leases.is_empty() {
+        println!("no leases are held");
+        return;
+    }
+    println!("{:<24}  {:<24}  {:>8}  {:>8}  {:<16}  HOLDER", "SCOPE", "NAME", "AGE", "ENDS IN", "TOKEN");
+    for lease in leases {
+        println!(
+            "{:<24}  {:<24}  {:>8}  {:>8}  {:<16}  {}",
+            lease.scope,
+            lease.name,
+            seconds(lease.age),
+            seconds(lease.ends_in),
+            lease.token,
+            lease.holder
+        );
+    }
+}
+
+fn print_one(lease: &Lease, output: &Output) {
+    if output.output == "json" {
+        println!("{}", json(lease));
+        return;
+    }
+    println!("scope    {}", lease.scope);
+    println!("name     {}", lease.name);
+    println!("holder   {}", lease.holder);
+    println!("owner    {}", lease.owner);
+    println!("token    {}", lease.token);
+    println!("age      {}", seconds(lease.age));
+    println!("ends in  {}", seconds(lease.ends_in));
+}
+
+fn json(lease: &Lease) -> serde_json::Value {
+    serde_json::json!({
+        "scope": lease.scope,
+        "name": lease.name,
+        "holder": lease.holder,
+        "owner": lease.owner,
+        "token": lease.token,
+        "age_ms": milliseconds(lease.age),
+        "ends_in_ms": milliseconds(lease.ends_in),
+    })
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn said(error: LeaseError) -> Failed {
+    match error {
+        LeaseError::Invalid(text) => Failed::Usage(text),
+        other => Failed::Said(other.to_string()),
+    }
+}

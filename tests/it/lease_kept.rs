@@ -1,0 +1,224 @@
+//! What keeps a lease alive, for how long, and how its holder learns that it is lost.
+
+use std::time::{Duration, Instant};
+
+use doorbuster::chaos::Weather;
+use doorbuster::lease::{LeaseError, Released, Terms};
+
+use crate::lease::{leases, leases_of, ms};
+use crate::support::{ask_redis, behind_proxy, servers, until};
+
+const LONG: Duration = Duration::from_secs(40);
+
+/// Resolves in time, or the test fails.
+async fn lost(guard: &doorbuster::lease::Guard) {
+    tokio::time::timeout(LONG, guard.lost()).await.expect("told that it is lost");
+    assert!(!guard.is_valid_for(Duration::ZERO));
+}
+
+/// The mistake is in many libraries: an explicit lease time silently switches the renewal off.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_explicit_lease_time_is_renewed_and_what_is_not_is_said() {
+    let (_world, leases) = leases().await;
+    let kept = leases.take("sale", ["kept"], Terms::lasting(ms(900))).await.unwrap().guard.unwrap();
+    let terms = Terms::lasting(ms(900)).renewed_by_hand();
+    let ends = leases.take("sale", ["ends"], terms).await.unwrap().guard.unwrap();
+    lost(&ends).await;
+    // Three times the lease.
+    let guard = leases.acquire("sale", ["kept"], Terms::default(), ms(2_700)).await.unwrap();
+    assert!(guard.is_none() && kept.is_valid_for(ms(100)));
+    assert_eq!(kept.release().await.unwrap(), Released::Freed);
+    assert_eq!(ends.release().await.unwrap(), Released::Late);
+    assert_eq!(leases.held(), 0);
+}
+
+/// A guard that nobody drops must not lock others out for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_longest_hold_ends_a_lease_that_the_watchdog_would_renew_for_ever() {
+    let (_world, leases) = leases().await;
+    let terms = Terms::lasting(ms(300)).at_most(ms(1_200));
+    let guard = leases.take("sale", ["ada"], terms).await.unwrap().guard.unwrap();
+    lost(&guard).await;
+    let next = leases.acquire("sale", ["ada"], Terms::default(), LONG).await.unwrap();
+    assert!(next.is_some(), "it is free though its holder never released it");
+    assert_eq!(leases.held(), 1, "the watchdog has forgotten the first");
+    assert_eq!(guard.release().await.unwrap(), Released::Late);
+}
+
+/// A renewal that fails must not be told to nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_redis_forgot_is_lost_at_the_next_renewal_and_the_work_stops() {
+    let (world, leases) = leases().await;
+    let guard = leases.take("sale", ["ada"], Terms::lasting(ms(1_500))).await.unwrap().guard.unwrap();
+    let other = guard.share();
+    let work = tokio::spawn(async move { other.until_lost(std::future::pending::<()>()).await });
+    let _: i64 = ask_redis(&servers().redis, &format!("HDEL {}:{{sale}}:leases ada", world.name)).await;
+    let stopped = tokio::time::timeout(LONG, work).await.expect("the work is stopped").unwrap();
+    assert!(matches!(stopped, Err(LeaseError::Lost { .. })));
+    lost(&guard).await;
+    assert!(matches!(guard.ensure_valid(Duration::ZERO), Err(LeaseError::Lost { .. })));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn work_that_is_done_in_time_is_not_cancelled() {
+    let (_world, leases) = leases().await;
+    let guard = leases.take("sale", ["ada"], Terms::default()).await.unwrap().guard.unwrap();
+    assert_eq!(guard.until_lost(async { 7 }).await.unwrap(), 7);
+    assert!(guard.ensure_valid(Duration::from_secs(5)).is_ok());
+    assert!(guard.ensure_valid(Duration::from_secs(60)).is_err(), "it does not last that long");
+}
+
+/// A renewal for less than what is left would end a lease early.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_never_shortens_a_lease() {
+    let (_world, leases) = leases().await;
+    let terms = Terms::lasting(ms(600)).at_least(Duration::from_secs(20));
+    let guard = leases.take("sale", ["ada"], terms).await.unwrap().guard.unwrap();
+    assert!(guard.renew().await.unwrap());
+    let seen = leases.show("sale", "ada").await.unwrap().expect("held");
+    assert!(seen.ends_in > Duration::from_secs(10), "{seen:?}");
+    assert!(guard.is_valid_for(Duration::from_secs(10)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_watchdog_survives_errors_and_tells_what_they_cost() {
+    let (mut world, direct) = leases().await;
+    world.set("redis.timeout_ms=200");
+    let proxy = behind_proxy(&mut world, "redis.url").await;
+    let leases = leases_of(&world);
+    let long = leases.take("sale", ["long"], Terms::lasting(LONG)).await.unwrap().guard.unwrap();
+    let short = leases.take("sale", ["short"], Terms::lasting(ms(1_500))).await.unwrap().guard.unwrap();
+    // It cannot be asked: the holder's own clock says that it is over.
+    proxy.set(Weather::Frozen);
+    lost(&short).await;
+    proxy.set(Weather::Down);
+    assert!(long.is_valid_for(ms(1)), "an error alone does not end a lease");
+    proxy.set(Weather::Fair);
+    let after = until("leases are taken again", LONG, async || {
+        leases.take("sale", ["after"], Terms::lasting(ms(1_500))).await.ok().and_then(|taken| taken.guard)
+    })
+    .await;
+    // Renewed several times by the same watchdog.
+    assert!(direct.acquire("sale", ["after"], Terms::default(), ms(4_000)).await.unwrap().is_none());
+    assert!(after.is_valid_for(ms(1)) && long.is_valid_for(ms(1)));
+}
+
+/// Its holder counts from before the request; Redis, from when it came.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_answer_makes_the_local_deadline_earlier_and_not_later() {
+    let (mut world, direct) = leases().await;
+    let proxy = behind_proxy(&mut world, "redis.url").await;
+    let leases = leases_of(&world);
+    leases.list("sale").await.unwrap();
+    proxy.set(Weather::Slow(ms(400)));
+    let terms = Terms::lasting(Duration::from_secs(5)).renewed_by_hand();
+    let guard = leases.take("sale", ["ada"], terms).await.unwrap().guard.unwrap();
+    let (ours, redis) = (guard.remaining(), direct.show("sale", "ada").await.unwrap().expect("held"));
+    assert!(ours <= redis.ends_in, "{ours:?} by our clock, {redis:?}");
+    assert!(ours <= ms(5_000 - 400), "{ours:?}");
+    proxy.set(Weather::Fair);
+}
+
+/// The watchdog's renewal and the release of the same lease, in all their orders: what was released
+/// is never renewed again.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_renewal_outlives_the_release() {
+    let (_world, leases) = leases().await;
+    let rounds = (0..200).map(|nth| {
+        let leases = leases.clone();
+        async move {
+            let name = format!("user{nth}");
+            let guard =
+                leases.take("sale", [name.as_str()], Terms::lasting(ms(500))).await.unwrap().guard.unwrap();
+            let other = guard.share();
+            let renewing = tokio::spawn(async move {
+                while other.shares() > 1 {
+                    if !other.renew().await.unwrap_or(true) {
+                        break;
+                    }
+                }
+                other.release().await
+            });
+            tokio::time::sleep(ms(rand::random_range(0..300))).await;
+            guard.release().await.unwrap();
+            renewing.await.unwrap().unwrap();
+        }
+    });
+    futures_util::future::join_all(rounds).await;
+    assert_eq!(leases.held(), 0);
+    leases.at_rest().await;
+    assert!(leases.list("sale").await.unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shared_guard_is_released_with_the_last() {
+    let (_world, leases) = leases().await;
+    let first = leases.take("sale", ["ada"], Terms::default()).await.unwrap().guard.unwrap();
+    let second = first.share();
+    let third = second.share();
+    assert_eq!((first.shares(), third.token()), (3, first.token()));
+    assert_eq!(first.release().await.unwrap(), Released::Shared);
+    drop(third);
+    assert_eq!(second.shares(), 1);
+    assert!(leases.show("sale", "ada").await.unwrap().is_some());
+    // Without sharing it there is no way back in: a second taking is another owner's.
+    assert!(leases.take("sale", ["ada"], Terms::default()).await.unwrap().guard.is_none());
+    assert_eq!(second.release().await.unwrap(), Released::Freed);
+    assert!(leases.show("sale", "ada").await.unwrap().is_none());
+}
+
+/// A job that several machines start at the same time runs once, though it is done in no time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_is_held_for_its_least_time_though_it_is_done_sooner() {
+    let (_world, leases) = leases().await;
+    let terms = Terms::default().at_least(ms(1_500));
+    let job = leases.take("_jobs", ["nightly"], terms).await.unwrap().guard.unwrap();
+    assert_eq!(job.release().await.unwrap(), Released::Freed);
+    assert_eq!(leases.held(), 0, "nobody renews it");
+    assert!(leases.take("_jobs", ["nightly"], terms).await.unwrap().guard.is_none(), "held for a while yet");
+    let next = leases.acquire("_jobs", ["nightly"], Terms::default(), LONG).await.unwrap();
+    assert!(next.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_to_run_out_is_neither_renewed_nor_released() {
+    let (_world, leases) = leases().await;
+    let guard = leases.take("sale", ["ada"], Terms::lasting(ms(1_000))).await.unwrap().guard.unwrap();
+    guard.let_run_out();
+    leases.at_rest().await;
+    assert_eq!(leases.held(), 0);
+    assert!(leases.show("sale", "ada").await.unwrap().is_some());
+    assert!(leases.acquire("sale", ["ada"], Terms::default(), LONG).await.unwrap().is_some());
+}
+
+/// Many leases of different moments are renewed by few calls.
+#[tokio::test(flavor = "multi_thread")]
+async fn leases_that_were_taken_one_by_one_are_renewed_together() {
+    let (mut world, _) = leases().await;
+    let folder = tempfile::tempdir().unwrap();
+    let server = crate::support::own_redis(&mut world, folder.path()).await;
+    let leases = leases_of(&world);
+    let mut guards = Vec::new();
+    for nth in 0..300 {
+        let name = format!("user{nth}");
+        let terms = Terms::lasting(Duration::from_secs(6));
+        guards.push(leases.take("sale", [name.as_str()], terms).await.unwrap().guard.unwrap());
+    }
+    leases.at_rest().await;
+    let scripts = async || -> u64 {
+        let stats: String = ask_redis(&server.url, "INFO commandstats").await;
+        let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).expect("called");
+        line.split(['=', ',']).nth(1).expect("calls").parse().unwrap()
+    };
+    let before = scripts().await;
+    let ends = || guards.iter().map(|guard| Instant::now() + guard.remaining()).collect::<Vec<_>>();
+    let first = ends();
+    until("all have been renewed", LONG, async || {
+        first.iter().zip(ends()).all(|(first, now)| now > *first + ms(1_000)).then_some(())
+    })
+    .await;
+    let calls = scripts().await - before;
+    assert!((3..=40).contains(&calls), "{calls} calls for 300 leases");
+    assert_eq!(leases.held(), 300);
+    server.stop(doorbuster::dev::Ending::AtOnce).await;
+}

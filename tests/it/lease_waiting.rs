@@ -1,0 +1,163 @@
+//! Who waits for a lease, and what is left of those who stop waiting.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use doorbuster::lease::{Leases, Terms};
+
+use crate::lease::{leases, ms};
+use crate::support::{World, ask_redis, servers, until};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// No lease, no entry of the watchdog, no channel, and nobody in line.
+async fn nothing_is_left(world: &World, leases: &Leases, scope: &str) {
+    until("nothing is left", LONG, async || {
+        let channels: Vec<String> =
+            ask_redis(&servers().redis, &format!("PUBSUB CHANNELS {}:*", world.name)).await;
+        let held = leases.list(scope).await.unwrap();
+        (channels.is_empty() && held.is_empty() && leases.held() == 0 && leases.waiting() == 0).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiting_ends_with_its_time() {
+    let (world, leases) = leases().await;
+    let held = leases.take("sale", ["ada"], Terms::default()).await.unwrap().guard.unwrap();
+    assert!(leases.acquire("sale", ["ada"], Terms::default(), ms(300)).await.unwrap().is_none());
+    held.release().await.unwrap();
+    nothing_is_left(&world, &leases, "sale").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_wakes_one_who_waits() {
+    let (world, leases) = leases().await;
+    let held = leases.take("sale", ["ada"], Terms::default()).await.unwrap().guard.unwrap();
+    let waiting = {
+        let leases = leases.clone();
+        tokio::spawn(async move { leases.acquire("sale", ["ada"], Terms::default(), LONG).await })
+    };
+    until("it is told of releases", LONG, async || {
+        let channels: Vec<String> =
+            ask_redis(&servers().redis, &format!("PUBSUB CHANNELS {}:*", world.name)).await;
+        (channels.len() == 1 && leases.waiting() == 1).then_some(())
+    })
+    .await;
+    let token = held.token();
+    held.release().await.unwrap();
+    let guard = waiting.await.unwrap().unwrap().expect("it was released");
+    assert!(guard.token() > token);
+    drop(guard);
+    nothing_is_left(&world, &leases, "sale").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_lease_frees_one_who_waits() {
+    let (_world, leases) = leases().await;
+    let terms = Terms::lasting(ms(400)).renewed_by_hand();
+    leases.take("sale", ["ada"], terms).await.unwrap().guard.unwrap().let_run_out();
+    assert!(leases.acquire("sale", ["ada"], Terms::default(), LONG).await.unwrap().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_who_want_the_same_names_in_another_order_do_not_wait_for_each_other() {
+    let (world, leases) = leases().await;
+    let many = (0..40).map(|nth| {
+        let leases = leases.clone();
+        async move {
+            let names = if nth % 2 == 0 { ["ada", "bob"] } else { ["bob", "ada"] };
+            let guard =
+                leases.acquire("sale", names, Terms::default(), LONG).await.unwrap().expect("in time");
+            tokio::time::sleep(ms(1)).await;
+            guard.release().await.unwrap();
+        }
+    });
+    futures_util::future::join_all(many).await;
+    nothing_is_left(&world, &leases, "sale").await;
+}
+
+/// Wherever it is dropped: before it is sent, on its way, with the answer there.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_stops_waiting_leaves_no_lease_behind() {
+    let (world, leases) = leases().await;
+    let rounds = (0..300u64).map(|nth| {
+        let leases = leases.clone();
+        async move {
+            let name = format!("user{}", nth % 20);
+            let names = [name.as_str(), "everybody"];
+            let patience = Duration::from_micros(rand::random_range(0..30_000));
+            let taking = leases.acquire("sale", names, Terms::default(), LONG);
+            let guard = tokio::time::timeout(patience, taking).await;
+            tokio::time::sleep(Duration::from_micros(200)).await;
+            guard.is_ok()
+        }
+    });
+    let got = futures_util::future::join_all(rounds).await.into_iter().filter(|got| *got).count();
+    assert!((1..300).contains(&got), "{got} of 300 got it: some must, some must not");
+    leases.at_rest().await;
+    nothing_is_left(&world, &leases, "sale").await;
+}
+
+/// Exclusion, shown by work that is not protected by anything else: read, wait, write.
+#[tokio::test(flavor = "multi_thread")]
+async fn five_thousand_turns_on_five_keys_by_32_tasks_exclude_each_other() {
+    let (world, leases) = leases().await;
+    struct Key {
+        value: AtomicU64,
+        inside: AtomicI64,
+    }
+    let keys: Arc<Vec<Key>> =
+        Arc::new((0..5).map(|_| Key { value: AtomicU64::new(0), inside: AtomicI64::new(0) }).collect());
+    // Two handles with a connection each, as two processes would have.
+    let other = crate::lease::leases_of(&world);
+    let tasks = (0..32u64).map(|task| {
+        let (leases, keys) = (if task % 2 == 0 { leases.clone() } else { other.clone() }, keys.clone());
+        tokio::spawn(async move {
+            for turn in task..task + 157 {
+                let at = (turn % 5) as usize;
+                let name = format!("key{at}");
+                let guard = leases.acquire("sale", [name.as_str()], Terms::default(), LONG).await.unwrap();
+                let guard = guard.expect("its turn comes");
+                let key = &keys[at];
+                assert_eq!(key.inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
+                let read = key.value.load(Ordering::SeqCst);
+                tokio::task::yield_now().await;
+                key.value.store(read + 1, Ordering::SeqCst);
+                key.inside.fetch_sub(1, Ordering::SeqCst);
+                guard.release().await.unwrap();
+            }
+        })
+    });
+    for task in futures_util::future::join_all(tasks).await {
+        task.unwrap();
+    }
+    let counted: u64 = keys.iter().map(|key| key.value.load(Ordering::SeqCst)).sum();
+    assert_eq!(counted, 32 * 157, "a turn was overwritten by another");
+    other.at_rest().await;
+    assert_eq!((other.held(), other.waiting()), (0, 0));
+    nothing_is_left(&world, &leases, "sale").await;
+}
+
+/// Ten at a time go through the exclusion of a key that nobody else protects, and each of them may
+/// give up: a wake-up that goes to one who has left must reach another.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wake_up_is_not_lost_with_those_who_leave() {
+    let (world, leases) = leases().await;
+    let held = leases.take("sale", ["ada"], Terms::default()).await.unwrap().guard.unwrap();
+    let mut waiting: Vec<_> = (0..10)
+        .map(|_| {
+            let leases = leases.clone();
+            tokio::spawn(async move { leases.acquire("sale", ["ada"], Terms::default(), LONG).await })
+        })
+        .collect();
+    until("all wait", LONG, async || (leases.waiting() == 10).then_some(())).await;
+    let last = waiting.pop().expect("ten");
+    let releasing = tokio::spawn(held.release());
+    // The first of the line, whom the release wakes, is among those who leave.
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+    releasing.await.unwrap().unwrap();
+    assert!(last.await.unwrap().unwrap().is_some());
+    nothing_is_left(&world, &leases, "sale").await;
+}

@@ -1,0 +1,214 @@
+//! The structures of the lease that several tasks share, under a scheduler that tries out the orders
+//! in which threads can run (shuttle). The files are those of `src/lease`, compiled a second time
+//! with the scheduler's locks; futures are dropped after every number of polls.
+//!
+//! A failure prints its schedule, which `shuttle::replay` runs again.
+
+#![allow(dead_code, reason = "the scheduler needs a part of what the lease needs")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod sync {
+    pub(super) use shuttle::sync::{Arc, Mutex};
+}
+#[path = "../../src/lease/waiters.rs"]
+mod waiters;
+#[path = "../../src/lease/watchlist.rs"]
+mod watchlist;
+
+use std::future::Future as _;
+use std::pin::pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use shuttle::sync::{Arc, Mutex};
+use shuttle::{future, thread};
+
+use waiters::{Waiter, Waiters};
+use watchlist::Watchlist;
+
+/// Orders that are tried. Each finds what one of a few hundred would.
+const ORDERS: usize = 5_000;
+
+/// A lease as Redis has it: free, or not. Whoever frees it tells.
+#[derive(Default)]
+struct Lease {
+    held: Mutex<bool>,
+}
+
+impl Lease {
+    fn take(&self) -> bool {
+        let mut held = self.held.lock().unwrap();
+        !std::mem::replace(&mut *held, true)
+    }
+
+    fn release(&self, waiters: &Waiters) {
+        *self.held.lock().unwrap() = false;
+        waiters.wake("sale", "ada");
+    }
+}
+
+/// As `Leases::acquire`, with no look by itself: a wake-up that is lost is a thread that sleeps for
+/// ever, which the scheduler reports.
+async fn acquire(lease: &Lease, waiters: &Waiters) {
+    if lease.take() {
+        return;
+    }
+    let mut waiter: Waiter = waiters.enter("sale", "ada");
+    while !lease.take() {
+        waiter.woken().await;
+    }
+    waiter.satisfied();
+}
+
+/// Polls the acquisition so often, and drops it. Answers whether it has the lease.
+async fn acquire_for(polls: usize, lease: &Lease, waiters: &Waiters) -> bool {
+    let mut acquiring = pin!(acquire(lease, waiters));
+    let mut left = polls;
+    std::future::poll_fn(|context: &mut Context<'_>| {
+        if left == 0 {
+            return Poll::Ready(false);
+        }
+        left -= 1;
+        match acquiring.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(true),
+            Poll::Pending if left == 0 => Poll::Ready(false),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+#[test]
+fn whoever_waits_gets_it_whatever_the_order() {
+    shuttle::check_random(
+        || {
+            let (lease, waiters) = (Arc::new(Lease::default()), Waiters::default());
+            let tasks: Vec<_> = (0..4)
+                .map(|_| {
+                    let (lease, waiters) = (lease.clone(), waiters.clone());
+                    thread::spawn(move || {
+                        future::block_on(acquire(&lease, &waiters));
+                        thread::yield_now();
+                        lease.release(&waiters);
+                    })
+                })
+                .collect();
+            tasks.into_iter().for_each(|task| task.join().unwrap());
+            assert!(waiters.scopes().is_empty() && waiters.len() == 0, "somebody is left in line");
+        },
+        ORDERS,
+    );
+}
+
+/// Two of the four give up after some polls: what woke them must reach those who stay.
+#[test]
+fn a_wake_up_is_passed_on_by_those_who_leave() {
+    for polls in 0..4 {
+        shuttle::check_random(
+            move || {
+                let (lease, waiters) = (Arc::new(Lease::default()), Waiters::default());
+                let tasks: Vec<_> = (0..4)
+                    .map(|nth| {
+                        let (lease, waiters) = (lease.clone(), waiters.clone());
+                        thread::spawn(move || {
+                            let got = if nth % 2 == 0 {
+                                future::block_on(acquire_for(polls, &lease, &waiters))
+                            } else {
+                                future::block_on(acquire(&lease, &waiters));
+                                true
+                            };
+                            if got {
+                                lease.release(&waiters);
+                            }
+                        })
+                    })
+                    .collect();
+                tasks.into_iter().for_each(|task| task.join().unwrap());
+                assert_eq!(waiters.len(), 0, "somebody is left in line");
+            },
+            ORDERS,
+        );
+    }
+}
+
+/// The watchdog has leases in hand while they are released: what has left stays away.
+#[test]
+fn what_has_left_the_watchlist_never_comes_back() {
+    shuttle::check_random(
+        || {
+            let list: Arc<Watchlist<Mutex<bool>>> = Arc::new(Watchlist::default());
+            let begin = Instant::now();
+            let watchdog = {
+                let list = list.clone();
+                thread::spawn(move || {
+                    for round in 0..3 {
+                        let now = begin + Duration::from_secs(round);
+                        for (place, released) in list.take_due(now) {
+                            thread::yield_now();
+                            // The renewal is answered.
+                            let again = list.again(place, now + Duration::from_millis(1));
+                            assert!(
+                                again || *released.lock().unwrap(),
+                                "what nobody released is off the list"
+                            );
+                        }
+                    }
+                })
+            };
+            let holders: Vec<_> = (0..3)
+                .map(|nth| {
+                    let list = list.clone();
+                    thread::spawn(move || {
+                        let released = Arc::new(Mutex::new(false));
+                        let (place, _) = list.enter(released.clone(), begin + Duration::from_millis(nth));
+                        thread::yield_now();
+                        *released.lock().unwrap() = true;
+                        assert!(list.leave(place));
+                        assert!(!list.again(place, begin) && !list.leave(place));
+                    })
+                })
+                .collect();
+            holders.into_iter().for_each(|holder| holder.join().unwrap());
+            watchdog.join().unwrap();
+            assert_eq!(list.len(), 0);
+            assert_eq!(list.next(), None);
+            assert!(list.take_due(begin + Duration::from_secs(3_600)).is_empty());
+        },
+        ORDERS,
+    );
+}
+
+/// Nothing that is due is missed, whatever is entered and renewed meanwhile.
+#[test]
+fn what_is_due_comes_into_the_watchdogs_hands_once() {
+    shuttle::check_random(
+        || {
+            let list: Arc<Watchlist<()>> = Arc::new(Watchlist::default());
+            let begin = Instant::now();
+            let takers: Vec<_> = (0..2)
+                .map(|_| {
+                    let list = list.clone();
+                    thread::spawn(move || {
+                        let mut places = Vec::new();
+                        for _ in 0..3 {
+                            places.extend(list.take_due(begin).into_iter().map(|(place, _)| place));
+                            thread::yield_now();
+                        }
+                        places
+                    })
+                })
+                .collect();
+            let entered: Vec<_> = (0..3)
+                .map(|_| {
+                    let (place, _) = list.enter(Arc::new(()), begin);
+                    place
+                })
+                .collect();
+            let mut taken: Vec<_> = takers.into_iter().flat_map(|taker| taker.join().unwrap()).collect();
+            taken.extend(list.take_due(begin).into_iter().map(|(place, _)| place));
+            taken.sort_unstable();
+            assert_eq!(taken, entered);
+        },
+        ORDERS,
+    );
+}
