@@ -47,8 +47,8 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{:<50}  {:>10}  {:<9}  {:>10}  {:>6}  {:<8}  ",
-            "WHAT", "MEASURED", "UNIT", "CEILING", "RATIO", "WANTED"
+            "{:<50}  {:>10}  {:<9}  {:>10}  {:>6}  WANTED",
+            "WHAT", "MEASURED", "UNIT", "CEILING", "RATIO"
         )?;
         for figure in &self.figures {
             let ceiling = figure.ceiling.map_or("-".to_owned(), number);

@@ -66,6 +66,20 @@ impl Held {
         }
     }
 
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost.is_cancelled()
+    }
+
+    /// Lost by this process's own clock? Then it is told.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        if self.until.is_some_and(|until| until <= now) {
+            self.lose("held too long");
+        } else if self.ends() <= now {
+            self.lose("ended");
+        }
+        self.is_lost()
+    }
+
     /// What a renewal asks for; never beyond the longest hold.
     pub(super) fn extension(&self, sent: Instant) -> Duration {
         let left = self.until.map(|until| until.saturating_duration_since(sent));
@@ -133,11 +147,11 @@ impl Guard {
 
     /// How long the leases last without another renewal, by this process's own clock.
     pub fn remaining(&self) -> Duration {
-        if self.hold.held.lost.is_cancelled() {
+        let held = &self.hold.held;
+        if held.is_lost() {
             return Duration::ZERO;
         }
-        let ends = self.hold.held.ends();
-        let ends = self.hold.held.until.map_or(ends, |until| ends.min(until));
+        let ends = held.until.map_or(held.ends(), |until| until.min(held.ends()));
         ends.saturating_duration_since(Instant::now())
     }
 
@@ -156,15 +170,13 @@ impl Guard {
     pub async fn lost(&self) {
         let held = &self.hold.held;
         loop {
-            let left = self.remaining();
-            if left.is_zero() {
-                held.lose("ended");
+            if held.is_over(Instant::now()) {
                 return;
             }
             tokio::select! {
                 () = held.lost.cancelled() => return,
                 // Renewed meanwhile, as a rule: look again.
-                () = tokio::time::sleep(left) => {}
+                () = tokio::time::sleep(self.remaining()) => {}
             }
         }
     }
@@ -183,8 +195,7 @@ impl Guard {
     /// where one of them is lost. After an error they last as long as before, or longer.
     pub async fn renew(&self) -> Result<bool, LeaseError> {
         let held = &self.hold.held;
-        if self.remaining().is_zero() {
-            held.lose("ended");
+        if held.is_over(Instant::now()) {
             return Ok(false);
         }
         self.hold.core.renew(std::slice::from_ref(held)).await.map(|kept| kept == [true])

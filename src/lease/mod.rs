@@ -1,4 +1,5 @@
 //! Who may act for a user now? A lease: a name in Redis with an owner, an end and a fencing token.
+//! For the workers' users, for whatever must run once, and for programs that use this as a library.
 //!
 //! A lease makes contention cheap; it does not make anything correct by itself. A holder that was
 //! stopped for longer than its lease still believes that it holds it: therefore each acquisition
@@ -6,6 +7,73 @@
 //!
 //! Released by its owner only, and always ended by time, on Redis's clock: nothing scans for stuck
 //! leases. A process judges its own leases by its monotonic clock, from before the request.
+//!
+//! # Use
+//!
+//! ```no_run
+//! # use std::time::Duration;
+//! # use doorbuster::lease::{LeaseError, Leases, Terms};
+//! # use doorbuster::link::RedisSettings;
+//! # async fn pay(_fence: i64, _may_commit: impl Fn() -> bool) {}
+//! # async fn example() -> Result<(), LeaseError> {
+//! let redis = RedisSettings { url: "redis://127.0.0.1".into(), timeout: Duration::from_millis(500) };
+//! let leases = Leases::open(&redis, "shop")?;
+//!
+//! // Waits up to five seconds. 30 s, renewed every 10 s by the watchdog, for at most 10 minutes.
+//! let Some(guard) = leases.acquire("sale", ["ada"], Terms::default(), Duration::from_secs(5)).await?
+//! else {
+//!     return Ok(()); // Somebody else has it.
+//! };
+//! // Stops where the lease is lost. What is written carries the token, and the last question before
+//! // COMMIT is whether the lease still lasts.
+//! let may_commit = || guard.ensure_valid(Duration::from_secs(1)).is_ok();
+//! guard.until_lost(pay(guard.token(), may_commit)).await?;
+//! guard.release().await?;
+//!
+//! // Many at once: those that are free, in one round trip.
+//! let taken = leases.take("sale", ["ada", "bob", "cy"], Terms::lasting(Duration::from_secs(5))).await?;
+//! println!("{:?}", taken.held);
+//!
+//! // A job that every machine starts at midnight, and that one runs: the others find it taken, even
+//! // those whose clock is half a minute late.
+//! let once = Terms::default().at_least(Duration::from_secs(60)).at_most(Duration::from_secs(3_600));
+//! if let Some(job) = leases.take("_jobs", ["nightly"], once).await?.guard {
+//!     // …
+//!     job.release().await?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Beside others
+//!
+//! By their documents: Redisson 3 and 4 (`RLock` unless said), redsync 4, rslock 0.9. Each of our
+//! cells names the test in `tests/it` or `tests/races` that tries it.
+//!
+//! | | Redisson | redsync | rslock | here |
+//! | --- | --- | --- | --- | --- |
+//! | owner | client id and thread | 128 random bits per lock | 160 random bits per lock | 128 random bits per acquisition: `a_lease_has_one_holder_and_a_batch_takes_what_is_free` |
+//! | release and renewal by the owner alone | script | script | script | script: `the_late_release_of_an_expired_holder_frees_nobody_else` |
+//! | renewal | watchdog; an explicit lease time switches it off | by hand | by hand | watchdog, unless it is said otherwise: `an_explicit_lease_time_is_renewed_and_what_is_not_is_said` |
+//! | renewals in one call | batches | one | one | up to 100: `leases_that_were_taken_one_by_one_are_renewed_together` |
+//! | longest hold of a holder that hangs | none | its lease | its lease | said in the terms: `the_longest_hold_ends_a_lease_that_the_watchdog_would_renew_for_ever` |
+//! | renewal after the release | reported (issue 7272) | by hand | by hand | none: `no_renewal_outlives_the_release`, `what_has_left_the_watchlist_never_comes_back` |
+//! | errors of Redis during renewal | tried again | the caller's | the caller's | survived, told when time is over: `the_watchdog_survives_errors_and_tells_what_they_cost` |
+//! | a holder learns that its lease is gone | when it unlocks | when it asks | when it asks | told, and its work cancelled: `a_lease_that_redis_forgot_is_lost_at_the_next_renewal_and_the_work_stops` |
+//! | a check before COMMIT | – | `Until` | validity time | with a margin, counted from before the request: `a_slow_answer_makes_the_local_deadline_earlier_and_not_later`, `what_has_no_right_any_more_is_not_committed` |
+//! | fencing token | `RFencedLock` | – | – | always, rising: `with_the_fence_a_holder_that_was_stopped_overwrites_nothing`, `tokens_rise_also_when_redis_lost_its_data` |
+//! | waiting | channel per lock | tries with delays | tries with delays | channel per scope and own looks, bounded: `a_release_wakes_one_who_waits`, `the_end_of_a_lease_frees_one_who_waits`, `a_wake_up_is_passed_on_by_those_who_leave` |
+//! | giving up while waiting | – | context | – | leaves nothing: `whoever_stops_waiting_leaves_no_lease_behind` |
+//! | many names | `RMultiLock`, one after the other | – | – | one call, all or those that are free: `a_thousand_users_are_one_call_each_way`, `all_of_them_or_none`, `two_who_want_the_same_names_in_another_order_do_not_wait_for_each_other` |
+//! | re-entrancy | by thread | – | – | by sharing the guard: `a_shared_guard_is_released_with_the_last` |
+//! | a lost answer | tried again | tried again on others | tried again on others | released in the background, a second release is no error: `a_lost_answer_leaves_no_lease_behind_and_a_release_after_it_is_no_error` |
+//! | a guard that is dropped | – | – | released | released in the background: `a_dropped_guard_releases_and_leaves_nothing_behind` |
+//! | least holding time | – | – | – | `a_job_is_held_for_its_least_time_though_it_is_done_sooner` |
+//! | inspection | of one lock | of one lock | – | list, show, release: `leases_are_listed_shown_and_released_by_an_operator` |
+//! | a full Redis | refuses | refuses | refuses | goes on: `a_full_redis_takes_renews_and_releases_leases` |
+//! | restart of Redis | as durable as Redis | as durable as most of several | as durable as most of several | survives with its data, told without: `a_lease_survives_a_restart_of_redis_and_its_loss_is_told` |
+//! | fair order | `RFairLock` | – | – | left out: a line in Redis has to be cleared of those who died in it, and the first in line is often the slowest; a worker's delivery waits its turn in the queue anyway |
+//! | acknowledgement by replicas | on by default | several masters instead | several masters instead | left out: a lease that a failover forgets is held twice, and so is one whose holder was stopped; the fencing token and the database's keys stand for both. Orders are another matter, and not kept by a lease |
 
 mod core;
 mod guard;

@@ -75,11 +75,7 @@ fn due(core: &Core) -> Vec<Call> {
     let now = Instant::now();
     let mut calls: BTreeMap<String, Vec<Call>> = BTreeMap::new();
     for (place, held) in core.watchlist.take_due(now) {
-        if held.until.is_some_and(|until| until <= now) {
-            held.lose("held too long");
-            core.watchlist.leave(place);
-        } else if held.ends() <= now {
-            held.lose("ended");
+        if held.is_over(now) {
             core.watchlist.leave(place);
         } else if held.terms.renewal() == Renewal::ByHand {
             core.watchlist.again(place, next_look(&held, now));

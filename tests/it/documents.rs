@@ -109,14 +109,7 @@ fn every_row_of_the_failure_table_names_a_test_that_exists() {
     let text = read("ARCHITECTURE.md");
     let (_, section) = text.split_once("## What can go wrong").expect("the section");
     let section = section.split("\n## ").next().expect("a part");
-    let mut tests = String::new();
-    for entry in
-        std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it")).expect("readable").flatten()
-    {
-        if entry.path().is_file() {
-            tests.push_str(&std::fs::read_to_string(entry.path()).expect("readable"));
-        }
-    }
+    let tests = tests();
     let rows: Vec<&str> = section.lines().filter(|line| line.starts_with("| ")).skip(2).collect();
     assert!(rows.len() >= 30, "{} rows", rows.len());
     for row in rows {
@@ -131,6 +124,36 @@ fn every_row_of_the_failure_table_names_a_test_that_exists() {
             assert!(tests.contains(&format!("fn {name}(")), "{name} is no test: {row}");
         }
     }
+}
+
+#[test]
+fn every_row_of_the_table_of_the_lease_names_a_test_that_exists() {
+    let (text, tests) = (read("src/lease/mod.rs"), tests());
+    let (_, section) = text.split_once("//! # Beside others").expect("the section");
+    let rows: Vec<&str> = section.lines().filter(|line| line.starts_with("//! | ")).skip(2).collect();
+    assert!(rows.len() >= 20, "{} rows", rows.len());
+    for row in rows {
+        let ours = row.trim_end_matches(" |").rsplit(" | ").next().expect("a cell");
+        let names: Vec<&str> = ours.split('`').skip(1).step_by(2).collect();
+        assert!(!names.is_empty() || ours.starts_with("left out: "), "no test: {row}");
+        for name in names {
+            assert!(tests.contains(&format!("fn {name}(")), "{name} is no test: {row}");
+        }
+    }
+}
+
+/// The text of all tests.
+fn tests() -> String {
+    let mut tests = String::new();
+    for folder in ["tests/it", "tests/races"] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+        for entry in std::fs::read_dir(folder).expect("readable").flatten() {
+            if entry.path().is_file() {
+                tests.push_str(&std::fs::read_to_string(entry.path()).expect("readable"));
+            }
+        }
+    }
+    tests
 }
 
 #[test]

@@ -23,6 +23,7 @@ on_every_database!(
     a_key_counts_once_though_the_limit_allows_more,
     a_number_that_another_order_holds_is_refused,
     a_lower_fencing_token_is_refused_and_nothing_is_written,
+    what_has_no_right_any_more_is_not_committed,
     an_order_that_meets_two_keys_at_once_still_ends,
     users_that_differ_in_case_are_two,
     two_writers_of_the_same_orders_count_them_once,
@@ -153,6 +154,17 @@ async fn a_lower_fencing_token_is_refused_and_nothing_is_written(database: Datab
     // With a newer token it is a retry, not an outcome.
     assert_eq!(store.record(&[claim(&late, 51)], &|| true).await.unwrap(), [Recorded::Confirmed]);
     assert_eq!(sold(&store, &sale).await, 3);
+}
+
+/// The lease may end while the rows are being written: the last question is asked before COMMIT.
+async fn what_has_no_right_any_more_is_not_committed(database: Database) {
+    let (_world, store, sale) = world(database, 9, 1).await;
+    let claims: Vec<Claim> = orders(&sale, 0..3).iter().map(|order| claim(order, 1)).collect();
+    let answer = store.record(&claims, &|| false).await;
+    assert!(matches!(answer, Err(StoreError::Overdue)), "{answer:?}");
+    assert_eq!(store.order(claims[0].order.id).await.unwrap(), None);
+    assert_eq!(sold(&store, &sale).await, 0);
+    assert_eq!(store.record(&claims, &|| true).await.unwrap(), vec![Recorded::Confirmed; 3]);
 }
 
 async fn an_order_that_meets_two_keys_at_once_still_ends(database: Database) {

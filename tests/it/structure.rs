@@ -136,6 +136,22 @@ fn every_lua_file_says_what_it_takes_and_answers() {
     }
 }
 
+/// A lease that one machine's clock has set and another's judges ends too early or too late.
+#[test]
+fn leases_know_no_clock_but_that_of_redis_and_a_monotonic_one() {
+    for (file, text) in files("lua", "lua").into_iter().filter(|(file, _)| file.contains("lease_")) {
+        assert!(text.contains("redis.call('TIME')"), "{file} judges by another clock");
+        let times = text.split("-- ARGV").nth(1).and_then(|text| text.split("-- Reply").next());
+        let times = times.expect("a header").replace("cursor", "");
+        assert!(!times.contains("now in"), "{file} is told the time by its caller");
+    }
+    for (file, text) in files("src", "rs").into_iter().filter(|(file, _)| file.starts_with("src/lease/")) {
+        for clock in ["SystemTime", "Millis", "Utc", "UNIX_EPOCH"] {
+            assert!(!without_comments(&text).contains(clock), "{file} reads the wall clock: {clock}");
+        }
+    }
+}
+
 #[test]
 fn every_failure_point_is_in_the_code_once() {
     let rust: String = files("src", "rs")
