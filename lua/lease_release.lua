@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Gives leases of one scope back, those of the caller alone, and tells those who wait for them. May
--- be repeated.
+-- Gives leases of one scope back, those of the caller alone, and tells those who wait for them. What
+-- must stay for a while is nobody's from then on: no renewal under way prolongs it. May be repeated.
 --
 -- KEYS  1 leases; the message with the names goes to the channel of the same name
 -- ARGV  1 owner    2 ms from the taking for which the leases last at least    then each name
@@ -10,6 +10,7 @@ local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local held = redis.call('HMGET', KEYS[1], unpack(ARGV, 3))
 
+local nobody = string.rep('0', 32)
 local reply, freed = {}, {}
 for at = 1, #held do
   local ends, owner, token, taken, holder = string.match(held[at] or '', '^(%d+)|(%x+)|(%d+)|(%d+)|(.*)$')
@@ -18,7 +19,7 @@ for at = 1, #held do
     if tonumber(ends) > now then reply[at] = 1 end
     local stays = tonumber(taken) + tonumber(ARGV[2])
     if stays > now then
-      local value = string.format('%.0f|%s|%s|%s|%s', stays, owner, token, taken, holder)
+      local value = string.format('%.0f|%s|%s|%s|%s', stays, nobody, token, taken, holder)
       redis.call('HSET', KEYS[1], ARGV[at + 2], value)
     else
       freed[#freed + 1] = ARGV[at + 2]
@@ -27,6 +28,7 @@ for at = 1, #held do
 end
 if #freed > 0 then
   redis.call('HDEL', KEYS[1], unpack(freed))
-  redis.call('PUBLISH', KEYS[1], table.concat(freed, ' '))
+  -- Without the right to publish it is released all the same; those who wait look by themselves.
+  redis.pcall('PUBLISH', KEYS[1], table.concat(freed, ' '))
 end
 return reply

@@ -37,10 +37,12 @@ if busy and ARGV[4] == 'all' then
 end
 if #writes == 2 then return reply end
 redis.call('HSET', KEYS[1], unpack(writes))
+-- Thirty days: no lease lasts that long, and what has no leases any more is not kept.
+redis.call('EXPIRE', KEYS[1], 2592000)
 
--- What a killed holder left has ended, and would stay here until somebody asks for it: two are
--- looked at with each taking, so that the dead are always fewer than the living.
-local random = redis.call('HRANDFIELD', KEYS[1], 2, 'WITHVALUES')
+-- What a killed holder left has ended, and would stay here until somebody asks for it: some are
+-- looked at with each taking, as many as are taken.
+local random = redis.call('HRANDFIELD', KEYS[1], math.min(#writes / 2, 100), 'WITHVALUES')
 for at = 1, #random, 2 do
   local ends = tonumber(string.match(random[at + 1], '^(%d+)|'))
   if ends and ends <= now then redis.call('HDEL', KEYS[1], random[at]) end

@@ -142,7 +142,7 @@ async fn batch(server: &Server, leases: &Leases) -> Result<Vec<Figure>, BenchErr
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let (mut calls, mut times) = (Vec::new(), Vec::new());
     for _ in 0..101 {
-        leases.at_rest().await;
+        leases.at_rest(Duration::from_secs(60)).await;
         let before = script_calls(&mut connection).await?;
         let begin = Instant::now();
         let guard = taken(leases, &names).await?;

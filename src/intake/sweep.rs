@@ -27,7 +27,7 @@ pub struct SweepSettings {
 }
 
 const LEADERSHIP: Duration = Duration::from_secs(10);
-/// Batches of one sale in one round, so that the lease is renewed in between.
+/// Batches of one sale in one round, so that the others have their turn.
 const BATCHES: usize = 10;
 /// When to look again at what could not be published.
 const SOON: Duration = Duration::from_secs(2);
@@ -67,13 +67,16 @@ impl Sweep {
                 continue;
             }
             leader = self.lead(leader).await;
-            if leader.is_none() {
+            let Some(guard) = &leader else {
                 registrar.resign();
                 continue;
-            }
+            };
             registrar.register(&self.gate, &self.letters).await;
-            if let Err(error) = self.round(registrar.has_lost_letters(self.settings.parked_after)).await {
-                tracing::warn!(error, "sweep interrupted");
+            let lost = registrar.has_lost_letters(self.settings.parked_after);
+            match guard.until_lost(self.round(guard, lost)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::warn!(error, "sweep interrupted"),
+                Err(error) => tracing::warn!(%error, "sweep left to another front"),
             }
         }
         if let Some(leader) = leader {
@@ -94,10 +97,10 @@ impl Sweep {
         self.leases.take(SCOPE, ["leader"], terms).await.ok()?.guard
     }
 
-    async fn round(&self, letters_lost: bool) -> Result<(), String> {
+    async fn round(&self, leader: &Guard, letters_lost: bool) -> Result<(), String> {
         for sale in self.gate.sales().await.map_err(|error| error.to_string())? {
             // Trouble with one sale is not the others'.
-            if let Err(error) = self.sweep(&sale, letters_lost).await {
+            if let Err(error) = self.sweep(&sale, leader, letters_lost).await {
                 tracing::warn!(%sale, error, "sweep interrupted");
             }
         }
@@ -106,8 +109,12 @@ impl Sweep {
 
     /// Takes what is due, and goes on at once while there is more: after an outage of the broker
     /// everything that was accepted meanwhile waits here.
-    async fn sweep(&self, sale: &SaleId, letters_lost: bool) -> Result<(), String> {
+    async fn sweep(&self, sale: &SaleId, leader: &Guard, letters_lost: bool) -> Result<(), String> {
         for _ in 0..BATCHES {
+            if !leader.is_valid_for(LEADERSHIP / 2) {
+                // After an error it goes on until the lease ends.
+                let _ = leader.renew().await;
+            }
             let up = self.relay.publisher().is_up();
             // While the broker is away nothing is published: what is due must not be put off for
             // long, or it would wait on after the broker's return.

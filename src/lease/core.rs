@@ -67,8 +67,15 @@ impl Core {
     ) -> Result<Tried, LeaseError> {
         self.tell(scope);
         let (core, scope) = (self.clone(), scope.to_owned());
-        let taking = self.in_background(async move { core.take_to_the_end(&scope, names, terms, all).await });
-        taking.await.map_err(|_| LeaseError::Ending)?
+        // Counted as a task for as long as its answer lies there: see `Leases::at_rest`.
+        let counted = self.tasks.token();
+        let taking = self.in_background(async move {
+            let tried = core.take_to_the_end(&scope, names, terms, all).await;
+            (tried, counted)
+        });
+        let (tried, _counted) = ended(taking.await)?;
+        let Tried { said, guard } = tried?;
+        Ok(Tried { said, guard: guard.map(Guard::given) })
     }
 
     async fn take_to_the_end(
@@ -96,9 +103,13 @@ impl Core {
             }
             Err(fault) => {
                 // They may be taken: nobody has a guard of them, so nobody would release them.
-                if matches!(fault, Fault::Late(_)) {
-                    let held = Held::new((scope, owner), names, 0, terms, sent);
-                    self.release_in_background(Arc::new(held));
+                if !matches!(fault, Fault::Unavailable(_) | Fault::Full(_) | Fault::Forgotten) {
+                    let held = Held::new((scope, owner), names, 0, terms.for_nobody(), sent);
+                    let until = sent + terms.first();
+                    // Until it has found one: the request may still be on its way, and arrive later.
+                    self.release_in_background(held.into(), Duration::ZERO, until, |released| {
+                        released.contains(&true)
+                    });
                 }
                 Err(fault.into())
             }
@@ -121,10 +132,8 @@ impl Core {
         let Some(scope) = acquisitions.first().map(|held| held.scope.as_str()) else { return Ok(Vec::new()) };
         let leases: Vec<Extension> =
             acquisitions.iter().flat_map(|held| held.extensions(held.extension(sent))).collect();
-        let mut kept = Vec::with_capacity(leases.len());
-        for leases in leases.chunks(RENEWED_AT_ONCE) {
-            kept.extend(self.wire.renew(scope, leases).await?);
-        }
+        let calls = leases.chunks(RENEWED_AT_ONCE).map(|leases| self.wire.renew(scope, leases));
+        let kept = futures_util::future::try_join_all(calls).await?.concat();
         metrics::counter!("leases_renewed_total").increment(leases.len() as u64);
         let mut kept = kept.as_slice();
         Ok(acquisitions
@@ -133,45 +142,55 @@ impl Core {
                 let (ours, others) = kept.split_at(held.names.len().min(kept.len()));
                 kept = others;
                 let all = ours.len() == held.names.len() && ours.iter().all(|kept| *kept);
-                if all {
-                    held.extended(sent + held.extension(sent));
-                } else {
-                    held.lose("taken");
-                }
-                all
+                all && held.extended(sent + held.extension(sent))
             })
             .collect())
     }
 
     /// After an error it is tried again in the background, until the leases end by themselves.
-    pub(super) async fn release(self: &Arc<Self>, held: &Arc<Held>) -> Result<Released, LeaseError> {
-        match self.release_once(held).await {
-            Ok(true) => Ok(Released::Freed),
-            Ok(false) => Ok(Released::Late),
+    pub(super) async fn release(
+        self: &Arc<Self>,
+        held: &Arc<Held>,
+        must_stay: Duration,
+    ) -> Result<Released, LeaseError> {
+        let in_time = !held.is_over(Instant::now());
+        let found = |all: bool| if all { Released::Freed } else { Released::Late };
+        match self.release_once(held, must_stay).await {
+            Ok(released) => Ok(found(released.into_iter().all(|released| released))),
             // Once more at once: the connection may have been lost while it lay idle.
-            Err(first) => match self.release_once(held).await {
+            Err(first) => match self.release_once(held, must_stay).await {
                 // What is free by now may be what the first try freed.
-                Ok(all) if all || matches!(first, Fault::Late(_)) => Ok(Released::Freed),
-                Ok(_) => Ok(Released::Late),
+                Ok(_) if matches!(first, Fault::Late(_)) => Ok(found(in_time)),
+                Ok(released) => Ok(found(released.into_iter().all(|released| released))),
                 Err(fault) => {
-                    self.release_in_background(held.clone());
+                    // A renewal without an answer may have made them last for longer than is known.
+                    let until = Instant::now() + held.terms.first() + held.terms.lasts();
+                    self.release_in_background(held.clone(), must_stay, until, |_| true);
                     Err(fault.into())
                 }
             },
         }
     }
 
-    async fn release_once(&self, held: &Held) -> Result<bool, Fault> {
-        let must_stay = held.terms.must_stay();
-        let kept = self.wire.release(&held.scope, &held.owner, must_stay, &held.names).await?;
-        Ok(kept.into_iter().all(|kept| kept))
+    async fn release_once(&self, held: &Held, must_stay: Duration) -> Result<Vec<bool>, Fault> {
+        self.wire.release(&held.scope, &held.owner, must_stay, &held.names).await
     }
 
-    fn release_in_background(self: &Arc<Self>, held: Arc<Held>) {
+    /// Until Redis gives an answer that is enough, or everything has ended by itself.
+    fn release_in_background(
+        self: &Arc<Self>,
+        held: Arc<Held>,
+        must_stay: Duration,
+        until: Instant,
+        is_enough: impl Fn(&[bool]) -> bool + Send + 'static,
+    ) {
         let core = self.clone();
         drop(self.in_background(async move {
             let mut backoff = Backoff::default();
-            while Instant::now() < held.ends() && core.release_once(&held).await.is_err() {
+            while Instant::now() < until {
+                if core.release_once(&held, must_stay).await.is_ok_and(|released| is_enough(&released)) {
+                    return;
+                }
                 tokio::time::sleep(backoff.delay()).await;
             }
         }));
@@ -197,19 +216,27 @@ impl Core {
     }
 }
 
-/// When the watchdog looks at it: after a third of the lease, or when nothing is left to be done but
-/// to say that it is lost. Times are rounded down to a fifteenth of the lease, so that leases which
-/// were taken one by one are renewed together.
+/// What a task of the background has answered. A panic in it goes on in whoever waits for it.
+pub(super) fn ended<T>(answer: Result<T, tokio::task::JoinError>) -> Result<T, LeaseError> {
+    answer.map_err(|error| match error.try_into_panic() {
+        Ok(panic) => std::panic::resume_unwind(panic),
+        Err(_) => LeaseError::Ending,
+    })
+}
+
+/// When the watchdog looks at it: when two thirds of the lease are left, or when nothing is left to be
+/// done but to say that it is lost. Times are rounded down to a fifteenth of the lease, so that
+/// leases which were taken one by one are renewed together.
 pub(super) fn next_look(held: &Held, now: Instant) -> Instant {
-    let ends = held.ends();
-    let renewal = match held.terms.renewal() {
-        Renewal::ByHand => ends,
-        Renewal::Watchdog { .. } => {
-            let lasts = held.terms.lasts();
-            now + lasts / 3 - since_the_grid(now + lasts / 3, lasts / 15)
-        }
-    };
-    renewal.min(ends).min(held.until.unwrap_or(ends))
+    let Some(ends) = held.ends() else { return now };
+    let over = held.until.map_or(ends, |until| until.min(ends));
+    if held.terms.renewal() == Renewal::ByHand || held.until.is_some_and(|until| until <= ends) {
+        return over;
+    }
+    let lasts = held.terms.lasts();
+    let renewal = ends.checked_sub(lasts / 3 * 2).unwrap_or(now);
+    let renewal = renewal.checked_sub(since_the_grid(renewal, lasts / 15)).unwrap_or(now);
+    renewal.max(now).min(over)
 }
 
 /// How far a time is beyond the last multiple of `step`, counted from a time that is the same for

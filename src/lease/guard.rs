@@ -1,13 +1,15 @@
 //! What a holder has in hand.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
+use super::core::{Core, ended};
 use super::watchlist::Place;
 use super::wire::Extension;
-use super::{Core, LeaseError, Renewal, Terms};
+use super::{LeaseError, Renewal, Terms};
 
 /// One acquisition, as guard, watchdog and release see it.
 pub(super) struct Held {
@@ -19,8 +21,9 @@ pub(super) struct Held {
     /// When the longest hold is over.
     pub(super) until: Option<Instant>,
     /// By this process's clock, counted from before the last request was sent: Redis counts from
-    /// later. Written by the watchdog and by [`Guard::renew`], read by everybody.
-    ends: Mutex<Instant>,
+    /// later. `None` once it is lost, for good: a renewal that is answered after that changes
+    /// nothing. Written by the watchdog and by [`Guard::renew`], read by everybody.
+    ends: Mutex<Option<Instant>>,
     lost: CancellationToken,
 }
 
@@ -43,41 +46,40 @@ impl Held {
             token,
             terms,
             until,
-            ends: Mutex::new(sent + terms.first()),
+            ends: Mutex::new(Some(sent + terms.first())),
             lost: CancellationToken::new(),
         }
     }
 
-    pub(super) fn ends(&self) -> Instant {
+    /// `None` where it is lost.
+    pub(super) fn ends(&self) -> Option<Instant> {
         *self.ends.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A renewal that was sent then has been answered.
-    pub(super) fn extended(&self, ends: Instant) {
+    /// A renewal has been answered. `false` where the lease was lost meanwhile.
+    pub(super) fn extended(&self, ends: Instant) -> bool {
         let mut known = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
-        *known = ends.max(*known);
+        *known = known.map(|known| known.max(ends));
+        known.is_some()
     }
 
     pub(super) fn lose(&self, why: &'static str) {
-        if !self.lost.is_cancelled() {
+        let held = self.ends.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if held.is_some() {
             metrics::counter!("leases_lost_total", "why" => why).increment(1);
             tracing::warn!(scope = self.scope, names = self.names.len(), why, "lease lost");
             self.lost.cancel();
         }
     }
 
-    pub(super) fn is_lost(&self) -> bool {
-        self.lost.is_cancelled()
-    }
-
     /// Lost by this process's own clock? Then it is told.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         if self.until.is_some_and(|until| until <= now) {
             self.lose("held too long");
-        } else if self.ends() <= now {
+        } else if self.ends().is_some_and(|ends| ends <= now) {
             self.lose("ended");
         }
-        self.is_lost()
+        self.ends().is_none()
     }
 
     /// What a renewal asks for; never beyond the longest hold.
@@ -96,6 +98,8 @@ struct Hold {
     core: Arc<Core>,
     held: Arc<Held>,
     place: Place,
+    /// Was the guard handed to somebody? What was not need not stay for its least holding time.
+    given: AtomicBool,
     done: bool,
 }
 
@@ -111,8 +115,8 @@ pub struct Guard {
 pub enum Released {
     /// All leases were still held; they are free now, or stay until their least holding time.
     Freed,
-    /// At least one had ended before: what was done at the end was not protected by it. What others
-    /// hold by now was not touched.
+    /// At least one had ended before, or was lost: what was done at the end was not protected by it.
+    /// What others hold by now was not touched.
     Late,
     /// Another guard of this acquisition still holds them.
     Shared,
@@ -122,11 +126,17 @@ impl Guard {
     pub(super) fn new(core: &Arc<Core>, held: Held) -> Self {
         let held = Arc::new(held);
         let place = core.watch(&held);
-        Self { hold: Arc::new(Hold { core: core.clone(), held, place, done: false }) }
+        let given = AtomicBool::new(false);
+        Self { hold: Arc::new(Hold { core: core.clone(), held, place, given, done: false }) }
+    }
+
+    pub(super) fn given(self) -> Self {
+        self.hold.given.store(true, Ordering::SeqCst);
+        self
     }
 
     /// Higher than every token given before in the same scope, also where Redis has lost its data
-    /// (as long as its clock was not set back as well). Write it with what the lease protects, and
+    /// (as long as the clock of the Redis that has it now is not behind what it was). Write it with what the lease protects, and
     /// refuse a lower one there: nothing else keeps out a holder that was stopped for too long.
     pub fn token(&self) -> i64 {
         self.hold.held.token
@@ -148,11 +158,8 @@ impl Guard {
     /// How long the leases last without another renewal, by this process's own clock.
     pub fn remaining(&self) -> Duration {
         let held = &self.hold.held;
-        if held.is_lost() {
-            return Duration::ZERO;
-        }
-        let ends = held.until.map_or(held.ends(), |until| until.min(held.ends()));
-        ends.saturating_duration_since(Instant::now())
+        let Some(ends) = held.ends() else { return Duration::ZERO };
+        held.until.map_or(ends, |until| until.min(ends)).saturating_duration_since(Instant::now())
     }
 
     /// Will the leases last for `margin` more, even without another renewal?
@@ -198,7 +205,11 @@ impl Guard {
         if held.is_over(Instant::now()) {
             return Ok(false);
         }
-        self.hold.core.renew(std::slice::from_ref(held)).await.map(|kept| kept == [true])
+        let kept = self.hold.core.renew(std::slice::from_ref(held)).await? == [true];
+        if !kept {
+            held.lose("taken");
+        }
+        Ok(kept)
     }
 
     /// Another guard of the same acquisition, for another task of this process: the leases are
@@ -221,11 +232,9 @@ impl Guard {
         // In a task of its own: whoever stops waiting does not stop the release.
         let (core, held) = (hold.core.clone(), hold.held.clone());
         hold.core.watchlist.leave(hold.place);
-        let releasing = hold.core.in_background(async move { core.release(&held).await });
-        match releasing.await {
-            Ok(released) => released,
-            Err(_) => Err(LeaseError::Ending),
-        }
+        let releasing =
+            hold.core.in_background(async move { core.release(&held, held.terms.must_stay()).await });
+        ended(releasing.await)?
     }
 
     /// Lets the leases end by themselves: no renewal, and no release.
@@ -246,7 +255,11 @@ impl Drop for Hold {
         self.core.watchlist.leave(self.place);
         if !self.done {
             let (core, held) = (self.core.clone(), self.held.clone());
-            drop(self.core.in_background(async move { core.release(&held).await }));
+            let must_stay = match self.given.load(Ordering::SeqCst) {
+                true => held.terms.must_stay(),
+                false => Duration::ZERO,
+            };
+            drop(self.core.in_background(async move { core.release(&held, must_stay).await }));
         }
     }
 }

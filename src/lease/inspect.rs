@@ -42,7 +42,8 @@ impl Lease {
 }
 
 impl Leases {
-    /// The scopes in which leases were taken in the last thirty days.
+    /// The scopes in which leases were taken in the last thirty days. Where Redis has lost its data, a
+    /// scope that is in use is back within the hour.
     pub async fn scopes(&self) -> Result<Vec<String>, LeaseError> {
         Ok(self.core.wire.remember_scope("").await?)
     }

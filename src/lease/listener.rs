@@ -22,18 +22,12 @@ pub(super) async fn listen(core: Weak<Core>, end: CancellationToken) {
             return;
         }
         let Some(link) = core.upgrade().map(|core| core.wire.link.clone()) else { return };
-        let Some(heard) = end
-            .run_until_cancelled(async {
-                let channels = link.channels().await?;
-                backoff.reset();
-                hear(&core, &nudge, channels).await
-            })
-            .await
-        else {
-            return;
-        };
+        let heard = async { hear(&core, &nudge, link.channels().await?, &mut backoff).await };
+        let Some(heard) = end.run_until_cancelled(heard).await else { return };
         if let Err(error) = heard {
-            tracing::debug!(%error, "not listening for freed leases; those who wait look by themselves");
+            if backoff.tries() == 0 {
+                tracing::warn!(%error, "not told of freed leases; those who wait look by themselves");
+            }
             if end.run_until_cancelled(tokio::time::sleep(backoff.delay())).await.is_none() {
                 return;
             }
@@ -46,7 +40,12 @@ fn nobody_waits(core: &Weak<Core>) -> bool {
 }
 
 /// Returns when nobody waits any more.
-async fn hear(core: &Weak<Core>, nudge: &Notify, mut channels: Channels) -> Result<(), Fault> {
+async fn hear(
+    core: &Weak<Core>,
+    nudge: &Notify,
+    mut channels: Channels,
+    backoff: &mut Backoff,
+) -> Result<(), Fault> {
     let mut heard: BTreeSet<String> = BTreeSet::new();
     let mut tick = tokio::time::interval(LINGER);
     loop {
@@ -54,6 +53,7 @@ async fn hear(core: &Weak<Core>, nudge: &Notify, mut channels: Channels) -> Resu
         for scope in waiters.scopes() {
             if !heard.contains(&scope) {
                 channels.subscribe(&channel(core, &scope)).await?;
+                backoff.reset();
                 // What was freed before this was not heard.
                 waiters.wake_scope(&scope);
                 heard.insert(scope);
@@ -72,6 +72,8 @@ async fn hear(core: &Weak<Core>, nudge: &Notify, mut channels: Channels) -> Resu
             }
             () = nudge.notified() => {}
             _ = tick.tick() => {
+                // A connection that is dead without a word would be silent for ever.
+                channels.ping().await?;
                 let wanted = waiters.scopes();
                 for scope in heard.extract_if(.., |scope| !wanted.contains(scope)) {
                     channels.unsubscribe(&channel(core, &scope)).await?;

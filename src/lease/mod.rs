@@ -6,7 +6,9 @@
 //! carries a token that is higher than all before, and what is protected has to refuse a lower one.
 //!
 //! Released by its owner only, and always ended by time, on Redis's clock: nothing scans for stuck
-//! leases. A process judges its own leases by its monotonic clock, from before the request.
+//! leases. A process judges its own leases by its monotonic clock, from before the request. Where one
+//! of the two clocks is set or stands still (a suspended machine), that judgement is wrong, and
+//! the token alone holds.
 //!
 //! # Use
 //!
@@ -136,6 +138,9 @@ pub struct Taken {
 /// Names in one call, at most.
 pub const NAMES_AT_ONCE: usize = 1_000;
 
+/// Nobody means more than this; clocks could not count much more.
+const LONGEST_WAIT: Duration = Duration::from_secs(365 * 86_400);
+
 /// Between two looks of somebody who waits and is not told anything; half of it is random.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -183,7 +188,8 @@ impl Leases {
     ///
     /// Whoever waits is told of each release, and looks by himself when the lease ends, at least
     /// once a second. There is no order among those who wait. While Redis is away it goes on trying;
-    /// an error is answered when the time is over.
+    /// an error is answered when the time is over. A request that is under way then is waited for,
+    /// for up to three times the time that a reply may take.
     ///
     /// Dropping the future leaves nothing behind.
     pub async fn acquire<'a>(
@@ -194,7 +200,7 @@ impl Leases {
         within: Duration,
     ) -> Result<Option<Guard>, LeaseError> {
         let names = checked(scope, names, &terms)?;
-        let deadline = Instant::now() + within;
+        let deadline = Instant::now() + within.min(LONGEST_WAIT);
         let mut waiter: Option<Waiter> = None;
         let mut backoff = Backoff::default();
         loop {
@@ -215,21 +221,34 @@ impl Leases {
                         self.core.listener.notify_one();
                         continue;
                     }
-                    ends_in.min(LOOK_EVERY.mul_f64(rand::rng().random_range(0.5..=1.0)))
+                    // Not all in the same instant.
+                    let chance = rand::rng().random_range(0.5..=1.0);
+                    (ends_in + Duration::from_millis(20).mul_f64(chance)).min(LOOK_EVERY.mul_f64(chance))
                 }
-                Err(error @ (LeaseError::Invalid(_) | LeaseError::Ending)) => return Err(error),
-                Err(error) if Instant::now() >= deadline => return Err(error),
-                Err(_) => backoff.delay(),
+                Err(LeaseError::Redis(
+                    fault @ (Fault::Unavailable(_) | Fault::Late(_) | Fault::Forgotten),
+                )) if Instant::now() < deadline => {
+                    tracing::debug!(%fault, "waiting for a lease goes on");
+                    // What woke it is passed on.
+                    waiter = None;
+                    backoff.delay()
+                }
+                Err(error) => return Err(error),
             };
             let pause = pause.min(deadline.saturating_duration_since(Instant::now()));
-            let woken = async {
-                match &mut waiter {
-                    Some(waiter) => waiter.woken().await,
-                    None => std::future::pending().await,
+            let pause = tokio::time::sleep(pause.max(Duration::from_millis(1)));
+            match &mut waiter {
+                Some(waiter) => {
+                    let woken = tokio::select! {
+                        () = waiter.woken() => true,
+                        () = pause => false,
+                    };
+                    if !woken {
+                        waiter.wakes_by_itself();
+                    }
                 }
-            };
-            // Woken or not, it looks.
-            let _ = tokio::time::timeout(pause.max(Duration::from_millis(1)), woken).await;
+                None => pause.await,
+            }
         }
     }
 
@@ -243,12 +262,16 @@ impl Leases {
         self.core.waiters.len()
     }
 
-    /// Returns when nothing is being taken or released in the background any more. Before a process
-    /// ends: what it has dropped is then free, and need not end by itself.
-    pub async fn at_rest(&self) {
-        while !self.core.tasks.is_empty() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+    /// Returns when nothing is being taken or released in the background any more, `true`, or when
+    /// the time is over. Before a process ends: what it has dropped is then free, and need not end by
+    /// itself.
+    pub async fn at_rest(&self, within: Duration) -> bool {
+        let resting = async {
+            while !self.core.tasks.is_empty() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(within.min(LONGEST_WAIT), resting).await.is_ok()
     }
 }
 

@@ -50,7 +50,7 @@ impl Terms {
         Self { lasts, renewal, at_least: Duration::ZERO }
     }
 
-    /// Renewed by the watchdog, and lost to its holder after this time in all.
+    /// Renewed by the watchdog, and lost to its holder after this time in all. Up to 30 days.
     pub fn at_most(mut self, at_most: Duration) -> Self {
         self.renewal = Renewal::Watchdog { at_most };
         self
@@ -71,6 +71,12 @@ impl Terms {
 
     pub fn renewal(&self) -> Renewal {
         self.renewal
+    }
+
+    /// For what nobody was given: it need not stay.
+    pub(super) fn for_nobody(mut self) -> Self {
+        self.at_least = Duration::ZERO;
+        self
     }
 
     pub(super) fn lasts(&self) -> Duration {
@@ -95,11 +101,13 @@ impl Terms {
                 )));
             }
         }
+        let longest = Duration::from_secs(30 * 86_400);
         if let Renewal::Watchdog { at_most } = self.renewal
-            && at_most < self.first()
+            && !(self.first()..=longest).contains(&at_most)
         {
             return Err(LeaseError::Invalid(format!(
-                "a lease of {:?} that is held for at most {at_most:?}: the longest hold must not be shorter",
+                "a lease of {:?} that is held for at most {at_most:?}: the longest hold must not be shorter \
+                 than the lease, nor longer than 30 days",
                 self.first()
             )));
         }

@@ -110,6 +110,15 @@ impl Waiter {
         std::future::poll_fn(|context| self.poll_woken(context)).await;
     }
 
+    /// It is about to try without having been woken: what is told from now on is kept for it.
+    pub(super) fn wakes_by_itself(&mut self) {
+        self.in_line(|slot| {
+            if let State::Asleep(_) = slot.state {
+                slot.state = State::Awake { again: false };
+            }
+        });
+    }
+
     fn poll_woken(&self, context: &mut Context<'_>) -> Poll<()> {
         self.in_line(|slot| match &mut slot.state {
             State::Awake { .. } => Poll::Ready(()),

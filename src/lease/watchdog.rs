@@ -12,13 +12,16 @@ use tokio_util::sync::CancellationToken;
 use super::core::{Core, RENEWED_AT_ONCE, next_look};
 use super::guard::Held;
 use super::watchlist::Place;
-use super::{LeaseError, Renewal};
+use super::{Fault, LeaseError, Renewal};
 
 /// Renewals without an answer. With more leases than these can carry, the others wait.
 const AT_ONCE: usize = 16;
 
-/// How soon a renewal that failed is tried again; a tenth of a short lease.
+/// How soon a renewal that failed is tried again, unless the lease ends before.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// Nearer to its end than this a lease is not tried again.
+const SOONEST: Duration = Duration::from_millis(1);
 
 /// When a list that could not be served is looked at again.
 const BUSY: Duration = Duration::from_millis(10);
@@ -66,7 +69,14 @@ async fn until(next: Option<Instant>) {
 
 async fn renew(core: Arc<Core>, acquisitions: Call) -> Answer {
     let held: Vec<_> = acquisitions.iter().map(|(_, held)| held.clone()).collect();
-    let answer = core.renew(&held).await;
+    // Not for longer than the first of them lasts: then it has to be told.
+    let now = Instant::now();
+    let left = held.iter().filter_map(|held| held.ends()).map(|ends| ends.saturating_duration_since(now));
+    let patience = left.min().unwrap_or(AGAIN).max(SOONEST);
+    let answer = match tokio::time::timeout(patience, core.renew(&held)).await {
+        Ok(answer) => answer,
+        Err(_) => Err(Fault::Late(format!("no reply within {patience:?}")).into()),
+    };
     (acquisitions, answer)
 }
 
@@ -96,20 +106,20 @@ fn answered(core: &Core, acquisitions: Call, answer: Result<Vec<bool>, LeaseErro
     match answer {
         Ok(kept) => {
             for ((place, held), kept) in acquisitions.into_iter().zip(kept) {
-                // Of one that was released meanwhile nothing is left here, and Redis touched nothing.
                 if kept {
                     core.watchlist.again(place, next_look(&held, now));
-                } else {
-                    core.watchlist.leave(place);
+                } else if core.watchlist.leave(place) {
+                    held.lose("taken");
                 }
+                // One that has left meanwhile was released: that Redis does not know it is right.
             }
         }
         Err(error) => {
             tracing::debug!(%error, acquisitions = acquisitions.len(), "leases not renewed; trying again");
             metrics::counter!("lease_renewals_failed_total").increment(1);
             for (place, held) in acquisitions {
-                let again = now + AGAIN.min(held.terms.lasts() / 10);
-                core.watchlist.again(place, again.min(held.ends().max(now)));
+                let left = held.ends().map_or(Duration::ZERO, |ends| ends.saturating_duration_since(now));
+                core.watchlist.again(place, now + AGAIN.min(left / 2).max(SOONEST));
             }
         }
     }

@@ -29,6 +29,11 @@ impl Channels {
         within(self.timeout, self.sink.unsubscribe(channel)).await
     }
 
+    /// Does the other side still answer?
+    pub async fn ping(&mut self) -> Result<(), Fault> {
+        within(self.timeout, async { self.sink.ping::<redis::Value>().await.map(|_| ()) }).await
+    }
+
     /// The next message: its channel, and what it says. `None` when the connection is lost.
     pub async fn next(&mut self) -> Option<(String, String)> {
         loop {

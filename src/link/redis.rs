@@ -2,7 +2,7 @@
 //! matters about its errors: may the command have run?
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{
@@ -71,8 +71,13 @@ impl From<RedisError> for Fault {
 #[derive(Clone)]
 pub struct RedisLink {
     client: Client,
-    manager: Arc<Mutex<ConnectionManager>>,
+    manager: Arc<Mutex<Manager>>,
     timeout: Duration,
+}
+
+struct Manager {
+    connection: ConnectionManager,
+    since: Instant,
 }
 
 impl RedisLink {
@@ -87,8 +92,9 @@ impl RedisLink {
         #[cfg(target_os = "linux")]
         let tcp = tcp.set_user_timeout(settings.timeout * 3);
         let client = Client::open(info.set_tcp_settings(tcp)).map_err(broken)?;
-        let manager = manager(&client, settings.timeout).map_err(broken)?;
-        Ok(Self { client, manager: Arc::new(Mutex::new(manager)), timeout: settings.timeout })
+        let connection = manager(&client, settings.timeout).map_err(broken)?;
+        let manager = Arc::new(Mutex::new(Manager { connection, since: Instant::now() }));
+        Ok(Self { client, manager, timeout: settings.timeout })
     }
 
     /// A connection of its own that hears channels, so far none.
@@ -98,7 +104,7 @@ impl RedisLink {
     }
 
     fn connection(&self) -> ConnectionManager {
-        self.manager.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
+        self.manager.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).connection.clone()
     }
 
     /// Runs a script; loads it first where Redis does not know it (NOSCRIPT is an ordinary case:
@@ -157,10 +163,14 @@ impl RedisLink {
     }
 
     /// The manager connects anew after I/O errors alone: it would repeat a refused login for ever,
-    /// though the password may be right by now.
+    /// though the password may be right by now, and stay with a master that has become a replica,
+    /// though the name leads to another by now. Not more often than is useful.
     fn begin_anew(&self) {
-        if let Ok(fresh) = manager(&self.client, self.timeout) {
-            *self.manager.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = fresh;
+        let mut known = self.manager.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if known.since.elapsed() >= ANEW_AFTER
+            && let Ok(connection) = manager(&self.client, self.timeout)
+        {
+            *known = Manager { connection, since: Instant::now() };
         }
     }
 
@@ -169,7 +179,9 @@ impl RedisLink {
     async fn within<T>(&self, work: impl Future<Output = Result<T, RedisError>>) -> Result<T, Fault> {
         match tokio::time::timeout(self.timeout * 3, work).await {
             Ok(result) => result.map_err(|error| {
-                if error.kind() == ErrorKind::AuthenticationFailed {
+                let elsewhere =
+                    [ServerErrorKind::ReadOnly, ServerErrorKind::MasterDown].map(ErrorKind::Server);
+                if error.kind() == ErrorKind::AuthenticationFailed || elsewhere.contains(&error.kind()) {
                     self.begin_anew();
                 }
                 Fault::from(error)
@@ -178,6 +190,9 @@ impl RedisLink {
         }
     }
 }
+
+/// Between two connections that were made anew for what was answered on the one before.
+const ANEW_AFTER: Duration = Duration::from_millis(500);
 
 /// Times that Redis may forget a script before the caller is told.
 const FORGOTTEN: u32 = 5;

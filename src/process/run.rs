@@ -168,6 +168,8 @@ impl Running {
         } else {
             tracing::info!("stopped, nothing under way");
         }
+        // What was dropped with its task is released, or else its users would have to wait.
+        self.parts.leases.at_rest(Duration::from_secs(1)).await;
         self.parts.store.close().await;
     }
 }

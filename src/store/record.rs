@@ -67,9 +67,8 @@ impl Store {
         while let Some(claims) = pending.pop() {
             match self.within(self.try_batch(claims, may_commit)).await? {
                 Ok(recorded) => answers.extend(recorded),
-                Err(_) if !may_commit() => return Err(StoreError::Overdue),
                 Err(refusal) if claims.len() == 1 => {
-                    answers.push(self.refuse(&claims[0], refusal).await?);
+                    answers.push(self.refuse(&claims[0], refusal, may_commit).await?);
                 }
                 Err(_) => {
                     let (first, second) = claims.split_at(claims.len() / 2);

@@ -1,17 +1,28 @@
 //! A refusal by the last line is an outcome: a row in state `failed` with the order's id, so that
 //! the buyer can read it and a late copy of the message cannot win.
 
-use sea_orm::{ActiveValue::Set, ColumnTrait as _, EntityTrait as _, QueryFilter as _, QueryOrder as _};
+use sea_orm::{
+    ActiveValue::Set, ColumnTrait as _, DatabaseTransaction, EntityTrait as _, QueryFilter as _,
+    QueryOrder as _,
+};
 use uuid::Uuid;
 
-use super::entities::order;
+use super::entities::{order, user_units};
 use super::orders::read_order;
 use super::record::{Claim, Recorded, Refusal, failed_row};
 use super::{Store, StoreError};
 use crate::domain::{Failure, Order};
 
+/// Whoever acts without a lease, as an operator does: no token is as low.
+const UNFENCED: i64 = 0;
+
 impl Store {
-    pub(super) async fn refuse(&self, claim: &Claim, refusal: Refusal) -> Result<Recorded, StoreError> {
+    pub(super) async fn refuse(
+        &self,
+        claim: &Claim,
+        refusal: Refusal,
+        may_commit: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Recorded, StoreError> {
         let (failure, winner) = match refusal {
             Refusal::Fence => return Ok(Recorded::Stale),
             Refusal::Stock(failure) => (failure, None),
@@ -23,14 +34,14 @@ impl Store {
                 _ => return Err(StoreError::Away("lost a race with another worker".into())),
             },
         };
-        self.within(self.commit_failure(claim, failure, winner)).await
+        self.within(self.commit_failure(claim, failure, winner, may_commit)).await
     }
 
     /// Ends an order that no worker could process: on return its row is committed, as `failed` for
     /// [`Failure::GivenUp`], or as it was before. May be repeated.
     pub async fn give_up(&self, order: &Order) -> Result<Recorded, StoreError> {
-        let claim = Claim { order: order.clone(), fence: 0 };
-        self.within(self.commit_failure(&claim, Failure::GivenUp, None)).await
+        let claim = Claim { order: order.clone(), fence: UNFENCED };
+        self.within(self.commit_failure(&claim, Failure::GivenUp, None, &|| true)).await
     }
 
     async fn commit_failure(
@@ -38,11 +49,16 @@ impl Store {
         claim: &Claim,
         failure: Failure,
         winner: Option<Order>,
+        may_commit: &(dyn Fn() -> bool + Sync),
     ) -> Result<Recorded, StoreError> {
         let attempt = Uuid::new_v4();
         // In a transaction of its own, and not by itself: a connection on which a BEGIN was cut off
         // would otherwise take it into a transaction that nobody commits.
         let transaction = self.begin().await?;
+        if claim.fence != UNFENCED && self.fence_of(&transaction, &claim.order).await? > claim.fence {
+            transaction.rollback().await?;
+            return Ok(Recorded::Stale);
+        }
         let mut row = failed_row(claim, failure, attempt);
         let mut written = None;
         for _ in 0..2 {
@@ -58,6 +74,10 @@ impl Store {
             row.epoch = Set(None);
             row.seq = Set(None);
         }
+        if !may_commit() {
+            transaction.rollback().await?;
+            return Err(StoreError::Overdue);
+        }
         transaction.commit().await?;
         let Some(row) = written else {
             return Err(StoreError::Away("a refusal could not be written".into()));
@@ -67,6 +87,13 @@ impl Store {
         }
         let row = read_order(row)?;
         Ok(Recorded::Already(row.status, row.failure))
+    }
+
+    /// The highest token that has written for the order's user.
+    async fn fence_of(&self, transaction: &DatabaseTransaction, order: &Order) -> Result<i64, StoreError> {
+        let key = (order.sale.as_str().to_owned(), order.user.as_str().to_owned());
+        let held = user_units::Entity::find_by_id(key).one(transaction).await?;
+        Ok(held.map_or(UNFENCED, |held| held.fence))
     }
 
     /// The live order that stands in this one's way, by preference the one with the same key.

@@ -56,11 +56,13 @@ fn main() -> ExitCode {
     let mut missed = 0;
     for control in &controls {
         let started = Instant::now();
+        let mut before = Vec::new();
         for change in &control.changes {
             let path = copy.join(&change.file);
             let text = std::fs::read_to_string(&path).expect("a file of the project");
             assert_eq!(text.matches(&change.from).count(), 1, "{}: {}", control.name, change.file);
             std::fs::write(&path, text.replacen(&change.from, &change.to, 1)).expect("written");
+            before.push((path, text));
         }
         let verdict = if !builds(&copy, &target) {
             "DOES NOT BUILD"
@@ -76,8 +78,9 @@ fn main() -> ExitCode {
             "",
             control.caught_by
         );
-        for change in &control.changes {
-            std::fs::copy(root.join(&change.file), copy.join(&change.file)).expect("restored");
+        // As it was copied: the project may have been worked on meanwhile.
+        for (path, text) in before.into_iter().rev() {
+            std::fs::write(path, text).expect("restored");
         }
     }
     println!("{} caught, {missed} missed", controls.len() - missed);

@@ -91,7 +91,7 @@ async fn a_dropped_guard_releases_and_leaves_nothing_behind() {
     assert_eq!((leases.held(), leases.list("sale").await.unwrap().len()), (1, 300));
     drop(taken);
     assert_eq!(leases.held(), 0, "the watchdog has nothing to renew from that moment on");
-    leases.at_rest().await;
+    leases.at_rest(LONG).await;
     let left: Vec<String> =
         ask_redis(&servers().redis, &format!("HKEYS {}:{{sale}}:leases", world.name)).await;
     assert_eq!(left, ["|fence"]);
@@ -136,6 +136,49 @@ async fn a_server_that_is_down_gives_an_error_and_no_hang() {
     assert_eq!(leases.held(), 0);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_hangs_gives_an_error_and_no_hang() {
+    let (mut world, direct) = leases().await;
+    world.set("redis.timeout_ms=200");
+    let proxy = behind_proxy(&mut world, "redis.url").await;
+    let leases = leases_of(&world);
+    let held = leases.take("sale", ["bob"], Terms::default()).await.unwrap().guard.unwrap();
+    proxy.set(Weather::Frozen);
+    let taken = tokio::time::timeout(LONG, leases.take("sale", ["ada"], Terms::default())).await;
+    assert!(taken.expect("no hang").is_err());
+    let waiting = leases.acquire("sale", ["ada"], Terms::default(), ms(300));
+    assert!(tokio::time::timeout(LONG, waiting).await.expect("no hang").is_err());
+    assert!(tokio::time::timeout(LONG, held.release()).await.expect("no hang").is_err());
+    assert!(!leases.at_rest(ms(10)).await, "it goes on in the background");
+    proxy.set(Weather::Fair);
+    until("what the hanging server took or held is free", Duration::from_secs(20), async || {
+        direct.list("sale").await.unwrap().is_empty().then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_handle_takes_watchdog_and_connections_along() {
+    let (mut world, _) = leases().await;
+    let folder = tempfile::tempdir().unwrap();
+    let server = own_redis(&mut world, folder.path()).await;
+    let clients = async || -> usize {
+        let list: String = ask_redis(&server.url, "CLIENT LIST").await;
+        list.lines().count()
+    };
+    let before = clients().await;
+    let leases = leases_of(&world);
+    let guard = leases.take("sale", ["ada"], Terms::default()).await.unwrap().guard.unwrap();
+    assert!(leases.acquire("sale", ["ada"], Terms::default(), ms(200)).await.unwrap().is_none());
+    assert!(clients().await > before);
+    drop(leases);
+    // The guard needs no handle, and may be dropped on a thread that knows no runtime.
+    std::thread::spawn(move || drop(guard)).join().unwrap();
+    until("nothing is connected any more", LONG, async || (clients().await <= before).then_some(())).await;
+    assert!(leases_of(&world).list("sale").await.unwrap().is_empty());
+    server.stop(Ending::AtOnce).await;
+}
+
 /// The answer of a taking is lost: the leases are taken and nobody knows it. Then that of a release.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_answer_leaves_no_lease_behind_and_a_release_after_it_is_no_error() {
@@ -165,19 +208,14 @@ async fn a_lost_answer_leaves_no_lease_behind_and_a_release_after_it_is_no_error
 
 /// No step lies between a lease and its end: one call of a script makes both, by Redis's clock.
 #[tokio::test(flavor = "multi_thread")]
-async fn every_lease_has_an_end_from_the_moment_that_it_is_there() {
-    let (mut world, direct) = leases().await;
-    world.set("redis.timeout_ms=200");
-    let proxy = behind_proxy(&mut world, "redis.url").await;
-    let leases = leases_of(&world);
-    proxy.set(Weather::AnswersLost);
-    // The process that took it knows nothing of it, and cannot do anything more.
-    let terms = Terms::lasting(Duration::from_secs(2)).renewed_by_hand();
-    assert!(leases.take("sale", ["ada"], terms).await.is_err());
-    proxy.set(Weather::Down);
-    let guard = direct.acquire("sale", ["ada"], Terms::default(), LONG).await.unwrap();
-    assert!(guard.is_some(), "it ended by itself");
-    proxy.set(Weather::Fair);
+async fn every_lease_has_an_end_though_nobody_comes_back_to_it() {
+    let (_world, leases) = leases().await;
+    let terms = Terms::lasting(ms(1_500)).renewed_by_hand();
+    // As if its process had died right after: neither renewed nor released.
+    std::mem::forget(leases.take("sale", ["ada"], terms).await.unwrap().guard);
+    let lease = leases.show("sale", "ada").await.unwrap().expect("held");
+    assert!(lease.ends_in <= ms(1_500) && lease.age <= ms(1_500), "{lease:?}");
+    assert!(leases.acquire("sale", ["ada"], Terms::default(), LONG).await.unwrap().is_some());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -190,7 +228,7 @@ async fn a_thousand_users_are_one_call_each_way() {
     let names = || names.iter().map(String::as_str);
     // The scripts are known from then on, and the scope is told.
     leases.take("sale", names(), Terms::default()).await.unwrap().guard.unwrap().release().await.unwrap();
-    leases.at_rest().await;
+    leases.at_rest(LONG).await;
     let calls = async || -> u64 {
         let stats: String = ask_redis(&server.url, "INFO commandstats").await;
         let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).expect("called");
@@ -216,7 +254,7 @@ async fn a_full_redis_takes_renews_and_releases_leases() {
     assert!(guard.renew().await.unwrap());
     assert_eq!(leases.list("sale").await.unwrap().len(), 1);
     assert_eq!(guard.release().await.unwrap(), Released::Freed);
-    leases.at_rest().await;
+    leases.at_rest(LONG).await;
     assert_eq!(leases.scopes().await.unwrap(), ["sale"]);
     server.stop(Ending::AtOnce).await;
 }
@@ -277,6 +315,7 @@ async fn bad_terms_and_names_are_said_and_take_nothing() {
         ("sale", vec!["ada"], Terms::lasting(ms(0)), "from 10 ms to a day"),
         ("sale", vec!["ada"], Terms::lasting(LONG * 10_000), "from 10 ms to a day"),
         ("sale", vec!["ada"], Terms::lasting(LONG).at_most(ms(100)), "longest hold must not be shorter"),
+        ("sale", vec!["ada"], Terms::lasting(LONG).at_most(Duration::MAX), "nor longer than 30 days"),
     ] {
         let error = leases.take(scope, names, terms).await.err().expect("refused").to_string();
         assert!(error.contains(why), "{error}");
@@ -290,7 +329,7 @@ async fn leases_are_listed_shown_and_released_by_an_operator() {
     let guard = leases.take("sale", ["ada", "bob"], Terms::default()).await.unwrap().guard.unwrap();
     let leader = Terms::default().renewed_by_hand();
     let _other = leases.take("_jobs", ["nightly"], leader).await.unwrap();
-    leases.at_rest().await;
+    leases.at_rest(LONG).await;
     let (code, out, err) = run(Some(&world), &["lease", "list"]).await;
     assert_eq!(code, 0, "{err}");
     assert!(

@@ -6,10 +6,10 @@ use std::time::Duration;
 use doorbuster::lease::{Leases, Terms};
 use rustix::process::{Pid, Signal, kill_process};
 use sqlx::{AssertSqlSafe, Connection as _};
-use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, Command};
 
-use crate::lease::{leases_of, ms};
+use crate::lease::leases_of;
 use crate::support::{Database, World};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -74,8 +74,9 @@ async fn a_holder_counts_under_its_lease() {
     while !probe
         .count(&leases, async || {
             eprintln!("holds");
-            // Here the parent stops it, or kills it.
-            tokio::time::sleep(ms(300)).await;
+            // Here the parent stops it, or kills it; or lets it go on.
+            let reading = || std::io::stdin().read_line(&mut String::new());
+            tokio::task::spawn_blocking(reading).await.unwrap().unwrap();
         })
         .await
     {
@@ -95,6 +96,7 @@ impl Holder {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["lease_processes::a_holder_counts_under_its_lease", "--exact", "--nocapture"])
             .env(ORDERS, orders)
+            .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .kill_on_drop(true)
@@ -147,6 +149,9 @@ async fn stopped_for_longer_than_its_lease(fenced: bool) -> (i64, String) {
         assert!(probe.count(&leases, async || ()).await);
     }
     holder.signal(Signal::CONT);
+    // Each line lets it go on once; its second try needs one as well.
+    holder.child.stdin.as_mut().unwrap().write_all(b"go on\n").await.unwrap();
+    drop(holder.child.stdin.take());
     let said = holder.says("counted after").await;
     (6 - probe.read().await, said)
 }

@@ -2,55 +2,117 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use doorbuster::lease::{Leases, Terms};
+use doorbuster::chaos::Weather;
+use doorbuster::lease::{Guard, Leases, Released, Terms};
 
 use crate::lease::{leases, ms};
 use crate::support::{World, ask_redis, servers, until};
 
 const LONG: Duration = Duration::from_secs(60);
 
+/// What is left behind does not end by itself before the test does.
+fn hour() -> Terms {
+    Terms::lasting(Duration::from_secs(3_600)).at_most(Duration::from_secs(3_600))
+}
+
+async fn channels(world: &World) -> usize {
+    let channels: Vec<String> =
+        ask_redis(&servers().redis, &format!("PUBSUB CHANNELS {}:*", world.name)).await;
+    channels.len()
+}
+
 /// No lease, no entry of the watchdog, no channel, and nobody in line.
 async fn nothing_is_left(world: &World, leases: &Leases, scope: &str) {
-    until("nothing is left", LONG, async || {
-        let channels: Vec<String> =
-            ask_redis(&servers().redis, &format!("PUBSUB CHANNELS {}:*", world.name)).await;
-        let held = leases.list(scope).await.unwrap();
-        (channels.is_empty() && held.is_empty() && leases.held() == 0 && leases.waiting() == 0).then_some(())
-    })
-    .await;
+    assert!(leases.at_rest(LONG).await);
+    assert_eq!((leases.held(), leases.waiting()), (0, 0));
+    assert_eq!(leases.list(scope).await.unwrap(), []);
+    until("no channel is left", LONG, async || (channels(world).await == 0).then_some(())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn waiting_ends_with_its_time() {
     let (world, leases) = leases().await;
-    let held = leases.take("sale", ["ada"], Terms::default()).await.unwrap().guard.unwrap();
-    assert!(leases.acquire("sale", ["ada"], Terms::default(), ms(300)).await.unwrap().is_none());
+    let held = leases.take("sale", ["ada"], hour()).await.unwrap().guard.unwrap();
+    let begin = Instant::now();
+    assert!(leases.acquire("sale", ["ada"], hour(), ms(300)).await.unwrap().is_none());
+    assert!(begin.elapsed() >= ms(300));
     held.release().await.unwrap();
     nothing_is_left(&world, &leases, "sale").await;
 }
 
+fn waiting(leases: &Leases) -> tokio::task::JoinHandle<Option<Guard>> {
+    let leases = leases.clone();
+    tokio::spawn(async move { leases.acquire("sale", ["ada"], hour(), LONG).await.unwrap() })
+}
+
+/// Twenty times. By its own looks alone it would take seven seconds and more.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_wakes_one_who_waits() {
     let (world, leases) = leases().await;
-    let held = leases.take("sale", ["ada"], Terms::default()).await.unwrap().guard.unwrap();
-    let waiting = {
-        let leases = leases.clone();
-        tokio::spawn(async move { leases.acquire("sale", ["ada"], Terms::default(), LONG).await })
-    };
-    until("it is told of releases", LONG, async || {
-        let channels: Vec<String> =
-            ask_redis(&servers().redis, &format!("PUBSUB CHANNELS {}:*", world.name)).await;
-        (channels.len() == 1 && leases.waiting() == 1).then_some(())
-    })
-    .await;
-    let token = held.token();
-    held.release().await.unwrap();
-    let guard = waiting.await.unwrap().unwrap().expect("it was released");
-    assert!(guard.token() > token);
-    drop(guard);
+    let mut token = 0;
+    let mut slept = Duration::ZERO;
+    for _ in 0..20 {
+        let held = leases.take("sale", ["ada"], hour()).await.unwrap().guard.unwrap();
+        assert!(held.token() > token);
+        let waiting = waiting(&leases);
+        until("it waits, and is told of releases", LONG, async || {
+            (channels(&world).await == 1 && leases.waiting() == 1).then_some(())
+        })
+        .await;
+        let begin = Instant::now();
+        held.release().await.unwrap();
+        let guard = waiting.await.unwrap().expect("it was released");
+        slept += begin.elapsed();
+        token = guard.token();
+        guard.release().await.unwrap();
+    }
+    assert!(slept < Duration::from_secs(4), "{slept:?} for twenty");
     nothing_is_left(&world, &leases, "sale").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operators_release_wakes_one_who_waits() {
+    let (_world, leases) = leases().await;
+    let held = leases.take("sale", ["ada"], hour()).await.unwrap().guard.unwrap();
+    let waiting = waiting(&leases);
+    until("it waits", LONG, async || (leases.waiting() == 1).then_some(())).await;
+    assert!(leases.release_held("sale", "ada", held.token()).await.unwrap());
+    assert!(waiting.await.unwrap().is_some());
+}
+
+/// What was told while nobody listened is found all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_is_not_told_looks_by_himself() {
+    let (mut world, _) = leases().await;
+    let folder = tempfile::tempdir().unwrap();
+    let server = crate::support::own_redis(&mut world, folder.path()).await;
+    let leases = crate::lease::leases_of(&world);
+    let held = leases.take("sale", ["ada"], hour()).await.unwrap().guard.unwrap();
+    // Nobody may hear the channels: the waiter is never told.
+    let _: () = ask_redis(&server.url, "ACL SETUSER default resetchannels").await;
+    let waiting = waiting(&leases);
+    until("it waits", LONG, async || (leases.waiting() == 1).then_some(())).await;
+    assert_eq!(held.release().await.unwrap(), Released::Freed, "nor told, and released all the same");
+    assert!(waiting.await.unwrap().is_some());
+    server.stop(doorbuster::dev::Ending::AtOnce).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_waits_waits_through_an_outage() {
+    let (mut world, direct) = leases().await;
+    world.set("redis.timeout_ms=200");
+    let proxy = crate::support::behind_proxy(&mut world, "redis.url").await;
+    let leases = crate::lease::leases_of(&world);
+    let held = direct.take("sale", ["ada"], hour()).await.unwrap().guard.unwrap();
+    let waiting = waiting(&leases);
+    until("it waits", LONG, async || (leases.waiting() == 1).then_some(())).await;
+    proxy.set(Weather::Down);
+    held.release().await.unwrap();
+    until("it has met the outage", LONG, async || (leases.waiting() == 0).then_some(())).await;
+    proxy.set(Weather::Fair);
+    assert!(waiting.await.unwrap().is_some());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -58,7 +120,7 @@ async fn the_end_of_a_lease_frees_one_who_waits() {
     let (_world, leases) = leases().await;
     let terms = Terms::lasting(ms(400)).renewed_by_hand();
     leases.take("sale", ["ada"], terms).await.unwrap().guard.unwrap().let_run_out();
-    assert!(leases.acquire("sale", ["ada"], Terms::default(), LONG).await.unwrap().is_some());
+    assert!(leases.acquire("sale", ["ada"], hour(), LONG).await.unwrap().is_some());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -68,8 +130,7 @@ async fn two_who_want_the_same_names_in_another_order_do_not_wait_for_each_other
         let leases = leases.clone();
         async move {
             let names = if nth % 2 == 0 { ["ada", "bob"] } else { ["bob", "ada"] };
-            let guard =
-                leases.acquire("sale", names, Terms::default(), LONG).await.unwrap().expect("in time");
+            let guard = leases.acquire("sale", names, hour(), LONG).await.unwrap().expect("in time");
             tokio::time::sleep(ms(1)).await;
             guard.release().await.unwrap();
         }
@@ -88,7 +149,7 @@ async fn whoever_stops_waiting_leaves_no_lease_behind() {
             let name = format!("user{}", nth % 20);
             let names = [name.as_str(), "everybody"];
             let patience = Duration::from_micros(rand::random_range(0..30_000));
-            let taking = leases.acquire("sale", names, Terms::default(), LONG);
+            let taking = leases.acquire("sale", names, hour(), LONG);
             let guard = tokio::time::timeout(patience, taking).await;
             tokio::time::sleep(Duration::from_micros(200)).await;
             guard.is_ok()
@@ -96,7 +157,7 @@ async fn whoever_stops_waiting_leaves_no_lease_behind() {
     });
     let got = futures_util::future::join_all(rounds).await.into_iter().filter(|got| *got).count();
     assert!((1..300).contains(&got), "{got} of 300 got it: some must, some must not");
-    leases.at_rest().await;
+    leases.at_rest(LONG).await;
     nothing_is_left(&world, &leases, "sale").await;
 }
 
@@ -118,7 +179,7 @@ async fn five_thousand_turns_on_five_keys_by_32_tasks_exclude_each_other() {
             for turn in task..task + 157 {
                 let at = (turn % 5) as usize;
                 let name = format!("key{at}");
-                let guard = leases.acquire("sale", [name.as_str()], Terms::default(), LONG).await.unwrap();
+                let guard = leases.acquire("sale", [name.as_str()], hour(), LONG).await.unwrap();
                 let guard = guard.expect("its turn comes");
                 let key = &keys[at];
                 assert_eq!(key.inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
@@ -135,7 +196,7 @@ async fn five_thousand_turns_on_five_keys_by_32_tasks_exclude_each_other() {
     }
     let counted: u64 = keys.iter().map(|key| key.value.load(Ordering::SeqCst)).sum();
     assert_eq!(counted, 32 * 157, "a turn was overwritten by another");
-    other.at_rest().await;
+    other.at_rest(LONG).await;
     assert_eq!((other.held(), other.waiting()), (0, 0));
     nothing_is_left(&world, &leases, "sale").await;
 }
@@ -145,11 +206,11 @@ async fn five_thousand_turns_on_five_keys_by_32_tasks_exclude_each_other() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wake_up_is_not_lost_with_those_who_leave() {
     let (world, leases) = leases().await;
-    let held = leases.take("sale", ["ada"], Terms::default()).await.unwrap().guard.unwrap();
+    let held = leases.take("sale", ["ada"], hour()).await.unwrap().guard.unwrap();
     let mut waiting: Vec<_> = (0..10)
         .map(|_| {
             let leases = leases.clone();
-            tokio::spawn(async move { leases.acquire("sale", ["ada"], Terms::default(), LONG).await })
+            tokio::spawn(async move { leases.acquire("sale", ["ada"], hour(), LONG).await })
         })
         .collect();
     until("all wait", LONG, async || (leases.waiting() == 10).then_some(())).await;

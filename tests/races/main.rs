@@ -60,6 +60,40 @@ async fn acquire(lease: &Lease, waiters: &Waiters) {
     waiter.satisfied();
 }
 
+/// As `Leases::acquire` with looks of its own: after so many polls of its sleep it tries by itself.
+async fn acquire_looking(lease: &Lease, waiters: &Waiters, looks: usize) {
+    if lease.take() {
+        return;
+    }
+    let mut waiter: Waiter = waiters.enter("sale", "ada");
+    let mut left = looks;
+    while !lease.take() {
+        if left == 0 {
+            waiter.woken().await;
+            continue;
+        }
+        left -= 1;
+        let slept = {
+            let mut polled = false;
+            let mut woken = pin!(waiter.woken());
+            std::future::poll_fn(|context: &mut Context<'_>| match woken.as_mut().poll(context) {
+                Poll::Ready(()) => Poll::Ready(true),
+                Poll::Pending if polled => Poll::Ready(false),
+                Poll::Pending => {
+                    polled = true;
+                    context.waker().wake_by_ref();
+                    Poll::Pending
+                }
+            })
+            .await
+        };
+        if !slept {
+            waiter.wakes_by_itself();
+        }
+    }
+    waiter.satisfied();
+}
+
 /// Polls the acquisition so often, and drops it. Answers whether it has the lease.
 async fn acquire_for(polls: usize, lease: &Lease, waiters: &Waiters) -> bool {
     let mut acquiring = pin!(acquire(lease, waiters));
@@ -98,6 +132,31 @@ fn whoever_waits_gets_it_whatever_the_order() {
         },
         ORDERS,
     );
+}
+
+#[test]
+fn whoever_looks_by_himself_loses_no_wake_up() {
+    for looks in 1..3 {
+        shuttle::check_random(
+            move || {
+                let (lease, waiters) = (Arc::new(Lease::default()), Waiters::default());
+                let tasks: Vec<_> = (0..4)
+                    .map(|nth| {
+                        let (lease, waiters) = (lease.clone(), waiters.clone());
+                        let looks = if nth % 2 == 0 { looks } else { 0 };
+                        thread::spawn(move || {
+                            future::block_on(acquire_looking(&lease, &waiters, looks));
+                            thread::yield_now();
+                            lease.release(&waiters);
+                        })
+                    })
+                    .collect();
+                tasks.into_iter().for_each(|task| task.join().unwrap());
+                assert_eq!(waiters.len(), 0, "somebody is left in line");
+            },
+            ORDERS,
+        );
+    }
 }
 
 /// Two of the four give up after some polls: what woke them must reach those who stay.

@@ -25,8 +25,10 @@ pub(super) enum Verb {
         #[command(flatten)]
         output: Output,
     },
-    /// Take a lease from a holder that is gone. One that lives learns it late: its fencing token alone
-    /// keeps it from writing. Leases also end by themselves.
+    /// Take a lease from a holder that is gone.
+    ///
+    /// Leases also end by themselves. A holder that lives learns it late: until then its fencing token
+    /// alone keeps it from writing.
     Release {
         scope: String,
         name: String,
@@ -91,15 +93,22 @@ fn print_list(leases: &[Lease], output: &Output) {
         println!("no leases are held");
         return;
     }
-    println!("{:<24}  {:<24}  {:>8}  {:>8}  {:<16}  HOLDER", "SCOPE", "NAME", "AGE", "ENDS IN", "TOKEN");
+    let widest =
+        |of: fn(&Lease) -> &str| leases.iter().map(|lease| of(lease).len()).max().unwrap_or(0).max(5);
+    let (scope, name) = (widest(|lease| &lease.scope), widest(|lease| &lease.name));
+    println!(
+        "{:<scope$}  {:<name$}  {:>8}  {:>8}  {:<16}  {:<32}  HOLDER",
+        "SCOPE", "NAME", "AGE", "ENDS IN", "TOKEN", "OWNER"
+    );
     for lease in leases {
         println!(
-            "{:<24}  {:<24}  {:>8}  {:>8}  {:<16}  {}",
+            "{:<scope$}  {:<name$}  {:>8}  {:>8}  {:<16}  {:<32}  {}",
             lease.scope,
             lease.name,
             seconds(lease.age),
             seconds(lease.ends_in),
             lease.token,
+            lease.owner,
             lease.holder
         );
     }
