@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Gives leases of one scope back, those of the caller alone, and tells those who wait for them. What
+-- Gives leases of one scope back, those of the caller alone, and tells those who wait. What
 -- must stay for a while is nobody's from then on: no renewal under way prolongs it. May be repeated.
 --
 -- KEYS  1 leases; the message with the names goes to the channel of the same name
@@ -8,18 +8,18 @@
 
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local held = redis.call('HMGET', KEYS[1], unpack(ARGV, 3))
+local held = redis.call('HMGET', KEYS[1], '|waiting', unpack(ARGV, 3))
 
-local nobody = string.rep('0', 32)
+local least = tonumber(ARGV[2])
 local reply, freed = {}, {}
-for at = 1, #held do
-  local ends, owner, token, taken, holder = string.match(held[at] or '', '^(%d+)|(%x+)|(%d+)|(%d+)|(.*)$')
+for at = 1, #held - 1 do
+  local ends, owner, rest = string.match(held[at + 1] or '', '^(%d+)|(%x+)(.*)$')
   reply[at] = 0
   if owner == ARGV[1] then
     if tonumber(ends) > now then reply[at] = 1 end
-    local stays = tonumber(taken) + tonumber(ARGV[2])
+    local stays = least > 0 and tonumber(string.match(rest, '^|%d+|(%d+)|')) + least or 0
     if stays > now then
-      local value = string.format('%.0f|%s|%s|%s|%s', stays, nobody, token, taken, holder)
+      local value = stays .. '|' .. string.rep('0', 32) .. rest
       redis.call('HSET', KEYS[1], ARGV[at + 2], value)
     else
       freed[#freed + 1] = ARGV[at + 2]
@@ -28,7 +28,10 @@ for at = 1, #held do
 end
 if #freed > 0 then
   redis.call('HDEL', KEYS[1], unpack(freed))
-  -- Without the right to publish it is released all the same; those who wait look by themselves.
-  redis.pcall('PUBLISH', KEYS[1], table.concat(freed, ' '))
+  -- Those who wait look by themselves every second, and say then that they wait. Without the
+  -- right to publish it is released all the same.
+  if held[1] and now - tonumber(held[1]) < 3000 then
+    redis.pcall('PUBLISH', KEYS[1], table.concat(freed, ' '))
+  end
 end
 return reply

@@ -20,7 +20,7 @@ for at = 1, #names do
   if held_by == owner and ends > now then
     reply[at] = 1
     writes[#writes + 1] = names[at]
-    writes[#writes + 1] = string.format('%.0f|%s%s', math.max(ends, now + lasts), owner, rest)
+    writes[#writes + 1] = math.max(ends, now + lasts) .. '|' .. owner .. rest
   else
     reply[at] = 0
   end

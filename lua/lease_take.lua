@@ -5,19 +5,24 @@
 -- KEYS  1 leases
 -- ARGV  1 owner    2 ms that the leases last    3 who holds them, for people
 --       4 any  those that are free
---         all  all of them, or none
+--         all  all of them, or none; whoever releases one within three seconds tells it
 --       then each name
 -- Reply {token | -ms...}: the token of a lease that was taken, 0 for one that is free and was not
 --       taken because another is held, or minus the ms for which somebody else holds it
 
+-- Texts are put together from texts: to print a large number costs as much as a command.
 local time = redis.call('TIME')
-local clock = tonumber(time[1]) * 1000000 + tonumber(time[2])
-local now = math.floor(clock / 1000)
+local text = time[1] .. string.sub('00000' .. time[2], -6)
+local clock, taken = tonumber(text), string.sub(text, 1, -4)
+local now = tonumber(taken)
 local held = redis.call('HMGET', KEYS[1], '|fence', unpack(ARGV, 5))
 
-local token = math.max(tonumber(held[1] or '0') + 1, clock)
-local text = string.format('%.0f', token)
-local value = string.format('%.0f|%s|%s|%.0f|%s', now + tonumber(ARGV[2]), ARGV[1], text, now, ARGV[3])
+local last, token = tonumber(held[1] or '0'), clock
+if last >= clock then
+  token = last + 1
+  text = string.format('%.0f', token)
+end
+local value = (now + ARGV[2]) .. '|' .. ARGV[1] .. '|' .. text .. '|' .. taken .. '|' .. ARGV[3]
 
 local reply, writes, busy = {}, {'|fence', text}, false
 for at = 2, #held do
@@ -33,18 +38,23 @@ end
 
 if busy and ARGV[4] == 'all' then
   for at = 1, #reply do reply[at] = math.min(reply[at], 0) end
+  redis.call('HSET', KEYS[1], '|waiting', taken)
   return reply
 end
 if #writes == 2 then return reply end
 redis.call('HSET', KEYS[1], unpack(writes))
--- Thirty days: no lease lasts that long, and what has no leases any more is not kept.
-redis.call('EXPIRE', KEYS[1], 2592000)
 
--- What a killed holder left has ended, and would stay here until somebody asks for it: some are
--- looked at with each taking, as many as are taken.
-local random = redis.call('HRANDFIELD', KEYS[1], math.min(#writes / 2, 100), 'WITHVALUES')
-for at = 1, #random, 2 do
-  local ends = tonumber(string.match(random[at + 1], '^(%d+)|'))
-  if ends and ends <= now then redis.call('HDEL', KEYS[1], random[at]) end
+-- Thirty days: no lease lasts that long, and a scope that nobody uses is not kept. Each command more
+-- would cost every taking, so this is said once an hour: the last token tells when the last was.
+if clock - last > 3600000000 then redis.call('EXPIRE', KEYS[1], 2592000) end
+
+-- What a killed holder left has ended, and would stay here until somebody asks for it. One taking of
+-- 64, and each of many names, looks at some at random, so that it does not pile up.
+if token % 64 == 0 or #writes > 32 then
+  local random = redis.call('HRANDFIELD', KEYS[1], math.min(math.max(64, #writes), 200), 'WITHVALUES')
+  for at = 1, #random, 2 do
+    local ends = tonumber(string.match(random[at + 1], '^(%d+)|'))
+    if ends and ends <= now then redis.call('HDEL', KEYS[1], random[at]) end
+  end
 end
 return reply

@@ -27,6 +27,13 @@ fn median(mut figures: Vec<f64>) -> f64 {
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
+/// Of rounds of a figure and its ceiling, the one with the middle ratio.
+fn middle_round(mut rounds: Vec<(f64, f64)>) -> (f64, f64) {
+    let ratio = |round: &(f64, f64)| round.0 / round.1;
+    rounds.sort_by(|one, other| ratio(one).total_cmp(&ratio(other)));
+    rounds.get(rounds.len() / 2).copied().unwrap_or((f64::NAN, f64::NAN))
+}
+
 /// Seconds of CPU that a process has used: user and system. From `/proc`, so on Linux alone.
 fn cpu_seconds(pid: u32) -> Result<f64, BenchError> {
     let path = format!("/proc/{pid}/stat");

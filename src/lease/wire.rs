@@ -2,7 +2,7 @@
 //!
 //! | key | type | holds |
 //! | --- | --- | --- |
-//! | `P:{S}:leases` | hash | name -> `ends|owner|token|taken|holder`, times in ms; and `\|fence`, the highest token |
+//! | `P:{S}:leases` | hash | name -> `ends|owner|token|taken|holder`, times in ms; `\|fence`, the highest token; `\|waiting`, when somebody waited last |
 //! | `P:lease-scopes` | zset | the scopes in which leases are taken, by when that was |
 //!
 //! The names that are freed are told on the channel `P:{S}:leases`.
