@@ -25,5 +25,9 @@ for at = 1, #names do
     reply[at] = 0
   end
 end
-if #writes > 0 then redis.call('HSET', KEYS[1], unpack(writes)) end
+if #writes > 0 then
+  redis.call('HSET', KEYS[1], unpack(writes))
+  -- As in lease_take.lua: a scope is kept for longer than its leases last.
+  redis.pcall('EXPIRE', KEYS[1], 2678400)
+end
 return reply

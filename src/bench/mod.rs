@@ -1,6 +1,6 @@
-//! How fast is it, beside what the servers themselves can do? Each figure is measured together with
-//! its ceiling, turn by turn in the same run: machines differ and are shared, and a ratio says more
-//! than a rate. Medians of several rounds.
+//! How fast is it, beside what the servers themselves can do? A rate is measured together with its
+//! ceiling, turn by turn in the same run: machines differ and are shared, and a ratio says more. The
+//! other figures have a limit that they must keep.
 
 mod lease;
 mod report;

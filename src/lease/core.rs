@@ -14,12 +14,15 @@ use tokio_util::task::TaskTracker;
 use super::guard::{Guard, Held, Released};
 use super::waiters::Waiters;
 use super::watchlist::{Place, Watchlist};
-use super::wire::{Extension, Said, Wire};
+use super::wire::{Extension, Said, Which, Wire};
 use super::{LeaseError, Renewal, Terms};
 use crate::link::{Backoff, Fault};
 
 /// Leases in one call of a renewal: Redis does nothing else meanwhile.
 pub(super) const RENEWED_AT_ONCE: usize = 100;
+
+/// For how long a request without an answer may still arrive: connections are given up long before.
+const ON_ITS_WAY: Duration = Duration::from_secs(60);
 
 /// A scope is told to those who look when it is used first, and again after this.
 const TOLD_EVERY: Duration = Duration::from_secs(3600);
@@ -63,14 +66,14 @@ impl Core {
         scope: &str,
         names: Vec<String>,
         terms: Terms,
-        all: bool,
+        which: Which,
     ) -> Result<Tried, LeaseError> {
         self.tell(scope);
         let (core, scope) = (self.clone(), scope.to_owned());
         // Counted as a task for as long as its answer lies there: see `Leases::at_rest`.
         let counted = self.tasks.token();
         let taking = self.in_background(async move {
-            let tried = core.take_to_the_end(&scope, names, terms, all).await;
+            let tried = core.take_to_the_end(&scope, names, terms, which).await;
             (tried, counted)
         });
         let (tried, _counted) = ended(taking.await)?;
@@ -83,12 +86,12 @@ impl Core {
         scope: &str,
         names: Vec<String>,
         terms: Terms,
-        all: bool,
+        which: Which,
     ) -> Result<Tried, LeaseError> {
         let owner = format!("{:032x}", rand::random::<u128>());
         // Counted from before the request: Redis starts to count later than this.
         let sent = Instant::now();
-        match self.wire.take(scope, &owner, &self.holder, &names, &terms, all).await {
+        match self.wire.take(scope, &owner, &self.holder, &names, &terms, which).await {
             Ok(said) => {
                 let token = said.iter().find_map(|said| match said {
                     Said::Taken(token) => Some(*token),
@@ -105,8 +108,8 @@ impl Core {
                 // They may be taken: nobody has a guard of them, so nobody would release them.
                 if !matches!(fault, Fault::Unavailable(_) | Fault::Full(_) | Fault::Forgotten) {
                     let held = Held::new((scope, owner), names, 0, terms.for_nobody(), sent);
-                    let until = sent + terms.first();
-                    // Until it has found one: the request may still be on its way, and arrive later.
+                    // Until it has found one, or the request cannot be on its way any more.
+                    let until = sent + terms.first().min(ON_ITS_WAY);
                     self.release_in_background(held.into(), Duration::ZERO, until, |released| {
                         released.contains(&true)
                     });
@@ -127,9 +130,10 @@ impl Core {
 
     /// For each acquisition, all of one scope: were all its leases still held? Calls of at most
     /// [`RENEWED_AT_ONCE`] leases. May be repeated.
-    pub(super) async fn renew(&self, acquisitions: &[Arc<Held>]) -> Result<Vec<bool>, LeaseError> {
+    pub(super) async fn renew(self: &Arc<Self>, acquisitions: &[Arc<Held>]) -> Result<Vec<bool>, LeaseError> {
         let sent = Instant::now();
         let Some(scope) = acquisitions.first().map(|held| held.scope.as_str()) else { return Ok(Vec::new()) };
+        self.tell(scope);
         let leases: Vec<Extension> =
             acquisitions.iter().flat_map(|held| held.extensions(held.extension(sent))).collect();
         let calls = leases.chunks(RENEWED_AT_ONCE).map(|leases| self.wire.renew(scope, leases));
@@ -156,12 +160,12 @@ impl Core {
         let in_time = !held.is_over(Instant::now());
         let found = |all: bool| if all { Released::Freed } else { Released::Late };
         match self.release_once(held, must_stay).await {
-            Ok(released) => Ok(found(released.into_iter().all(|released| released))),
+            Ok(released) => Ok(found(in_time && released.into_iter().all(|released| released))),
             // Once more at once: the connection may have been lost while it lay idle.
             Err(first) => match self.release_once(held, must_stay).await {
                 // What is free by now may be what the first try freed.
                 Ok(_) if matches!(first, Fault::Late(_)) => Ok(found(in_time)),
-                Ok(released) => Ok(found(released.into_iter().all(|released| released))),
+                Ok(released) => Ok(found(in_time && released.into_iter().all(|released| released))),
                 Err(fault) => {
                     // A renewal without an answer may have made them last for longer than is known.
                     let until = Instant::now() + held.terms.first() + held.terms.lasts();

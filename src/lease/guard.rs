@@ -135,9 +135,10 @@ impl Guard {
         self
     }
 
-    /// Higher than every token given before in the same scope, also where Redis has lost its data
-    /// (as long as the clock of the Redis that has it now is not behind what it was). Write it with what the lease protects, and
-    /// refuse a lower one there: nothing else keeps out a holder that was stopped for too long.
+    /// Higher than every token given before in the same scope, also where Redis has lost its data, as
+    /// long as the clock of the Redis that answers now is not behind the one before. Write it with
+    /// what the lease protects, and refuse a lower one there: nothing else keeps out a holder that
+    /// was stopped for too long.
     pub fn token(&self) -> i64 {
         self.hold.held.token
     }

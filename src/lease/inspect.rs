@@ -10,7 +10,8 @@ use crate::link::Fault;
 pub struct Lease {
     pub scope: String,
     pub name: String,
-    /// 128 random bits, new with each acquisition.
+    /// 128 random bits, new with each acquisition; zeros where the holder is done, and the lease stays
+    /// for its least holding time.
     pub owner: String,
     pub token: i64,
     /// The process: its number and machine.

@@ -59,17 +59,17 @@
 //! | renewal | watchdog; an explicit lease time switches it off | by hand | by hand | watchdog, unless it is said otherwise: `an_explicit_lease_time_is_renewed_and_what_is_not_is_said` |
 //! | renewals in one call | batches | one | one | up to 100: `leases_that_were_taken_one_by_one_are_renewed_together` |
 //! | longest hold of a holder that hangs | none | its lease | its lease | said in the terms: `the_longest_hold_ends_a_lease_that_the_watchdog_would_renew_for_ever` |
-//! | renewal after the release | reported (issue 7272) | by hand | by hand | none: `no_renewal_outlives_the_release`, `what_has_left_the_watchlist_never_comes_back` |
+//! | renewal after the release | reported (issue 7272) | renews by hand alone | renews by hand alone | none: `no_renewal_outlives_the_release`, `what_has_left_the_watchlist_never_comes_back` |
 //! | errors of Redis during renewal | tried again | the caller's | the caller's | survived, told when time is over: `the_watchdog_survives_errors_and_tells_what_they_cost` |
 //! | a holder learns that its lease is gone | when it unlocks | when it asks | when it asks | told, and its work cancelled: `a_lease_that_redis_forgot_is_lost_at_the_next_renewal_and_the_work_stops` |
-//! | a check before COMMIT | – | `Until` | validity time | with a margin, counted from before the request: `a_slow_answer_makes_the_local_deadline_earlier_and_not_later`, `what_has_no_right_any_more_is_not_committed` |
+//! | a check before COMMIT | asks Redis | `Until` | validity time | with a margin, counted from before the request: `a_slow_answer_makes_the_local_deadline_earlier_and_not_later`, `what_has_no_right_any_more_is_not_committed` |
 //! | fencing token | `RFencedLock` | – | – | always, rising: `with_the_fence_a_holder_that_was_stopped_overwrites_nothing`, `tokens_rise_also_when_redis_lost_its_data` |
-//! | waiting | channel per lock | tries with delays | tries with delays | channel per scope and own looks, bounded: `a_release_wakes_one_who_waits`, `the_end_of_a_lease_frees_one_who_waits`, `a_wake_up_is_passed_on_by_those_who_leave` |
-//! | giving up while waiting | – | context | – | leaves nothing: `whoever_stops_waiting_leaves_no_lease_behind` |
+//! | waiting | channel per lock | 32 tries with delays | 3 tries with delays | channel per scope and own looks, bounded: `a_release_wakes_one_who_waits`, `the_end_of_a_lease_frees_one_who_waits`, `a_wake_up_is_passed_on_by_those_who_leave` |
+//! | giving up while waiting | interruptible; may leave a renewed key (issue 7272) | context | – | leaves nothing: `whoever_stops_waiting_leaves_no_lease_behind` |
 //! | many names | `RMultiLock`, one after the other | – | – | one call, all or those that are free: `a_thousand_users_are_one_call_each_way`, `all_of_them_or_none`, `two_who_want_the_same_names_in_another_order_do_not_wait_for_each_other` |
 //! | re-entrancy | by thread | – | – | by sharing the guard: `a_shared_guard_is_released_with_the_last` |
 //! | a lost answer | tried again | tried again on others | tried again on others | released in the background, a second release is no error: `a_lost_answer_leaves_no_lease_behind_and_a_release_after_it_is_no_error` |
-//! | a guard that is dropped | – | – | released | released in the background: `a_dropped_guard_releases_and_leaves_nothing_behind` |
+//! | a guard that is dropped | – | – | released, on some runtimes | released in the background: `a_dropped_guard_releases_and_leaves_nothing_behind` |
 //! | least holding time | – | – | – | `a_job_is_held_for_its_least_time_though_it_is_done_sooner` |
 //! | inspection | of one lock | of one lock | – | list, show, release: `leases_are_listed_shown_and_released_by_an_operator` |
 //! | a full Redis | refuses | refuses | refuses | goes on: `a_full_redis_takes_renews_and_releases_leases` |
@@ -100,7 +100,7 @@ pub use self::guard::{Guard, Released};
 pub use self::inspect::Lease;
 pub use self::terms::{Renewal, Terms};
 use self::waiters::Waiter;
-use self::wire::{Said, Wire};
+use self::wire::{Said, Which, Wire};
 pub use crate::link::Fault;
 use crate::link::{Backoff, RedisLink, RedisSettings};
 
@@ -177,7 +177,7 @@ impl Leases {
         names: impl IntoIterator<Item = &'a str>,
         terms: Terms,
     ) -> Result<Taken, LeaseError> {
-        let tried = self.core.take(scope, checked(scope, names, &terms)?, terms, false).await?;
+        let tried = self.core.take(scope, checked(scope, names, &terms)?, terms, Which::Free).await?;
         let held = tried.said.iter().map(|said| matches!(said, Said::Taken(_))).collect();
         Ok(Taken { held, guard: tried.guard })
     }
@@ -186,10 +186,11 @@ impl Leases {
     /// they were not. It holds none while it waits for another, so two who want the same names in
     /// another order do not wait for each other.
     ///
-    /// Whoever waits is told of each release, and looks by himself when the lease ends, at least
-    /// once a second. There is no order among those who wait. While Redis is away it goes on trying;
-    /// an error is answered when the time is over. A request that is under way then is waited for,
-    /// for up to three times the time that a reply may take.
+    /// Of those who wait for a name, a release wakes one in each process; and each looks by himself
+    /// when the lease ends, and about once a second. There is no order among them. While Redis is away
+    /// it goes on trying, every two seconds and longer; an error is answered when the time is over. A
+    /// request that is under way then is waited for, for up to three times the time that a reply may
+    /// take.
     ///
     /// Dropping the future leaves nothing behind.
     pub async fn acquire<'a>(
@@ -204,7 +205,9 @@ impl Leases {
         let mut waiter: Option<Waiter> = None;
         let mut backoff = Backoff::default();
         loop {
-            let pause = match self.core.take(scope, names.clone(), terms, true).await {
+            let waits = Instant::now() < deadline;
+            let which = if waits { Which::AllAndWait } else { Which::AllOrNone };
+            let pause = match self.core.take(scope, names.clone(), terms, which).await {
                 Ok(tried) if tried.guard.is_some() => {
                     waiter.into_iter().for_each(Waiter::satisfied);
                     return Ok(tried.guard);
@@ -212,13 +215,20 @@ impl Leases {
                 Ok(tried) => {
                     backoff.reset();
                     if Instant::now() >= deadline {
+                        // What woke it was of no use: somebody else was quicker.
+                        waiter.into_iter().for_each(Waiter::satisfied);
                         return Ok(None);
                     }
                     let (name, ends_in) = busy(&names, &tried.said, waiter.as_ref())?;
+                    let moved = waiter.is_some();
                     if !waiter.as_ref().is_some_and(|waiter| waiter.waits_for(name)) {
-                        // Tries once more from within the line, before it sleeps.
                         waiter = Some(self.core.waiters.enter(scope, name));
                         self.core.listener.notify_one();
+                        // Tries once more from within the line, before it sleeps. Whoever goes from one
+                        // line to another takes a breath: two names could take turns for ever.
+                        if moved {
+                            tokio::time::sleep(Duration::from_millis(1)).await;
+                        }
                         continue;
                     }
                     // Not all in the same instant.

@@ -2,7 +2,7 @@
 //!
 //! | key | type | holds |
 //! | --- | --- | --- |
-//! | `P:{S}:leases` | hash | name -> `ends|owner|token|taken|holder`, times in ms; `\|fence`, the highest token; `\|waiting`, when somebody waited last |
+//! | `P:{S}:leases` | hash | name -> end, owner, token, when it was taken and holder, joined by bars, times in ms; and under names that no lease can have, the highest token and when somebody waited last. What stays for its least holding time after its release has an owner of zeros |
 //! | `P:lease-scopes` | zset | the scopes in which leases are taken, by when that was |
 //!
 //! The names that are freed are told on the channel `P:{S}:leases`.
@@ -34,6 +34,16 @@ pub(super) enum Said {
     Free,
     /// Somebody else's, for this long unless it is renewed.
     Busy(Duration),
+}
+
+/// Which of the names are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Which {
+    /// Those that are free.
+    Free,
+    AllOrNone,
+    /// The same, and the caller is going to wait for them: releases have to be told.
+    AllAndWait,
 }
 
 /// Seen in `lease_renew.lua`: a lease of an owner, to last for some time from now.
@@ -73,9 +83,13 @@ impl Wire {
         holder: &str,
         names: &[String],
         terms: &Terms,
-        all: bool,
+        which: Which,
     ) -> Result<Vec<Said>, Fault> {
-        let mode = if all { "all" } else { "any" };
+        let mode = match which {
+            Which::Free => "any",
+            Which::AllOrNone => "all",
+            Which::AllAndWait => "wait",
+        };
         let mut args = vec![owner.to_owned(), ms(terms.first()), holder.to_owned(), mode.to_owned()];
         args.extend_from_slice(names);
         let said: Vec<i64> = self.link.run(&self.take, &[self.leases(scope)], &args).await?;

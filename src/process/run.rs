@@ -54,6 +54,7 @@ impl Running {
         let tokens = Arc::new(Tokens::new(config.auth()));
         let control = Control::new(parts.gate.clone(), parts.store.clone());
         let metrics = metrics_handle();
+        begin_at_zero();
         let buyers_at = buyers.as_ref().and_then(|listener| listener.local_addr().ok());
         let letters = Letters::open(config.queue());
         parts.letters = Some(letters.clone());
@@ -164,13 +165,33 @@ impl Running {
         // The listeners drain by the same limit; a moment more lets them say what was left.
         if tokio::time::timeout(self.drain + Duration::from_secs(1), all).await.is_err() {
             tracing::warn!(tasks = self.tasks.len(), after = ?self.drain, "stopped with work under way; unacknowledged orders come again");
-            self.tasks.abort_all();
+            // Joined, too: what they hold is released when they are gone.
+            let _ = tokio::time::timeout(Duration::from_secs(1), self.tasks.shutdown()).await;
         } else {
             tracing::info!("stopped, nothing under way");
         }
         // What was dropped with its task is released, or else its users would have to wait.
         self.parts.leases.at_rest(Duration::from_secs(1)).await;
         self.parts.store.close().await;
+    }
+}
+
+/// A counter that begins with its first event shows no increase: an alert on it would miss the first.
+/// A test compares the names with the alerts.
+fn begin_at_zero() {
+    for name in [
+        "front_panics_total",
+        "sweep_published_total",
+        "worker_consumer_restarts_total",
+        "worker_fence_refused_total",
+        "worker_sales_paused_total",
+    ] {
+        metrics::counter!(name).increment(0);
+    }
+    metrics::counter!("relay_published_total", "result" => "left").increment(0);
+    metrics::counter!("worker_orders_total", "status" => "failed").increment(0);
+    for why in ["taken", "ended", "held too long"] {
+        metrics::counter!("leases_lost_total", "why" => why).increment(0);
     }
 }
 

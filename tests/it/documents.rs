@@ -104,6 +104,23 @@ fn sources() -> String {
 }
 
 /// The failure table names for each fault the test that tries it.
+/// `increase()` of a counter that is born with its first event is nothing.
+#[test]
+fn every_counter_of_an_alert_begins_at_zero() {
+    let (alerts, run) = (read("config/prometheus/alerts.yml"), read("src/process/run.rs"));
+    let (_, begin) = run.split_once("fn begin_at_zero").expect("the list");
+    let begin = begin.split("\n}\n").next().expect("a part");
+    let counters: Vec<&str> = alerts
+        .split("increase(")
+        .skip(1)
+        .map(|rest| rest.split(|c: char| !c.is_ascii_lowercase() && c != '_').next().expect("a name"))
+        .collect();
+    assert!(counters.len() >= 6, "{counters:?}");
+    for counter in counters {
+        assert!(begin.contains(&format!("\"{counter}\"")), "{counter} is born with its first event");
+    }
+}
+
 #[test]
 fn every_row_of_the_failure_table_names_a_test_that_exists() {
     let text = read("ARCHITECTURE.md");

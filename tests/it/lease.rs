@@ -299,6 +299,25 @@ async fn what_a_killed_holder_left_is_cleared_away_by_those_who_come_after() {
     .await;
 }
 
+/// A scope is not kept for ever, and never for less than its leases last.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scope_that_is_used_outlives_its_leases() {
+    let (world, leases) = leases().await;
+    let key = format!("{}:{{sale}}:leases", world.name);
+    let lasts = async || -> i64 { ask_redis(&servers().redis, &format!("TTL {key}")).await };
+    let guard = leases.take("sale", ["ada"], Terms::default()).await.unwrap().guard.unwrap();
+    assert!(lasts().await > 30 * 86_400);
+    let _: i64 = ask_redis(&servers().redis, &format!("EXPIRE {key} 100")).await;
+    assert!(guard.renew().await.unwrap());
+    assert!(lasts().await > 30 * 86_400, "whoever holds a lease keeps its scope");
+    // The last taking was in another hour.
+    let _: i64 = ask_redis(&servers().redis, &format!("EXPIRE {key} 100")).await;
+    let fence = guard.token() - 3_600_000_000;
+    let _: i64 = ask_redis(&servers().redis, &format!("HSET {key} |fence {fence}")).await;
+    leases.take("sale", ["bob"], Terms::default()).await.unwrap().guard.unwrap().let_run_out();
+    assert!(lasts().await > 30 * 86_400);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_terms_and_names_are_said_and_take_nothing() {
     let (_world, leases) = leases().await;

@@ -20,12 +20,12 @@ async fn lost(guard: &doorbuster::lease::Guard) {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_explicit_lease_time_is_renewed_and_what_is_not_is_said() {
     let (_world, leases) = leases().await;
-    let kept = leases.take("sale", ["kept"], Terms::lasting(ms(3_000))).await.unwrap().guard.unwrap();
+    let kept = leases.take("sale", ["kept"], Terms::lasting(ms(5_000))).await.unwrap().guard.unwrap();
     let terms = Terms::lasting(ms(900)).renewed_by_hand();
     let ends = leases.take("sale", ["ends"], terms).await.unwrap().guard.unwrap();
     lost(&ends).await;
     // Twice the lease and more.
-    let guard = leases.acquire("sale", ["kept"], Terms::default(), ms(7_000)).await.unwrap();
+    let guard = leases.acquire("sale", ["kept"], Terms::default(), ms(11_000)).await.unwrap();
     assert!(guard.is_none() && kept.is_valid_for(ms(100)));
     assert_eq!(kept.release().await.unwrap(), Released::Freed);
     assert_eq!(ends.release().await.unwrap(), Released::Late);
@@ -37,10 +37,10 @@ async fn an_explicit_lease_time_is_renewed_and_what_is_not_is_said() {
 async fn the_longest_hold_ends_a_lease_that_the_watchdog_would_renew_for_ever() {
     let (_world, leases) = leases().await;
     let begin = Instant::now();
-    let terms = Terms::lasting(ms(2_000)).at_most(ms(4_500));
+    let terms = Terms::lasting(ms(6_000)).at_most(ms(8_000));
     let guard = leases.take("sale", ["ada"], terms).await.unwrap().guard.unwrap();
     lost(&guard).await;
-    assert!(begin.elapsed() >= ms(4_500), "it was renewed until then");
+    assert!(begin.elapsed() >= ms(8_000), "it was renewed until then");
     let next = leases.acquire("sale", ["ada"], Terms::default(), LONG).await.unwrap();
     assert!(next.is_some(), "it is free though its holder never released it");
     until("the watchdog has forgotten the first", LONG, async || (leases.held() == 1).then_some(())).await;
@@ -97,11 +97,11 @@ async fn the_watchdog_survives_errors_and_tells_what_they_cost() {
     assert!(long.is_valid_for(ms(1)), "an error alone does not end a lease");
     proxy.set(Weather::Fair);
     let after = until("leases are taken again", LONG, async || {
-        leases.take("sale", ["after"], Terms::lasting(ms(3_000))).await.ok().and_then(|taken| taken.guard)
+        leases.take("sale", ["after"], Terms::lasting(ms(5_000))).await.ok().and_then(|taken| taken.guard)
     })
     .await;
     // Renewed several times by the same watchdog.
-    assert!(direct.acquire("sale", ["after"], Terms::default(), ms(7_000)).await.unwrap().is_none());
+    assert!(direct.acquire("sale", ["after"], Terms::default(), ms(11_000)).await.unwrap().is_none());
     assert!(after.is_valid_for(ms(1)) && long.is_valid_for(ms(1)));
 }
 
@@ -129,11 +129,11 @@ async fn slow_renewals_keep_a_lease_all_the_same() {
     let proxy = behind_proxy(&mut world, "redis.url").await;
     let leases = leases_of(&world);
     let names: Vec<String> = (0..250).map(|nth| format!("user{nth}")).collect();
-    let terms = Terms::lasting(ms(4_000));
+    let terms = Terms::lasting(ms(8_000));
     let taken = leases.take("sale", names.iter().map(String::as_str), terms).await.unwrap();
     let guard = taken.guard.unwrap();
     proxy.set(Weather::Slow(ms(600)));
-    assert!(direct.acquire("sale", ["user7"], Terms::default(), ms(10_000)).await.unwrap().is_none());
+    assert!(direct.acquire("sale", ["user7"], Terms::default(), ms(17_000)).await.unwrap().is_none());
     assert!(guard.is_valid_for(ms(1)));
     proxy.set(Weather::Fair);
 }

@@ -47,13 +47,13 @@ fn waiting(leases: &Leases) -> tokio::task::JoinHandle<Option<Guard>> {
     tokio::spawn(async move { leases.acquire("sale", ["ada"], hour(), LONG).await.unwrap() })
 }
 
-/// Twenty times. By its own looks alone it would take seven seconds and more.
+/// Thirty times. By its own looks alone it would take eleven seconds.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_wakes_one_who_waits() {
     let (world, leases) = leases().await;
     let mut token = 0;
     let mut slept = Duration::ZERO;
-    for _ in 0..20 {
+    for _ in 0..30 {
         let held = leases.take("sale", ["ada"], hour()).await.unwrap().guard.unwrap();
         assert!(held.token() > token);
         let waiting = waiting(&leases);
@@ -68,7 +68,7 @@ async fn a_release_wakes_one_who_waits() {
         token = guard.token();
         guard.release().await.unwrap();
     }
-    assert!(slept < Duration::from_secs(4), "{slept:?} for twenty");
+    assert!(slept < Duration::from_secs(8), "{slept:?} for thirty");
     nothing_is_left(&world, &leases, "sale").await;
 }
 
@@ -148,7 +148,11 @@ async fn whoever_stops_waiting_leaves_no_lease_behind() {
         async move {
             let name = format!("user{}", nth % 20);
             let names = [name.as_str(), "everybody"];
-            let patience = Duration::from_micros(rand::random_range(0..30_000));
+            let patience = match nth % 30 {
+                0 => Duration::ZERO,
+                1 => LONG,
+                _ => Duration::from_micros(rand::random_range(0..30_000)),
+            };
             let taking = leases.acquire("sale", names, hour(), LONG);
             let guard = tokio::time::timeout(patience, taking).await;
             tokio::time::sleep(Duration::from_micros(200)).await;
@@ -156,7 +160,7 @@ async fn whoever_stops_waiting_leaves_no_lease_behind() {
         }
     });
     let got = futures_util::future::join_all(rounds).await.into_iter().filter(|got| *got).count();
-    assert!((1..300).contains(&got), "{got} of 300 got it: some must, some must not");
+    assert!((10..=290).contains(&got), "{got} of 300 got it: ten must, ten cannot");
     leases.at_rest(LONG).await;
     nothing_is_left(&world, &leases, "sale").await;
 }
