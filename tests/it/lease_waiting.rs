@@ -188,7 +188,7 @@ async fn five_thousand_turns_on_five_keys_by_32_tasks_exclude_each_other() {
                 let key = &keys[at];
                 assert_eq!(key.inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
                 let read = key.value.load(Ordering::SeqCst);
-                tokio::task::yield_now().await;
+                tokio::time::sleep(Duration::from_micros(100)).await;
                 key.value.store(read + 1, Ordering::SeqCst);
                 key.inside.fetch_sub(1, Ordering::SeqCst);
                 guard.release().await.unwrap();
