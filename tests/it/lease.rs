@@ -218,6 +218,13 @@ async fn every_lease_has_an_end_though_nobody_comes_back_to_it() {
     assert!(leases.acquire("sale", ["ada"], Terms::default(), LONG).await.unwrap().is_some());
 }
 
+/// Script calls that a Redis has served.
+pub async fn script_calls(url: &str) -> u64 {
+    let stats: String = ask_redis(url, "INFO commandstats").await;
+    let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).expect("called");
+    line.split(['=', ',']).nth(1).expect("calls").parse().unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_users_are_one_call_each_way() {
     let (mut world, _) = leases().await;
@@ -229,16 +236,11 @@ async fn a_thousand_users_are_one_call_each_way() {
     // The scripts are known from then on, and the scope is told.
     leases.take("sale", names(), Terms::default()).await.unwrap().guard.unwrap().release().await.unwrap();
     leases.at_rest(LONG).await;
-    let calls = async || -> u64 {
-        let stats: String = ask_redis(&server.url, "INFO commandstats").await;
-        let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).expect("called");
-        line.split(['=', ',']).nth(1).expect("calls").parse().unwrap()
-    };
-    let before = calls().await;
+    let before = script_calls(&server.url).await;
     let guard = leases.take("sale", names(), Terms::default()).await.unwrap().guard.unwrap();
-    assert_eq!(calls().await, before + 1);
+    assert_eq!(script_calls(&server.url).await, before + 1);
     guard.release().await.unwrap();
-    assert_eq!(calls().await, before + 2);
+    assert_eq!(script_calls(&server.url).await, before + 2);
     assert!(leases.list("sale").await.unwrap().is_empty());
     server.stop(Ending::AtOnce).await;
 }

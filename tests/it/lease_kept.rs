@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use doorbuster::chaos::Weather;
 use doorbuster::lease::{LeaseError, Released, Terms};
 
-use crate::lease::{leases, leases_of, ms};
+use crate::lease::{leases, leases_of, ms, script_calls};
 use crate::support::{ask_redis, behind_proxy, servers, until};
 
 const LONG: Duration = Duration::from_secs(40);
@@ -258,19 +258,14 @@ async fn leases_that_were_taken_one_by_one_are_renewed_together() {
         guards.push(leases.take("sale", [name.as_str()], terms).await.unwrap().guard.unwrap());
     }
     leases.at_rest(LONG).await;
-    let scripts = async || -> u64 {
-        let stats: String = ask_redis(&server.url, "INFO commandstats").await;
-        let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).expect("called");
-        line.split(['=', ',']).nth(1).expect("calls").parse().unwrap()
-    };
-    let before = scripts().await;
+    let before = script_calls(&server.url).await;
     let ends = || guards.iter().map(|guard| Instant::now() + guard.remaining()).collect::<Vec<_>>();
     let first = ends();
     until("all have been renewed", LONG, async || {
         first.iter().zip(ends()).all(|(first, now)| now > *first + ms(1_000)).then_some(())
     })
     .await;
-    let calls = scripts().await - before;
+    let calls = script_calls(&server.url).await - before;
     assert!((3..=40).contains(&calls), "{calls} calls for 300 leases");
     assert_eq!(leases.held(), 300);
     server.stop(doorbuster::dev::Ending::AtOnce).await;
