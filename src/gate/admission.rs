@@ -4,10 +4,7 @@ use super::wire::{Reader, broken, order_id, read_entry, read_order_id, word};
 use super::{Gate, GateError};
 use crate::domain::{Attempt, Millis, Number, SaleId, Verdict};
 use crate::fault::fault;
-use crate::link::Fault;
-
-/// Times that Redis may forget the script before the caller is told; nothing was taken then.
-const FORGOTTEN: u32 = 5;
+use crate::link::{FORGOTTEN, Fault};
 
 impl Gate {
     /// Decides one attempt; attempts that come at the same time share a script call.

@@ -14,8 +14,8 @@ use tokio_util::task::TaskTracker;
 use super::guard::{Guard, Held, Released};
 use super::waiters::Waiters;
 use super::watchlist::{Place, Watchlist};
-use super::wire::{Extension, Said, Which, Wire};
-use super::{LeaseError, Renewal, Terms};
+use super::wire::{Extension, Request, Said, Wire};
+use super::{LeaseError, Renewal};
 use crate::link::{Backoff, Fault};
 
 /// Leases in one call of a renewal: Redis does nothing else meanwhile.
@@ -61,19 +61,13 @@ impl Core {
 
     /// One call of the script. Whoever gives up waiting for it leaves nothing behind: the call is
     /// carried to its end, and what it took is released.
-    pub(super) async fn take(
-        self: &Arc<Self>,
-        scope: &str,
-        names: Vec<String>,
-        terms: Terms,
-        which: Which,
-    ) -> Result<Tried, LeaseError> {
-        self.tell(scope);
-        let (core, scope) = (self.clone(), scope.to_owned());
+    pub(super) async fn take(self: &Arc<Self>, request: Request) -> Result<Tried, LeaseError> {
+        self.tell(&request.scope);
+        let core = self.clone();
         // Counted as a task for as long as its answer lies there: see `Leases::at_rest`.
         let counted = self.tasks.token();
         let taking = self.in_background(async move {
-            let tried = core.take_to_the_end(&scope, names, terms, which).await;
+            let tried = core.take_to_the_end(request).await;
             (tried, counted)
         });
         let (tried, _counted) = ended(taking.await)?;
@@ -81,17 +75,13 @@ impl Core {
         Ok(Tried { said, guard: guard.map(Guard::given) })
     }
 
-    async fn take_to_the_end(
-        self: &Arc<Self>,
-        scope: &str,
-        names: Vec<String>,
-        terms: Terms,
-        which: Which,
-    ) -> Result<Tried, LeaseError> {
+    async fn take_to_the_end(self: &Arc<Self>, request: Request) -> Result<Tried, LeaseError> {
         let owner = format!("{:032x}", rand::random::<u128>());
         // Counted from before the request: Redis starts to count later than this.
         let sent = Instant::now();
-        match self.wire.take(scope, &owner, &self.holder, &names, &terms, which).await {
+        let answer = self.wire.take(&request, &owner, &self.holder).await;
+        let Request { scope, names, terms, .. } = request;
+        match answer {
             Ok(said) => {
                 let token = said.iter().find_map(|said| match said {
                     Said::Taken(token) => Some(*token),
@@ -100,14 +90,14 @@ impl Core {
                 let ours = |said: &Said| matches!(said, Said::Taken(_));
                 let names = names.into_iter().zip(&said).filter(|(_, said)| ours(said)).map(|(name, _)| name);
                 let guard = token.map(|token| {
-                    Guard::new(self, Held::new((scope, owner), names.collect(), token, terms, sent))
+                    Guard::new(self, Held::new((&scope, owner), names.collect(), token, terms, sent))
                 });
                 Ok(Tried { said, guard })
             }
             Err(fault) => {
                 // They may be taken: nobody has a guard of them, so nobody would release them.
                 if !matches!(fault, Fault::Unavailable(_) | Fault::Full(_) | Fault::Forgotten) {
-                    let held = Held::new((scope, owner), names, 0, terms.for_nobody(), sent);
+                    let held = Held::new((&scope, owner), names, 0, terms.for_nobody(), sent);
                     // Until it has found one, or the request cannot be on its way any more.
                     let until = sent + terms.first().min(ON_ITS_WAY);
                     self.release_in_background(held.into(), Duration::ZERO, until, |released| {

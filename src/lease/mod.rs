@@ -100,7 +100,7 @@ pub use self::guard::{Guard, Released};
 pub use self::inspect::Lease;
 pub use self::terms::{Renewal, Terms};
 use self::waiters::Waiter;
-use self::wire::{Said, Which, Wire};
+use self::wire::{Request, Said, Which, Wire};
 pub use crate::link::Fault;
 use crate::link::{Backoff, RedisLink, RedisSettings};
 
@@ -177,7 +177,7 @@ impl Leases {
         names: impl IntoIterator<Item = &'a str>,
         terms: Terms,
     ) -> Result<Taken, LeaseError> {
-        let tried = self.core.take(scope, checked(scope, names, &terms)?, terms, Which::Free).await?;
+        let tried = self.core.take(checked(scope, names, terms, Which::Free)?).await?;
         let held = tried.said.iter().map(|said| matches!(said, Said::Taken(_))).collect();
         Ok(Taken { held, guard: tried.guard })
     }
@@ -200,14 +200,15 @@ impl Leases {
         terms: Terms,
         within: Duration,
     ) -> Result<Option<Guard>, LeaseError> {
-        let names = checked(scope, names, &terms)?;
+        let mut request = checked(scope, names, terms, Which::AllAndWait)?;
         let deadline = Instant::now() + within.min(LONGEST_WAIT);
         let mut waiter: Option<Waiter> = None;
         let mut backoff = Backoff::default();
         loop {
-            let waits = Instant::now() < deadline;
-            let which = if waits { Which::AllAndWait } else { Which::AllOrNone };
-            let pause = match self.core.take(scope, names.clone(), terms, which).await {
+            if Instant::now() >= deadline {
+                request.which = Which::AllOrNone;
+            }
+            let pause = match self.core.take(request.clone()).await {
                 Ok(tried) if tried.guard.is_some() => {
                     waiter.into_iter().for_each(Waiter::satisfied);
                     return Ok(tried.guard);
@@ -219,7 +220,7 @@ impl Leases {
                         waiter.into_iter().for_each(Waiter::satisfied);
                         return Ok(None);
                     }
-                    let (name, ends_in) = busy(&names, &tried.said, waiter.as_ref())?;
+                    let (name, ends_in) = busy(&request.names, &tried.said, waiter.as_ref())?;
                     let moved = waiter.is_some();
                     if !waiter.as_ref().is_some_and(|waiter| waiter.waits_for(name)) {
                         waiter = Some(self.core.waiters.enter(scope, name));
@@ -302,8 +303,9 @@ fn busy<'a>(
 fn checked<'a>(
     scope: &str,
     names: impl IntoIterator<Item = &'a str>,
-    terms: &Terms,
-) -> Result<Vec<String>, LeaseError> {
+    terms: Terms,
+    which: Which,
+) -> Result<Request, LeaseError> {
     check_scope(scope)?;
     terms.check()?;
     let names: Vec<String> =
@@ -314,7 +316,7 @@ fn checked<'a>(
             names.len()
         )));
     }
-    Ok(names)
+    Ok(Request { scope: scope.to_owned(), names, terms, which })
 }
 
 fn check_scope(scope: &str) -> Result<(), LeaseError> {

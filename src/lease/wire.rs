@@ -36,6 +36,15 @@ pub(super) enum Said {
     Busy(Duration),
 }
 
+/// What is to be taken, after it has been checked.
+#[derive(Debug, Clone)]
+pub(super) struct Request {
+    pub(super) scope: String,
+    pub(super) names: Vec<String>,
+    pub(super) terms: Terms,
+    pub(super) which: Which,
+}
+
 /// Which of the names are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Which {
@@ -78,21 +87,18 @@ impl Wire {
 
     pub(super) async fn take(
         &self,
-        scope: &str,
+        request: &Request,
         owner: &str,
         holder: &str,
-        names: &[String],
-        terms: &Terms,
-        which: Which,
     ) -> Result<Vec<Said>, Fault> {
-        let mode = match which {
+        let mode = match request.which {
             Which::Free => "any",
             Which::AllOrNone => "all",
             Which::AllAndWait => "wait",
         };
-        let mut args = vec![owner.to_owned(), ms(terms.first()), holder.to_owned(), mode.to_owned()];
-        args.extend_from_slice(names);
-        let said: Vec<i64> = self.link.run(&self.take, &[self.leases(scope)], &args).await?;
+        let mut args = vec![owner.to_owned(), ms(request.terms.first()), holder.to_owned(), mode.to_owned()];
+        args.extend_from_slice(&request.names);
+        let said: Vec<i64> = self.link.run(&self.take, &[self.leases(&request.scope)], &args).await?;
         let read = |said: i64| match said {
             0 => Said::Free,
             token if token > 0 => Said::Taken(token),

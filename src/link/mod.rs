@@ -5,6 +5,6 @@ mod backoff;
 mod channels;
 mod redis;
 
-pub use self::redis::{Fault, RedisLink, RedisSettings, check_url};
+pub use self::redis::{FORGOTTEN, Fault, RedisLink, RedisSettings, check_url};
 pub use backoff::Backoff;
 pub use channels::Channels;

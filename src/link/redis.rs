@@ -194,8 +194,8 @@ impl RedisLink {
 /// Between two connections that were made anew for what was answered on the one before.
 const ANEW_AFTER: Duration = Duration::from_millis(500);
 
-/// Times that Redis may forget a script before the caller is told.
-const FORGOTTEN: u32 = 5;
+/// Times that Redis may forget a script before the caller is told. It has not run then.
+pub const FORGOTTEN: u32 = 5;
 
 fn manager(client: &Client, timeout: Duration) -> Result<ConnectionManager, RedisError> {
     let config = ConnectionManagerConfig::new()

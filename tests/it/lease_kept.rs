@@ -150,15 +150,20 @@ async fn no_renewal_outlives_the_release() {
             let guard =
                 leases.take("sale", [name.as_str()], Terms::lasting(ms(500))).await.unwrap().guard.unwrap();
             let other = guard.share();
+            let (tell, mut renewals) = tokio::sync::watch::channel(0);
             let renewing = tokio::spawn(async move {
                 while other.shares() > 1 {
                     if !other.renew().await.unwrap_or(true) {
                         break;
                     }
+                    tell.send_modify(|renewals| *renewals += 1);
                 }
+                drop(tell);
                 other.release().await
             });
-            tokio::time::sleep(ms(rand::random_range(0..300))).await;
+            // After some of its renewals, with the next one under way; or when it has lost the lease.
+            let some = rand::random_range(0..5);
+            let _ = renewals.wait_for(|renewals| *renewals >= some).await;
             guard.release().await.unwrap();
             renewing.await.unwrap().unwrap();
         }

@@ -126,16 +126,22 @@ async fn the_end_of_a_lease_frees_one_who_waits() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_who_want_the_same_names_in_another_order_do_not_wait_for_each_other() {
     let (world, leases) = leases().await;
-    let many = (0..40).map(|nth| {
-        let leases = leases.clone();
-        async move {
-            let names = if nth % 2 == 0 { ["ada", "bob"] } else { ["bob", "ada"] };
-            let guard = leases.acquire("sale", names, hour(), LONG).await.unwrap().expect("in time");
-            tokio::time::sleep(ms(1)).await;
-            guard.release().await.unwrap();
-        }
-    });
-    futures_util::future::join_all(many).await;
+    let first = leases.take("sale", ["ada", "bob"], hour()).await.unwrap().guard.unwrap();
+    let many: Vec<_> = (0..40)
+        .map(|nth| {
+            let leases = leases.clone();
+            tokio::spawn(async move {
+                let names = if nth % 2 == 0 { ["ada", "bob"] } else { ["bob", "ada"] };
+                let guard = leases.acquire("sale", names, hour(), LONG).await.unwrap().expect("in time");
+                guard.release().await.unwrap();
+            })
+        })
+        .collect();
+    until("all of them wait", LONG, async || (leases.waiting() == 40).then_some(())).await;
+    first.release().await.unwrap();
+    for one in many {
+        one.await.unwrap();
+    }
     nothing_is_left(&world, &leases, "sale").await;
 }
 
@@ -155,7 +161,6 @@ async fn whoever_stops_waiting_leaves_no_lease_behind() {
             };
             let taking = leases.acquire("sale", names, hour(), LONG);
             let guard = tokio::time::timeout(patience, taking).await;
-            tokio::time::sleep(Duration::from_micros(200)).await;
             guard.is_ok()
         }
     });
@@ -188,6 +193,7 @@ async fn five_thousand_turns_on_five_keys_by_32_tasks_exclude_each_other() {
                 let key = &keys[at];
                 assert_eq!(key.inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
                 let read = key.value.load(Ordering::SeqCst);
+                // The work that has to be alone: nothing is waited for here.
                 tokio::time::sleep(Duration::from_micros(100)).await;
                 key.value.store(read + 1, Ordering::SeqCst);
                 key.inside.fetch_sub(1, Ordering::SeqCst);

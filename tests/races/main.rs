@@ -47,21 +47,9 @@ impl Lease {
     }
 }
 
-/// As `Leases::acquire`, with no look by itself: a wake-up that is lost is a thread that sleeps for
-/// ever, which the scheduler reports.
-async fn acquire(lease: &Lease, waiters: &Waiters) {
-    if lease.take() {
-        return;
-    }
-    let mut waiter: Waiter = waiters.enter("sale", "ada");
-    while !lease.take() {
-        waiter.woken().await;
-    }
-    waiter.satisfied();
-}
-
-/// As `Leases::acquire` with looks of its own: after so many polls of its sleep it tries by itself.
-async fn acquire_looking(lease: &Lease, waiters: &Waiters, looks: usize) {
+/// As `Leases::acquire`; the first `looks` times it tries by itself after two polls of its sleep. After
+/// these, a wake-up that is lost is a thread that sleeps for ever, which the scheduler reports.
+async fn acquire(lease: &Lease, waiters: &Waiters, looks: usize) {
     if lease.take() {
         return;
     }
@@ -96,7 +84,7 @@ async fn acquire_looking(lease: &Lease, waiters: &Waiters, looks: usize) {
 
 /// Polls the acquisition so often, and drops it. Answers whether it has the lease.
 async fn acquire_for(polls: usize, lease: &Lease, waiters: &Waiters) -> bool {
-    let mut acquiring = pin!(acquire(lease, waiters));
+    let mut acquiring = pin!(acquire(lease, waiters, 0));
     let mut left = polls;
     std::future::poll_fn(|context: &mut Context<'_>| {
         if left == 0 {
@@ -112,18 +100,19 @@ async fn acquire_for(polls: usize, lease: &Lease, waiters: &Waiters) -> bool {
     .await
 }
 
-#[test]
-fn whoever_waits_gets_it_whatever_the_order() {
+/// Four threads want one lease, each in its own way; whoever gets it gives it back.
+fn rush(wants: impl Fn(usize, &Lease, &Waiters) -> bool + Copy + Send + Sync + 'static) {
     shuttle::check_random(
-        || {
+        move || {
             let (lease, waiters) = (Arc::new(Lease::default()), Waiters::default());
             let tasks: Vec<_> = (0..4)
-                .map(|_| {
+                .map(|nth| {
                     let (lease, waiters) = (lease.clone(), waiters.clone());
                     thread::spawn(move || {
-                        future::block_on(acquire(&lease, &waiters));
-                        thread::yield_now();
-                        lease.release(&waiters);
+                        if wants(nth, &lease, &waiters) {
+                            thread::yield_now();
+                            lease.release(&waiters);
+                        }
                     })
                 })
                 .collect();
@@ -134,28 +123,20 @@ fn whoever_waits_gets_it_whatever_the_order() {
     );
 }
 
+fn gets_it(lease: &Lease, waiters: &Waiters, looks: usize) -> bool {
+    future::block_on(acquire(lease, waiters, looks));
+    true
+}
+
+#[test]
+fn whoever_waits_gets_it_whatever_the_order() {
+    rush(|_, lease, waiters| gets_it(lease, waiters, 0));
+}
+
 #[test]
 fn whoever_looks_by_himself_loses_no_wake_up() {
     for looks in 1..3 {
-        shuttle::check_random(
-            move || {
-                let (lease, waiters) = (Arc::new(Lease::default()), Waiters::default());
-                let tasks: Vec<_> = (0..4)
-                    .map(|nth| {
-                        let (lease, waiters) = (lease.clone(), waiters.clone());
-                        let looks = if nth % 2 == 0 { looks } else { 0 };
-                        thread::spawn(move || {
-                            future::block_on(acquire_looking(&lease, &waiters, looks));
-                            thread::yield_now();
-                            lease.release(&waiters);
-                        })
-                    })
-                    .collect();
-                tasks.into_iter().for_each(|task| task.join().unwrap());
-                assert_eq!(waiters.len(), 0, "somebody is left in line");
-            },
-            ORDERS,
-        );
+        rush(move |nth, lease, waiters| gets_it(lease, waiters, if nth % 2 == 0 { looks } else { 0 }));
     }
 }
 
@@ -163,30 +144,10 @@ fn whoever_looks_by_himself_loses_no_wake_up() {
 #[test]
 fn a_wake_up_is_passed_on_by_those_who_leave() {
     for polls in 0..4 {
-        shuttle::check_random(
-            move || {
-                let (lease, waiters) = (Arc::new(Lease::default()), Waiters::default());
-                let tasks: Vec<_> = (0..4)
-                    .map(|nth| {
-                        let (lease, waiters) = (lease.clone(), waiters.clone());
-                        thread::spawn(move || {
-                            let got = if nth % 2 == 0 {
-                                future::block_on(acquire_for(polls, &lease, &waiters))
-                            } else {
-                                future::block_on(acquire(&lease, &waiters));
-                                true
-                            };
-                            if got {
-                                lease.release(&waiters);
-                            }
-                        })
-                    })
-                    .collect();
-                tasks.into_iter().for_each(|task| task.join().unwrap());
-                assert_eq!(waiters.len(), 0, "somebody is left in line");
-            },
-            ORDERS,
-        );
+        rush(move |nth, lease, waiters| match nth % 2 {
+            0 => future::block_on(acquire_for(polls, lease, waiters)),
+            _ => gets_it(lease, waiters, 0),
+        });
     }
 }
 
