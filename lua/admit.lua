@@ -3,19 +3,20 @@
 -- the outbox when this returns. Everything is judged before the first write, because a script that
 -- fails half way is not rolled back.
 --
--- KEYS  1 sale   2 items   3 users   4 outbox   5 age   6 due
+-- KEYS  1 sale   2 items   3 users   4 outbox   5 age   6 due   7 rates
 -- ARGV  1 epoch  2 seq     the highest number that the caller has seen of this sale
 --       3 bound            entries that the outbox may hold; 0 admits nobody
 --       4 grace            ms until the sweep looks at an entry that nobody has confirmed
 --       then for each attempt: id user sku quantity key keyed(1|0) fingerprint
 -- Reply not_loaded | {epoch, seq, now, waiting, verdict...}, a verdict being one of
---       {accepted, seq, limit} {in_flight, entry} {settled, id} {key_reused} {not_open, opens_at}
---       {closed} {paused} {frozen} {already_ordered, id} {purchase_limit, limit} {unknown_sku}
---       {sold_out} {overloaded}
+--       {accepted, seq, limit} {in_flight, entry} {settled, id} {key_reused} {key_required}
+--       {not_open, opens_at} {closed} {paused, message, seconds} {frozen} {rate_limited, user|sale, rate, ms}
+--       {already_ordered, id} {purchase_limit, limit} {unknown_sku} {sold_out} {overloaded}
 
 local sale_key, items_key, users_key = KEYS[1], KEYS[2], KEYS[3]
-local outbox_key, age_key, due_key = KEYS[4], KEYS[5], KEYS[6]
-local sale = redis.call('HMGET', sale_key, 'state', 'opens_at', 'closes_at', 'limit', 'epoch', 'seq')
+local outbox_key, age_key, due_key, rates_key = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local sale = redis.call('HMGET', sale_key, 'state', 'opens_at', 'closes_at', 'limit', 'epoch', 'seq',
+  'rebuy', 'item_limits', 'user_rate', 'sale_rate')
 if not sale[1] then return 'not_loaded' end
 
 local state, limit = sale[1], tonumber(sale[4])
@@ -26,6 +27,8 @@ local bound, grace = tonumber(ARGV[3]), tonumber(ARGV[4])
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local now_text = string.format('%.0f', now)
+-- Buckets are finer than milliseconds: at 5,000 a second each attempt is a fifth of one.
+local exact = tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000
 
 -- A gate that is behind its callers has lost writes: whatever it would sell may be sold already.
 if state ~= 'closed' and (epoch < known_epoch or (epoch == known_epoch and seq < known_seq)) then
@@ -34,9 +37,11 @@ if state ~= 'closed' and (epoch < known_epoch or (epoch == known_epoch and seq <
 end
 
 local waiting = redis.call('HLEN', outbox_key)
+local rebuy, item_limits = sale[7] ~= '0', sale[8] == '1'
 local seen, left = {}, {}
 local user_writes, outbox_writes, age_writes, due_writes = {}, {}, {}, {}
 local entries, stock_writes = {}, {}
+local arrivals, rate_writes, longest = {}, {}, 0
 
 -- The user's orders, those accepted earlier in this very call included.
 local function records_of(user)
@@ -49,13 +54,58 @@ local function left_of(sku)
   return left[sku]
 end
 
+local limits = {}
+local function limit_of(sku)
+  if not item_limits then return nil end
+  if limits[sku] == nil then
+    limits[sku] = tonumber(redis.call('HGET', sale_key, 'limit:' .. sku) or false) or false
+  end
+  return limits[sku] or nil
+end
+
+-- A token bucket, kept as the time at which it is full again: each attempt moves that time on, and it
+-- may lie as far ahead as the bucket takes to fill. The bucket of all users is named '|'.
+local function bucket(name, rate)
+  local count, seconds = string.match(rate, '^(%d+)/(%d+)s$')
+  local span = tonumber(seconds) * 1000
+  if arrivals[name] == nil then
+    arrivals[name] = tonumber(redis.call('HGET', rates_key, name) or false) or 0
+  end
+  longest = math.max(longest, tonumber(seconds))
+  local full = math.max(arrivals[name], exact) + span / tonumber(count)
+  return full, math.ceil(full - exact - span - 0.0005)
+end
+
+-- Takes one from each bucket, or from none.
+local function limited(user)
+  local buckets = {}
+  if sale[9] and sale[9] ~= '' then buckets[#buckets + 1] = {user, sale[9], 'user'} end
+  if sale[10] and sale[10] ~= '' then buckets[#buckets + 1] = {'|', sale[10], 'sale'} end
+  for _, b in ipairs(buckets) do
+    local wait
+    b.full, wait = bucket(b[1], b[2])
+    if wait > 0 then return {'rate_limited', b[3], b[2], wait} end
+  end
+  for _, b in ipairs(buckets) do
+    arrivals[b[1]], rate_writes[b[1]] = b.full, true
+  end
+  return nil
+end
+
 local function decide(id, user, sku, quantity, key, keyed, fingerprint)
   local records = records_of(user)
-  local units, first = 0, nil
-  for r_id, r_key, r_fingerprint, r_quantity in string.gmatch(records, '(%x+)|([^|]+)|([^|]+)|[^|]+|(%d+)') do
-    first = first or r_id
-    units = units + tonumber(r_quantity)
-    if r_key == key then
+  local units, of_item, first = 0, 0, nil
+  for r_id, r_key, r_fingerprint, r_sku, r_quantity in string.gmatch(records, '(%x+)|([^|]+)|([^|]+)|([^|]+)|(-?%d+)') do
+    -- One that has ended holds minus its units. It counts where nobody may buy again; and without a
+    -- key of its own a click is not the one that made it.
+    local quantity_held = tonumber(r_quantity)
+    local counts = quantity_held > 0 or not rebuy
+    if counts then
+      first = first or r_id
+      units = units + math.abs(quantity_held)
+      if r_sku == sku then of_item = of_item + math.abs(quantity_held) end
+    end
+    if r_key == key and (counts or keyed == '1') then
       if r_fingerprint == fingerprint then
         local entry = entries[r_id] or redis.call('HGET', outbox_key, r_id)
         if entry then return {'in_flight', entry} end
@@ -66,12 +116,21 @@ local function decide(id, user, sku, quantity, key, keyed, fingerprint)
   end
   if state == 'closed' or (closes_at and now >= closes_at) then return {'closed'} end
   if state == 'frozen' then return {'frozen'} end
-  if state == 'paused' then return {'paused'} end
+  if state == 'paused' then
+    local told = redis.call('HMGET', sale_key, 'message', 'retry_after')
+    return {'paused', told[1] or '', told[2] or ''}
+  end
   if state == 'loading' or now < opens_at then return {'not_open', sale[2]} end
+  if keyed ~= '1' and limit > 1 then return {'key_required'} end
+  -- On a full Redis nothing is written, and nobody is admitted.
+  local wait = bound > 0 and limited(user)
+  if wait then return wait end
   if units + quantity > limit then
     if limit == 1 and first then return {'already_ordered', first} end
     return {'purchase_limit', limit}
   end
+  local most = limit_of(sku)
+  if most and of_item + quantity > most then return {'purchase_limit', most} end
   local available = left_of(sku)
   if not available then return {'unknown_sku'} end
   if available < quantity then return {'sold_out'} end
@@ -101,6 +160,23 @@ for at = 5, #ARGV, 7 do
 end
 reply[2], reply[4] = seq, waiting
 
+if longest > 0 then
+  local writes = {}
+  for name in pairs(rate_writes) do
+    writes[#writes + 1] = name
+    writes[#writes + 1] = string.format('%.3f', arrivals[name])
+  end
+  if #writes > 0 then
+    redis.call('HSET', rates_key, unpack(writes))
+    redis.call('EXPIRE', rates_key, longest + 1)
+    -- Full buckets are as good as none: twice as many are looked at as were written.
+    local ended, random = {}, redis.call('HRANDFIELD', rates_key, #writes, 'WITHVALUES')
+    for at = 1, #random, 2 do
+      if tonumber(random[at + 1]) < now then ended[#ended + 1] = random[at] end
+    end
+    if #ended > 0 then redis.call('HDEL', rates_key, unpack(ended)) end
+  end
+end
 if #outbox_writes > 0 then
   redis.call('HSET', outbox_key, unpack(outbox_writes))
   redis.call('ZADD', age_key, unpack(age_writes))

@@ -3,17 +3,20 @@
 -- overwrite: a sale that is loaded has sold units that a second load would sell again.
 --
 -- KEYS  1 sale   2 items   3 stock
--- ARGV  1 epoch  2 name  3 opens_at  4 closes_at ('' for none)  5 limit
---       then for each item: sku stock
+-- ARGV  1 epoch  2 how many of the following are the sale's fields: name value
+--       then for each item: sku stock version
 -- Reply loaded | {present, state, epoch, seq}
 
 local present = redis.call('HMGET', KEYS[1], 'state', 'epoch', 'seq')
 if present[1] then return {'present', present[1], tonumber(present[2]), tonumber(present[3])} end
 
-for at = 6, #ARGV, 2 do
-  redis.call('HSET', KEYS[2], ARGV[at], ARGV[at + 1])
-  redis.call('HSET', KEYS[3], ARGV[at], ARGV[at + 1])
+local fields = tonumber(ARGV[2])
+for at = 3 + fields, #ARGV, 3 do
+  local sku, stock, version = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+  redis.call('HSET', KEYS[2], sku, stock)
+  redis.call('HSET', KEYS[3], sku, stock)
+  redis.call('HSET', KEYS[1], 'version:' .. sku, version)
 end
-redis.call('HSET', KEYS[1], 'state', 'loading', 'epoch', ARGV[1], 'seq', 0, 'name', ARGV[2],
-  'opens_at', ARGV[3], 'closes_at', ARGV[4], 'limit', ARGV[5])
+for at = 3, 2 + fields, 2 do redis.call('HSET', KEYS[1], ARGV[at], ARGV[at + 1]) end
+redis.call('HSET', KEYS[1], 'state', 'loading', 'epoch', ARGV[1], 'seq', 0)
 return 'loaded'

@@ -4,18 +4,30 @@
 -- drain it. A frozen gate is left to the sweep.
 --
 -- KEYS  1 sale   2 items   3 users   4 outbox   5 age   6 due
--- ARGV  for each order: id user outcome winner
+-- ARGV  1 epoch  2 seq     the highest number that is known of this sale: each give-back takes the next,
+--                        and a gate that is behind must be noticed before
+--       then for each order: id user outcome winner
 --       outcome kept      the row is there, the user keeps the order
 --               dropped   refused for stock: the user is freed, `left` is not raised, because the
 --                         unit never existed
+--               ended     its row has reached its end: its units go back, and its record stays, with
+--                         minus their number, so that the same click again gets the same order
 --               replaced  refused as one too many for the user: the winner takes the place of the
 --                         loser; winner is its record, else ''
--- Reply frozen | {settled, freed}
+-- Reply not_loaded | frozen | {settled, freed, epoch, seq}
 
-if redis.call('HGET', KEYS[1], 'state') == 'frozen' then return 'frozen' end
+local sale = redis.call('HMGET', KEYS[1], 'state', 'epoch', 'seq', 'rebuy')
+if not sale[1] then return 'not_loaded' end
+local epoch, seq = tonumber(sale[2]), tonumber(sale[3])
+local known_epoch, known_seq = tonumber(ARGV[1]), tonumber(ARGV[2])
+if sale[1] ~= 'closed' and (epoch < known_epoch or (epoch == known_epoch and seq < known_seq)) then
+  redis.call('HSET', KEYS[1], 'state', 'frozen')
+  return 'frozen'
+end
+if sale[1] == 'frozen' then return 'frozen' end
 
 local function parse(record)
-  local id, sku, quantity = string.match(record, '^(%x+)|[^|]+|[^|]+|([^|]+)|(%d+)$')
+  local id, sku, quantity = string.match(record, '^(%x+)|[^|]+|[^|]+|([^|]+)|(-?%d+)$')
   return id, sku, tonumber(quantity)
 end
 
@@ -28,7 +40,8 @@ local function replace(user, id, winner)
   for record in string.gmatch(records, '[^,]+') do
     local r_id, r_sku, r_quantity = parse(record)
     if r_id == id then
-      loser_sku, loser_quantity = r_sku, r_quantity
+      -- Of one that has ended, the units are back already.
+      loser_sku, loser_quantity = r_sku, math.max(r_quantity, 0)
     else
       kept[#kept + 1] = record
       if r_id == winner_id then holds_winner = true end
@@ -60,13 +73,47 @@ local function drop(user, id)
   return 1
 end
 
+-- Ended orders that are remembered of a user: whoever orders and cancels all day must not fill Redis.
+local REMEMBERED = 8
+
+local function finish(user, id)
+  local records = redis.call('HGET', KEYS[3], user)
+  if not records then return 0 end
+  local kept, ended, found, found_sku, found_quantity = {}, 0, nil, nil, 0
+  for record in string.gmatch(records, '[^,]+') do
+    local r_id, r_sku, r_quantity = parse(record)
+    if r_id == id and r_quantity > 0 then
+      found, found_sku, found_quantity = string.gsub(record, '%d+$', '-%0'), r_sku, r_quantity
+    else
+      if r_quantity < 0 then ended = ended + 1 end
+      kept[#kept + 1] = record
+    end
+  end
+  if not found then return 0 end
+  -- What ended first stands first. Where nobody may buy again, each one counts.
+  local left = {}
+  for at = 1, #kept do
+    if sale[4] ~= '0' and ended >= REMEMBERED and string.find(kept[at], '|%-%d+$') then
+      ended = ended - 1
+    else
+      left[#left + 1] = kept[at]
+    end
+  end
+  left[#left + 1] = found
+  redis.call('HINCRBY', KEYS[2], found_sku, found_quantity)
+  redis.call('HINCRBY', KEYS[1], 'seq', 1)
+  redis.call('HSET', KEYS[3], user, table.concat(left, ','))
+  return 1
+end
+
 local settled, freed = 0, 0
-for at = 1, #ARGV, 4 do
+for at = 3, #ARGV, 4 do
   local id, user, outcome, winner = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
   if outcome == 'dropped' then freed = freed + drop(user, id) end
+  if outcome == 'ended' then freed = freed + finish(user, id) end
   if outcome == 'replaced' then freed = freed + replace(user, id, winner) end
   settled = settled + redis.call('HDEL', KEYS[4], id)
   redis.call('ZREM', KEYS[5], id)
   redis.call('ZREM', KEYS[6], id)
 end
-return {settled, freed}
+return {settled, freed, epoch, tonumber(redis.call('HGET', KEYS[1], 'seq'))}

@@ -50,6 +50,20 @@ pub const POINTS: [&str; 24] = [
     "settle.after",
 ];
 
+/// And those of what becomes of it afterwards, and of acts upon its sale.
+pub const LIFE_POINTS: [&str; 10] = [
+    "paid.after",
+    "end.before",
+    "end.after",
+    "cancel.after",
+    "expire.before",
+    "return.before",
+    "return.after",
+    "restock.begun",
+    "change.begun",
+    "act.told",
+];
+
 #[cfg(debug_assertions)]
 mod armed {
     use std::sync::OnceLock;
@@ -77,7 +91,8 @@ mod armed {
                 "pause" => Action::Pause,
                 _ => return None,
             };
-            super::POINTS.contains(&point).then(|| (point.to_owned(), action))
+            let known = super::POINTS.contains(&point) || super::LIFE_POINTS.contains(&point);
+            known.then(|| (point.to_owned(), action))
         };
         ARMED.get_or_init(read).as_ref()
     }

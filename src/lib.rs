@@ -30,6 +30,7 @@ pub mod front;
 pub mod gate;
 pub mod intake;
 pub mod lease;
+pub mod life;
 pub mod link;
 pub mod process;
 pub mod queue;

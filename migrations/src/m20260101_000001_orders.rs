@@ -66,18 +66,10 @@ enum UserUnits {
     Fence,
 }
 
-/// MySQL's usual collations take `ada` and `Ada` for one user; the others compare bytes anyway.
-fn exact(table: &mut TableCreateStatement, manager: &SchemaManager) -> TableCreateStatement {
-    if manager.get_database_backend() == sea_orm_migration::sea_orm::DbBackend::MySql {
-        table.character_set("utf8mb4").collate("utf8mb4_bin");
-    }
-    table.to_owned()
-}
-
 #[async_trait::async_trait]
 impl MigrationTrait for Migration {
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
-        let exact = |table: &mut TableCreateStatement| exact(table, manager);
+        let exact = |table: &mut TableCreateStatement| crate::exact(table, manager);
         manager
             .create_table(
                 exact(Table::create().table(Sales::Table))

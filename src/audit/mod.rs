@@ -1,4 +1,5 @@
-//! Do the books balance? For every item: stock = left in the gate + in flight + live orders.
+//! Do the books balance? For every item: stock = left in the gate + in flight + live orders, and what
+//! is on its way back to the gate.
 //!
 //! The gate is read first, then the outbox, then the database: an order that is committed in
 //! between is seen twice and counted once, never missed. The three are read at three moments, so
@@ -6,10 +7,19 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::control::ControlError;
 use crate::domain::{SaleId, SaleState, Sku, UserId};
-use crate::gate::Gate;
-use crate::store::Store;
+use crate::gate::{Gate, GateError};
+use crate::store::{Store, StoreError};
+
+#[derive(Debug, thiserror::Error)]
+pub enum AuditError {
+    #[error("there is no sale {0}")]
+    NotFound(SaleId),
+    #[error(transparent)]
+    Gate(#[from] GateError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
 
 /// The books of one sale, compared.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -22,7 +32,16 @@ pub struct Audit {
     pub in_flight: u64,
     /// Orders with a committed row that the gate has not been told of yet.
     pub unsettled: u64,
+    /// Ended orders whose units were on their way to the gate before it was read.
+    #[serde(default)]
+    pub unreturned: u64,
+    /// The gate took a number while the books were read.
+    #[serde(default)]
+    pub moved: bool,
     pub live_orders: u64,
+    /// Those of them that wait for their payment.
+    #[serde(default)]
+    pub unpaid_orders: u64,
     pub failed_orders: u64,
     /// Users whose live units exceed what they were allowed.
     pub users_over_limit: Vec<UserId>,
@@ -36,6 +55,9 @@ pub struct ItemBooks {
     pub left: i64,
     /// Units of orders in flight.
     pub in_flight: i64,
+    /// Units of ended orders that the gate has not been told of yet.
+    #[serde(default)]
+    pub returning: i64,
     /// Units of live orders, counted from their rows.
     pub live: i64,
     /// The database's own counter; must equal `live`.
@@ -49,7 +71,7 @@ impl ItemBooks {
 
     /// Units that are nowhere: above 0 they leaked, below 0 they are promised twice.
     pub fn missing(&self) -> i64 {
-        self.stock - self.left - self.in_flight - self.live
+        self.stock - self.left - self.in_flight - self.returning - self.live
     }
 }
 
@@ -64,12 +86,16 @@ impl Audit {
     }
 
     pub fn is_at_rest(&self) -> bool {
-        self.in_flight == 0 && self.unsettled == 0
+        !self.moved
+            && self.in_flight + self.unsettled + self.unreturned == 0
+            && self.items.iter().all(|item| item.returning == 0)
     }
 }
 
 /// Compares gate and database of one sale. Reads only.
-pub async fn audit(gate: &Gate, store: &Store, sale: &SaleId) -> Result<Audit, ControlError> {
+pub async fn audit(gate: &Gate, store: &Store, sale: &SaleId) -> Result<Audit, AuditError> {
+    // Before the gate, and once more after it: what comes there in between is in neither sum.
+    let unreturned = store.returns_of(sale).await?;
     let held = gate.describe(sale).await?;
     let mut tickets = gate.in_flight(sale).await?;
     let mut recorded = std::collections::HashSet::new();
@@ -80,8 +106,11 @@ pub async fn audit(gate: &Gate, store: &Store, sale: &SaleId) -> Result<Audit, C
     tickets.retain(|ticket| !recorded.contains(&ticket.order.id));
     let totals = store.totals(sale).await?;
     // After the orders: a counter read before them would lack those committed in between.
-    let row = store.sale(sale).await?.ok_or_else(|| ControlError::NotFound(sale.clone()))?;
-    let gate_lost = held.is_none() && row.state != SaleState::Draft;
+    let row = store.sale(sale).await?.ok_or_else(|| AuditError::NotFound(sale.clone()))?;
+    // What came back to the gate while the rest was read is in two books, or in none.
+    let number = |held: &Option<crate::gate::GateSale>| held.as_ref().map(|held| held.number);
+    let moved = number(&gate.describe(sale).await?) != number(&held);
+    let gate_lost = held.is_none() && !matches!(row.state, SaleState::Draft | SaleState::Archived);
     let items = row
         .items
         .iter()
@@ -91,14 +120,15 @@ pub async fn audit(gate: &Gate, store: &Store, sale: &SaleId) -> Result<Audit, C
             left: match &held {
                 Some(held) => held.items.iter().find(|held| held.sku == item.sku).map_or(0, |held| held.left),
                 None if gate_lost => 0,
-                // A draft is not in the gate yet: all of it is left.
-                None => item.stock,
+                // A draft is not in the gate yet, and an archived sale no longer.
+                None => item.stock - item.sold,
             },
             in_flight: tickets
                 .iter()
                 .filter(|ticket| ticket.order.sku == item.sku)
                 .map(|ticket| i64::from(ticket.order.quantity))
                 .sum(),
+            returning: totals.returning_units.get(&item.sku).copied().unwrap_or(0),
             live: totals.live_units.get(&item.sku).copied().unwrap_or(0),
             sold: item.sold,
         })
@@ -109,7 +139,10 @@ pub async fn audit(gate: &Gate, store: &Store, sale: &SaleId) -> Result<Audit, C
         gate_lost,
         in_flight: tickets.len() as u64,
         unsettled: recorded.len() as u64,
+        unreturned,
+        moved,
         live_orders: totals.live_orders,
+        unpaid_orders: totals.unpaid_orders,
         failed_orders: totals.failed_orders,
         users_over_limit: totals.users_over_limit,
     })

@@ -23,7 +23,7 @@ pub use proxy::{Proxy, Weather};
 
 use self::stack::Stack;
 use crate::dev::{DevError, Kind};
-use crate::drill::{self, Arrival, Clicks, DrillError, Place, Plan, Progress, Report};
+use crate::drill::{self, Arrival, Clicks, DrillError, Life, Place, Plan, Progress, Report, Steering};
 use crate::front::{AuthSettings, Tokens};
 use crate::store::StoreError;
 
@@ -35,8 +35,15 @@ pub struct ChaosPlan {
     pub orders: i64,
     pub lasts: Duration,
     pub database: Kind,
+    /// Do buyers pay and cancel, do orders expire, is the sale restocked?
+    pub life: bool,
     /// Pairs of `section.key=value` for the fronts and workers.
     pub settings: Vec<String>,
+}
+
+/// Longer than the outages of single servers, so that most who want to pay can; in a short drill shorter.
+fn pay_within_s(lasts: Duration) -> u32 {
+    u32::try_from(lasts.as_secs() / 4).unwrap_or(u32::MAX).clamp(4, 20)
 }
 
 /// How soon everything must have ended after the last server answers its protocol again.
@@ -58,6 +65,8 @@ pub enum ChaosError {
 pub struct ChaosReport {
     pub seed: u64,
     pub database: &'static str,
+    /// Seconds that buyers had to pay, where they paid.
+    pub pay_within_s: Option<u32>,
     /// How many of each kind were inflicted.
     pub faults: BTreeMap<String, u64>,
     pub inflicted: u64,
@@ -81,7 +90,9 @@ impl ChaosReport {
 
     /// Did everything end, and soon enough?
     pub fn is_complete(&self) -> bool {
-        self.drill.complete && self.settled_s <= SETTLED_WITHIN.as_secs_f64()
+        // What nobody pays for ends with its deadline, and not before.
+        let limit = SETTLED_WITHIN.as_secs_f64() + f64::from(self.pay_within_s.unwrap_or(0));
+        self.drill.complete && self.settled_s <= limit
     }
 }
 
@@ -111,7 +122,8 @@ async fn attack(
         audience: "doorbuster".into(),
         leeway: 2,
     });
-    let place = Place { buyers: stack.buyers(), operations: stack.operations(), tokens };
+    let webhook = stack.webhook().to_owned();
+    let place = Place { buyers: stack.buyers(), operations: stack.operations(), tokens, webhook };
     drill::until_ready(&place, Duration::from_secs(60)).await.map_err(ChaosError::NotReady)?;
     // A few more want one than there are.
     let buyers = u32::try_from(plan.orders + plan.orders / 20).unwrap_or(u32::MAX);
@@ -124,6 +136,16 @@ async fn attack(
         clicks: Clicks::SomeTwice,
         repeat_for: Duration::from_secs(120),
         settle_within: Duration::from_secs(120),
+        // Nobody buys again, so that whoever clicks with another key is told of his order for ever.
+        life: plan.life.then_some(Life {
+            pay_within_s: pay_within_s(plan.lasts),
+            rebuy: false,
+            pay: 60,
+            pay_late: 5,
+            cancel: 15,
+            repeat_for: Duration::from_secs(120),
+        }),
+        steering: plan.life.then_some(Steering::Restocks { every: Duration::from_secs(3) }),
     };
     let faults = nemesis::plan(plan.seed, plan.faults, plan.lasts, plan.database);
     let mut timeline = Vec::new();
@@ -150,6 +172,7 @@ async fn attack(
     Ok(ChaosReport {
         seed: plan.seed,
         database: plan.database.name(),
+        pay_within_s: plan.life.then(|| pay_within_s(plan.lasts)),
         inflicted,
         missed: timeline.len() as u64 - inflicted,
         faults,

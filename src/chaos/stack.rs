@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::ChaosError;
 use super::proxy::Proxy;
 use crate::dev::{Child, DevError, Ending, Kind, Secret, Server, free_port, start_self};
+use crate::drill::drill_secret;
 
 /// The ways that can be disturbed. Fronts and workers have ways of their own to each server, so
 /// that one may be cut off while the other is not.
@@ -59,6 +60,7 @@ struct Shared {
     operations: Proxy,
     arguments: Vec<Vec<String>>,
     secret: String,
+    webhook: String,
     slots: Mutex<Vec<Slot>>,
     redis: tokio::sync::Mutex<Option<Server>>,
     broker: tokio::sync::Mutex<Option<Server>>,
@@ -71,6 +73,7 @@ struct Shared {
 impl Stack {
     pub(super) async fn start(home: &Path, database: Kind, settings: &[String]) -> Result<Self, ChaosError> {
         let secret = Secret::in_folder(home)?.0;
+        let webhook = drill_secret(&secret);
         let (redis, broker, data) = tokio::try_join!(
             Server::start(Kind::Redis, home),
             Server::start(Kind::Rabbitmq, home),
@@ -100,6 +103,7 @@ impl Stack {
                 format!("redis.url=redis://{to_redis}"),
                 format!("queue.url=amqp://{to_broker}"),
                 format!("database.url={}", at(&data.url, to_data)),
+                format!("payments.secrets=drill {webhook}"),
                 "log.format=json".to_owned(),
             ];
             pairs.extend_from_slice(settings);
@@ -117,6 +121,7 @@ impl Stack {
                 operations,
                 arguments,
                 secret,
+                webhook,
                 slots: Mutex::new(PROCESSES.iter().map(|_| Slot { child: None, killed: false }).collect()),
                 redis: tokio::sync::Mutex::new(Some(redis)),
                 broker: tokio::sync::Mutex::new(Some(broker)),
@@ -138,6 +143,11 @@ impl Stack {
 
     pub(super) fn secret(&self) -> &str {
         &self.shared.secret
+    }
+
+    /// The payment provider's.
+    pub(super) fn webhook(&self) -> &str {
+        &self.shared.webhook
     }
 
     pub(super) fn buyers(&self) -> SocketAddr {

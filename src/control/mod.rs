@@ -1,13 +1,18 @@
 //! What an operator does to a sale, in gate and database together. Every act may be repeated: a
 //! crash between the two stores is finished by doing it again.
 
+mod acts;
+mod check;
 mod dead_letters;
+mod end;
 
+pub use check::Check;
 pub use dead_letters::{DeadLetters, LetterEnd, LetterError, letter_json};
 
-use crate::domain::{Invalid, Number, Sale, SaleId, SaleState};
-use crate::gate::{Gate, GateError, GateSale, Loaded, Moved};
-use crate::store::{SaleRow, Store, StoreError};
+use crate::audit::AuditError;
+use crate::domain::{Amendment, Asked, Invalid, Number, Sale, SaleId, SaleState, check_text};
+use crate::gate::{Gate, GateError, GateSale, Loaded, Moved, Versions};
+use crate::store::{SaleAct, SaleRow, Store, StoreError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
@@ -23,10 +28,29 @@ pub enum ControlError {
         "the sale was opened before, and Redis no longer knows it: it lost data, and opening again would sell units twice"
     )]
     Lost,
+    #[error("the sale has no such item")]
+    UnknownItem,
+    /// Nothing was changed.
+    #[error("{0}")]
+    Refused(String),
+    #[error("the key belongs to another act upon this sale: use a new one")]
+    KeyReused,
+    #[error("another act upon this item is under way; do it again")]
+    Busy,
     #[error(transparent)]
     Gate(#[from] GateError),
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl From<AuditError> for ControlError {
+    fn from(error: AuditError) -> Self {
+        match error {
+            AuditError::NotFound(sale) => Self::NotFound(sale),
+            AuditError::Gate(error) => Self::Gate(error),
+            AuditError::Store(error) => Self::Store(error),
+        }
+    }
 }
 
 /// Both views of a sale. The gate's is absent where it does not know the sale.
@@ -69,7 +93,7 @@ impl Control {
         let mut listed = Vec::new();
         let mut gate_answers = true;
         for row in self.store.sales().await? {
-            let lives = !matches!(row.state, SaleState::Draft | SaleState::Closed);
+            let lives = row.state != SaleState::Draft && !row.state.has_ended();
             let gate = match lives && gate_answers {
                 true => self.gate.describe(&row.sale.id).await,
                 false => Ok(None),
@@ -90,13 +114,75 @@ impl Control {
     /// In this order: loaded but closed to buyers, then the row says open, then the gate opens. A
     /// crash anywhere leaves a sale that has sold nothing, and opening again goes on. A gate that
     /// lost a sale which the row calls open is not loaded again: it may have sold everything.
-    pub async fn open(&self, id: &SaleId) -> Result<(), ControlError> {
+    pub async fn open(&self, id: &SaleId, asked: &Asked) -> Result<SaleAct, ControlError> {
+        self.recorded(id, "open", serde_json::json!({}), asked, self.do_open(id)).await
+    }
+
+    /// Buyers are told `sale_paused`, with a message if there is one, until it is resumed. Orders in
+    /// flight go on.
+    pub async fn pause(
+        &self,
+        id: &SaleId,
+        message: Option<String>,
+        asked: &Asked,
+    ) -> Result<SaleAct, ControlError> {
+        if let Some(message) = &message {
+            check_text("a message", message, 200)?;
+        }
+        let told = Amendment { message: Some(message.clone()), ..Default::default() };
+        let args = match &message {
+            None => serde_json::json!({}),
+            Some(message) => serde_json::json!({ "message": message }),
+        };
+        self.recorded(id, "pause", args, asked, async {
+            if message.is_some() {
+                let state = self.show(id).await?.state();
+                if !matches!(state, SaleState::Open | SaleState::Paused) {
+                    return Err(ControlError::NotFrom { state, act: "paused" });
+                }
+                // Before, so that no buyer meets the pause without it.
+                self.amend(id, &told, &Asked { key: None, ..asked.clone() }).await?;
+            }
+            self.change(id, SaleState::Paused, &[SaleState::Open], "paused").await
+        })
+        .await
+    }
+
+    /// The message of the pause goes with it.
+    pub async fn resume(&self, id: &SaleId, asked: &Asked) -> Result<SaleAct, ControlError> {
+        let forget = Amendment { message: Some(None), ..Default::default() };
+        self.recorded(id, "resume", serde_json::json!({}), asked, async {
+            let number = self.change(id, SaleState::Open, &[SaleState::Paused], "resumed").await?;
+            if self.row(id).await?.sale.rules.message.is_some() {
+                self.amend(id, &forget, &Asked { key: None, ..asked.clone() }).await?;
+            }
+            Ok(number)
+        })
+        .await
+    }
+
+    /// For good. Orders in flight go on.
+    pub async fn close(&self, id: &SaleId, asked: &Asked) -> Result<SaleAct, ControlError> {
+        let from = [SaleState::Open, SaleState::Paused, SaleState::Frozen, SaleState::Draft];
+        self.recorded(
+            id,
+            "close",
+            serde_json::json!({}),
+            asked,
+            self.change(id, SaleState::Closed, &from, "closed"),
+        )
+        .await
+    }
+
+    async fn do_open(&self, id: &SaleId) -> Result<Number, ControlError> {
         let row = self.row(id).await?;
         let loaded = match row.state {
-            SaleState::Draft => self.gate.load(&row.sale, row.number.epoch).await?,
-            SaleState::Closed => {
-                return Err(ControlError::NotFrom { state: SaleState::Closed, act: "opened" });
+            SaleState::Draft => {
+                let items = row.items.iter().map(|item| (item.sku.clone(), item.version)).collect();
+                let versions = Versions { epoch: row.number.epoch, rules: row.rules_version, items };
+                self.gate.load(&row.sale, &versions).await?
             }
+            state if state.has_ended() => return Err(ControlError::NotFrom { state, act: "opened" }),
             _ => {
                 let gate = self.gate.describe(id).await?.ok_or(ControlError::Lost)?;
                 Loaded::Already(gate.state, gate.number)
@@ -108,25 +194,14 @@ impl Control {
             Loaded::Already(state, _) => return Err(ControlError::NotFrom { state, act: "opened" }),
         };
         self.store.set_sale_state(id, SaleState::Open, number).await?;
+        // What changed the draft while it was being loaded is brought after it, now that the row says
+        // open: whoever comes later tells the gate himself.
+        let now = self.row(id).await?;
+        self.gate.set_terms(&now.sale, now.rules_version).await?;
+        for restock in self.store.restocks(id).await? {
+            self.gate.restock(id, &restock.sku, restock.units, restock.version).await?;
+        }
         self.change(id, SaleState::Open, &[SaleState::Draft], "opened").await
-    }
-
-    /// Buyers are told `sale_paused` until it is resumed. Orders in flight go on.
-    pub async fn pause(&self, id: &SaleId) -> Result<(), ControlError> {
-        self.row(id).await?;
-        self.change(id, SaleState::Paused, &[SaleState::Open], "paused").await
-    }
-
-    pub async fn resume(&self, id: &SaleId) -> Result<(), ControlError> {
-        self.row(id).await?;
-        self.change(id, SaleState::Open, &[SaleState::Paused], "resumed").await
-    }
-
-    /// For good. Orders in flight go on.
-    pub async fn close(&self, id: &SaleId) -> Result<(), ControlError> {
-        self.row(id).await?;
-        let from = [SaleState::Open, SaleState::Paused, SaleState::Frozen, SaleState::Draft];
-        self.change(id, SaleState::Closed, &from, "closed").await
     }
 
     /// Gate first, because the gate is what sells; then the row, by the number of the change.
@@ -136,23 +211,21 @@ impl Control {
         to: SaleState,
         from: &[SaleState],
         act: &'static str,
-    ) -> Result<(), ControlError> {
-        // Each act raises the gate's number: one that has lost writes must be noticed before.
-        self.gate.freeze_if_behind(id, self.row(id).await?.number).await?;
+    ) -> Result<Number, ControlError> {
         let number = match self.gate.move_to(id, to, from).await {
             Ok(Moved::Now(number) | Moved::Already(number)) => number,
             Ok(Moved::Refused(state)) => return Err(ControlError::NotFrom { state, act }),
             Err(GateError::NotLoaded) => {
                 let state = self.row(id).await?.state;
                 return Err(match state {
-                    SaleState::Draft => ControlError::NotFrom { state, act },
+                    SaleState::Draft | SaleState::Archived => ControlError::NotFrom { state, act },
                     _ => ControlError::Lost,
                 });
             }
             Err(error) => return Err(error.into()),
         };
-        tracing::info!(sale = %id, act, %number, "sale changed");
-        Ok(self.store.set_sale_state(id, to, number).await?)
+        self.store.set_sale_state(id, to, number).await?;
+        Ok(number)
     }
 
     async fn row(&self, id: &SaleId) -> Result<SaleRow, ControlError> {

@@ -202,10 +202,21 @@ digest_text!(
     "8 bytes as base64url"
 );
 
+impl IdempotencyKey {
+    /// One that nobody else has.
+    pub fn generate() -> Self {
+        Self(Uuid::new_v4().simple().to_string())
+    }
+}
+
 impl KeyDigest {
     /// `None` is the buyer who sent no key. A header cannot be empty, so it meets no sent key.
     pub fn of_key(key: Option<&IdempotencyKey>) -> Self {
         Self::of(key.map_or(b"", |key| key.as_str().as_bytes()))
+    }
+
+    pub fn of_text(text: &str) -> Self {
+        Self::of(text.as_bytes())
     }
 }
 

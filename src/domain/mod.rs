@@ -3,14 +3,18 @@
 //! Everything from outside passes through a constructor here before another module sees it. This
 //! module refuses to know any server, any protocol and the time of day.
 
+mod asked;
 mod ids;
 mod millis;
 mod order;
+mod rules;
 mod sale;
 mod verdict;
 
+pub use asked::Asked;
 pub use ids::{Fingerprint, IdempotencyKey, Invalid, KeyDigest, OrderId, SaleId, Sku, UserId};
 pub use millis::Millis;
-pub use order::{Failure, Number, Order, OrderStatus};
-pub use sale::{Item, MAX_QUANTITY, Sale, SaleState, Window};
-pub use verdict::{Attempt, Durability, Ticket, Verdict};
+pub use order::{Act, Failure, Number, Order, OrderStatus};
+pub use rules::{Amendment, LatePayment, Rate, Rules, check_text};
+pub use sale::{Item, MAX_QUANTITY, MAX_STOCK, Sale, SaleState, Window};
+pub use verdict::{Attempt, Durability, Limited, Ticket, Verdict};

@@ -43,7 +43,7 @@ pub struct Order {
 }
 
 /// Where an order is. The arrows: `accepted -> confirmed -> paid | cancelled | expired`,
-/// `paid -> refunded`, `accepted -> failed`. An accepted order has no row yet.
+/// `paid -> refunded`, `accepted -> failed | cancelled`. An accepted order has no row yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OrderStatus {
@@ -98,6 +98,63 @@ impl std::str::FromStr for OrderStatus {
 impl fmt::Display for OrderStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
+    }
+}
+
+/// What can be done to an order: the arrows that somebody draws, each with its own name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Act {
+    Pay,
+    Cancel,
+    /// Nobody paid in time.
+    Expire,
+    Refund,
+}
+
+impl Act {
+    pub const ALL: [Act; 4] = [Self::Pay, Self::Cancel, Self::Expire, Self::Refund];
+
+    /// What people do to an order; time does the rest.
+    pub const OF_OPERATORS: [Act; 3] = [Self::Pay, Self::Cancel, Self::Refund];
+
+    /// What a buyer does to his own.
+    pub const OF_BUYERS: [Act; 1] = [Self::Cancel];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pay => "pay",
+            Self::Cancel => "cancel",
+            Self::Expire => "expire",
+            Self::Refund => "refund",
+        }
+    }
+
+    /// The state after it. An order that is there already has had the act: repeating it is no error.
+    pub fn leads_to(self) -> OrderStatus {
+        match self {
+            Self::Pay => OrderStatus::Paid,
+            Self::Cancel => OrderStatus::Cancelled,
+            Self::Expire => OrderStatus::Expired,
+            Self::Refund => OrderStatus::Refunded,
+        }
+    }
+}
+
+impl OrderStatus {
+    /// Is there an arrow? An accepted order can be cancelled before it has a row.
+    pub fn allows(self, act: Act) -> bool {
+        matches!(
+            (self, act),
+            (Self::Confirmed, Act::Pay | Act::Expire)
+                | (Self::Accepted | Self::Confirmed, Act::Cancel)
+                | (Self::Paid, Act::Refund)
+        )
+    }
+
+    /// Which of these can be done to an order in this state.
+    pub fn allowed(self, of: &[Act]) -> Vec<Act> {
+        of.iter().copied().filter(|act| self.allows(*act)).collect()
     }
 }
 
@@ -161,6 +218,20 @@ mod tests {
         for failure in Failure::ALL {
             assert_eq!(failure.as_str().parse(), Ok(failure));
             assert_eq!(serde_json::to_value(failure).ok(), Some(failure.as_str().into()));
+        }
+    }
+
+    #[test]
+    fn every_arrow_leaves_its_state_and_the_ends_have_none() {
+        for from in OrderStatus::ALL {
+            for act in from.allowed(&Act::ALL) {
+                assert_ne!(from, act.leads_to());
+                assert!(!act.leads_to().allows(act), "{from} could be left twice by {}", act.as_str());
+            }
+        }
+        for end in [OrderStatus::Failed, OrderStatus::Cancelled, OrderStatus::Expired, OrderStatus::Refunded]
+        {
+            assert!(end.allowed(&Act::ALL).is_empty() && !end.is_live(), "{end}");
         }
     }
 

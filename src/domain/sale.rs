@@ -4,13 +4,14 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Invalid, Millis, SaleId, Sku};
+use super::rules::check_text;
+use super::{Invalid, Millis, Rules, SaleId, Sku};
 
 /// Units in one order. A bound on what one click can ask for, far above any limit per user.
 pub const MAX_QUANTITY: u32 = 1_000;
 
 /// Units of one item. Lua numbers are exact to 2^53; this keeps every sum far below.
-const MAX_STOCK: i64 = 1_000_000_000;
+pub const MAX_STOCK: i64 = 1_000_000_000;
 const MAX_ITEMS: usize = 100;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,10 +27,18 @@ pub enum SaleState {
     Frozen,
     /// For good.
     Closed,
+    /// Closed, and no longer in the gate.
+    Archived,
 }
 
 impl SaleState {
-    pub const ALL: [SaleState; 5] = [Self::Draft, Self::Open, Self::Paused, Self::Frozen, Self::Closed];
+    pub const ALL: [SaleState; 6] =
+        [Self::Draft, Self::Open, Self::Paused, Self::Frozen, Self::Closed, Self::Archived];
+
+    /// Is it over for good?
+    pub fn has_ended(self) -> bool {
+        matches!(self, Self::Closed | Self::Archived)
+    }
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -38,6 +47,7 @@ impl SaleState {
             Self::Paused => "paused",
             Self::Frozen => "frozen",
             Self::Closed => "closed",
+            Self::Archived => "archived",
         }
     }
 }
@@ -45,10 +55,10 @@ impl SaleState {
 impl std::str::FromStr for SaleState {
     type Err = Invalid;
     fn from_str(text: &str) -> Result<Self, Invalid> {
-        Self::ALL
-            .into_iter()
-            .find(|state| state.as_str() == text)
-            .ok_or(Invalid { what: "a sale state", rule: "one of draft, open, paused, frozen, closed" })
+        Self::ALL.into_iter().find(|state| state.as_str() == text).ok_or(Invalid {
+            what: "a sale state",
+            rule: "one of draft, open, paused, frozen, closed, archived",
+        })
     }
 }
 
@@ -71,6 +81,9 @@ pub struct Window {
 pub struct Item {
     pub sku: Sku,
     pub stock: i64,
+    /// Units of this item per user; without it, the sale's limit alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_per_user: Option<u32>,
 }
 
 /// A sale as it is created. [`Sale::check`] holds for every sale that the store or the gate sees.
@@ -80,14 +93,18 @@ pub struct Sale {
     pub name: String,
     pub window: Window,
     pub limit_per_user: u32,
+    pub rules: Rules,
     pub items: Vec<Item>,
 }
 
 impl Sale {
     pub fn check(&self) -> Result<(), Invalid> {
         let wrong = |what, rule| Err(Invalid { what, rule });
-        if !(1..=200).contains(&self.name.chars().count()) || self.name.chars().any(char::is_control) {
-            return wrong("a sale's name", "1 to 200 characters, none of them a control character");
+        check_text("a sale's name", &self.name, 200)?;
+        self.rules.check()?;
+        let limits = self.items.iter().filter_map(|item| item.limit_per_user);
+        if limits.into_iter().any(|limit| !(1..=MAX_QUANTITY).contains(&limit)) {
+            return wrong("an item's limit_per_user", "1 to 1000");
         }
         if !(1..=MAX_QUANTITY).contains(&self.limit_per_user) {
             return wrong("limit_per_user", "1 to 1000");
@@ -121,14 +138,15 @@ mod tests {
             name: "Drop".into(),
             window: Window { opens_at: Millis(10), closes_at: Some(Millis(20)) },
             limit_per_user: 1,
-            items: vec![Item { sku: Sku::parse("shoe").expect("valid"), stock: 5 }],
+            rules: Rules::default(),
+            items: vec![Item { sku: Sku::parse("shoe").expect("valid"), stock: 5, limit_per_user: None }],
         }
     }
 
     #[test]
     fn a_sale_that_could_not_be_sold_is_refused() {
         assert_eq!(sale().check(), Ok(()));
-        let broken: [fn(&mut Sale); 8] = [
+        let broken: [fn(&mut Sale); 11] = [
             |sale| sale.name = String::new(),
             |sale| sale.name = "a\nb".into(),
             |sale| sale.limit_per_user = 0,
@@ -137,6 +155,9 @@ mod tests {
             |sale| sale.items.clear(),
             |sale| sale.items[0].stock = -1,
             |sale| sale.items.push(sale.items[0].clone()),
+            |sale| sale.items[0].limit_per_user = Some(0),
+            |sale| sale.rules.pay_within_s = Some(0),
+            |sale| sale.rules.message = Some(String::new()),
         ];
         for (which, damage) in broken.iter().enumerate() {
             let mut sale = sale();

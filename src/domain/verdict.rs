@@ -1,8 +1,10 @@
 //! What the gate answers to one attempt. Expected answers are values: sold out is not an error.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
-use super::{Fingerprint, KeyDigest, Millis, Number, Order, OrderId, SaleId, Sku, UserId};
+use super::{Fingerprint, KeyDigest, Millis, Number, Order, OrderId, Rate, SaleId, Sku, UserId};
 
 /// One buyer's wish, as it reaches the gate. The order id is made before the script runs, so that
 /// a lost answer leaves nothing that cannot be asked for by name.
@@ -54,6 +56,18 @@ pub struct Ticket {
     pub durability: Durability,
     /// It lies on the dead-letter queue.
     pub parked: bool,
+    /// Its row has reached its end, and the gate could not take its units back yet: the row tells.
+    pub ended: bool,
+}
+
+/// A rate that was exceeded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limited {
+    /// Of one user, or else of all together.
+    pub of_user: bool,
+    pub rate: Rate,
+    /// When the next attempt may be made.
+    pub retry_after: Duration,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,12 +79,18 @@ pub enum Verdict {
     /// The same click again, and the order has a row: ask the store for its status.
     Settled(OrderId),
     KeyReused,
+    /// Several orders are allowed, and without a key a repeat could not be told from a new one.
+    KeyRequired,
     NotOpen {
         now: Millis,
         opens_at: Millis,
     },
     Closed,
-    Paused,
+    Paused {
+        message: Option<String>,
+        /// Seconds.
+        retry_after: Option<u64>,
+    },
     /// The gate lost writes; nothing is sold until it has been rebuilt.
     Frozen,
     /// At the limit of 1, with the order that the user has.
@@ -79,6 +99,8 @@ pub enum Verdict {
     PurchaseLimit {
         limit: u32,
     },
+    /// Too many attempts; nothing was taken.
+    RateLimited(Limited),
     UnknownSku,
     SoldOut,
     /// The outbox is full: too many orders wait for the database.

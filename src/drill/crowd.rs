@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use hyper::body::Bytes;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 
+use super::afterwards::Bought;
 use super::http::{Connection, Got};
 use super::plan::Click;
 use super::{Place, Plan, Progress, TOKENS_LAST};
@@ -48,7 +49,14 @@ struct Waiting {
     clicks: Mutex<VecDeque<(Click, Instant)>>,
 }
 
-pub(super) async fn send(place: &Place, plan: &Plan, sale: &SaleId, progress: &Progress) -> Vec<Told> {
+/// Orders that were accepted go to `bought` at once.
+pub(super) async fn send(
+    place: &Place,
+    plan: &Plan,
+    sale: &SaleId,
+    progress: &Progress,
+    bought: Option<mpsc::UnboundedSender<Bought>>,
+) -> Vec<Told> {
     let clicks = plan.clicks();
     progress.begin(clicks.len(), "clicks answered");
     let tokens: Arc<Vec<(UserId, String)>> = Arc::new(
@@ -66,7 +74,8 @@ pub(super) async fn send(place: &Place, plan: &Plan, sale: &SaleId, progress: &P
     let buyers: Vec<_> = (0..plan.connections.min(clicks.len()))
         .map(|_| {
             let (waiting, due, tokens, path) = (waiting.clone(), due.clone(), tokens.clone(), path.clone());
-            let (progress, address, repeat_for) = (progress.clone(), place.buyers, plan.repeat_for);
+            let (progress, address, plan, bought) =
+                (progress.clone(), place.buyers, plan.clone(), bought.clone());
             tokio::spawn(async move {
                 let mut connection = Connection::new(address);
                 let mut told = Vec::new();
@@ -76,7 +85,14 @@ pub(super) async fn send(place: &Place, plan: &Plan, sale: &SaleId, progress: &P
                     let next = lock(&waiting.clicks).pop_front();
                     let Some((click, at)) = next else { continue };
                     let (user, token) = &tokens[click.buyer as usize];
-                    told.push(buy(&mut connection, &path, user, token, &click, at, repeat_for).await);
+                    let answer = buy(&mut connection, &path, user, token, &click, at, &plan).await;
+                    // One who clicks again acts once.
+                    if let (Some(bought), Some(order), 0, true) =
+                        (&bought, answer.order, click.key, answer.has_order())
+                    {
+                        let _ = bought.send(Bought { order, bearer: token.clone() });
+                    }
+                    told.push(answer);
                     progress.step();
                 }
                 told
@@ -107,19 +123,19 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 /// Clicks once, and again with the same key for as long as the outcome is unknown.
-async fn buy(
+pub(super) async fn buy(
     connection: &mut Connection,
     path: &str,
     user: &UserId,
     token: &str,
     click: &Click,
     due: Instant,
-    repeat_for: Duration,
+    plan: &Plan,
 ) -> Told {
     let key = format!("click-{}", click.key);
     let headers = [("authorization", token), ("idempotency-key", key.as_str())];
     let (mut repeats, mut unknown) = (0, false);
-    let until = Instant::now() + repeat_for;
+    let until = Instant::now() + plan.repeat_for;
     loop {
         let got = connection.post(path, &headers, Bytes::new()).await;
         let (code, order, trouble) = read(got);

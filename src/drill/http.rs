@@ -98,6 +98,19 @@ impl Admin {
         self.call(Method::POST, path, body.map(|body| body.to_string().into()).unwrap_or_default()).await
     }
 
+    /// An act with a key: whatever was answered, or why nothing was.
+    pub(super) async fn act(
+        &self,
+        path: &str,
+        key: &str,
+        body: &serde_json::Value,
+    ) -> Result<(StatusCode, serde_json::Value), String> {
+        let headers = [("authorization", self.bearer.as_str()), ("idempotency-key", key)];
+        let mut connection = Connection::new(self.address);
+        let (status, body) = connection.post(path, &headers, body.to_string().into()).await?;
+        Ok((status, serde_json::from_slice(&body).unwrap_or_default()))
+    }
+
     async fn call(&self, method: Method, path: &str, body: Bytes) -> Result<serde_json::Value, DrillError> {
         let failed =
             |why: String| DrillError::Call { call: format!("{method} http://{}{path}", self.address), why };

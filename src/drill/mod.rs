@@ -4,24 +4,30 @@
 //! latency counts from that time. A drill knows Doorbuster only by its HTTP contract, so it judges
 //! a stack on this machine and one elsewhere alike.
 
+mod afterwards;
 mod crowd;
 mod http;
+mod operator;
 mod plan;
 mod progress;
 mod report;
+mod returns;
 mod verdict;
 
 use std::net::SocketAddr;
 
+use aws_lc_rs::hmac;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::{Item, SaleId, UserId};
+use crate::domain::{Item, LatePayment, Rules, SaleId, UserId};
 use crate::front::{Role, Tokens};
 
-pub use plan::{Arrival, Clicks, Plan, Preset};
+pub use operator::{Act, Steering};
+pub use plan::{Arrival, Clicks, Life, Plan, Preset};
 pub use progress::Progress;
 pub use report::Report;
+pub use returns::{Returns, run as run_returns};
 pub use verdict::Verdict;
 
 /// Where the drill takes place.
@@ -30,9 +36,19 @@ pub struct Place {
     pub operations: SocketAddr,
     /// Signs the buyers' and the operator's tokens with the stack's own secret.
     pub tokens: Tokens,
+    /// Signs the callbacks of the payment provider `drill`; empty where none is set up.
+    pub webhook: String,
 }
 
 const TOKENS_LAST: u32 = 3600;
+
+/// The secret of the payment provider `drill`, made of a stack's own secret, which it does not tell.
+pub fn drill_secret(secret: &str) -> String {
+    use base64::Engine as _;
+    let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
+    let tag = hmac::sign(&key, b"the drill's payment provider");
+    format!("whsec_{}", base64::engine::general_purpose::STANDARD.encode(tag))
+}
 
 /// Why no verdict could be reached.
 #[derive(Debug, thiserror::Error)]
@@ -71,29 +87,57 @@ pub async fn run_during(
     stop: &CancellationToken,
     meanwhile: impl Future<Output = ()>,
 ) -> Result<Ran, DrillError> {
+    let admin = administer(place)?;
+    let sale = open_sale(&admin, plan).await?;
+    let (send, bought) = tokio::sync::mpsc::unbounded_channel();
+    let over = CancellationToken::new();
+    let crowd = async {
+        let send = plan.life.is_some().then_some(send);
+        let told = crowd::send(place, plan, &sale, progress, send).await;
+        over.cancel();
+        told
+    };
+    let afterwards = async {
+        match &plan.life {
+            Some(life) => afterwards::act(place, life, &sale, bought, std::sync::Arc::new(|| {})).await,
+            None => Vec::new(),
+        }
+    };
+    let steering = async {
+        match plan.steering {
+            Some(steering) => operator::steer(&admin, &sale, steering, || over.is_cancelled()).await,
+            None => Vec::new(),
+        }
+    };
+    let all = async { tokio::join!(crowd, meanwhile, afterwards, steering) };
+    let told = stop.run_until_cancelled(all).await;
+    let told_at = Instant::now();
+    shut(&admin, &sale, plan, told.is_some()).await?;
+    let (told, (), outcomes, acts) = told.ok_or(DrillError::Interrupted)?;
+    progress.say("waiting until every order has ended");
+    let books = verdict::Books::at_rest(&admin, &sale, plan).await?;
+    let at_rest = books.read_at();
+    let verdict = Verdict::reach(&told, &outcomes, &acts, &books, plan);
+    Ok(Ran { report: Report::new(plan, &sale, &told, acts, verdict), told: told_at, at_rest })
+}
+
+fn administer(place: &Place) -> Result<http::Admin, DrillError> {
     let operator = UserId::parse("drill")
         .map_err(|error| DrillError::Call { call: "making a token".into(), why: error.to_string() })?;
-    let admin =
-        http::Admin::new(place.operations, place.tokens.mint(&operator, Some(Role::Admin), TOKENS_LAST));
-    let sale = open_sale(&admin, plan).await?;
-    let crowd = async { tokio::join!(crowd::send(place, plan, &sale, progress), meanwhile).0 };
-    let told = stop.run_until_cancelled(crowd).await;
-    let told_at = Instant::now();
-    // Closed first: what is admitted after the books were read would not be judged.
-    let until = told_at + plan.settle_within;
+    Ok(http::Admin::new(place.operations, place.tokens.mint(&operator, Some(Role::Admin), TOKENS_LAST)))
+}
+
+/// Closed before the books are read: what is admitted afterwards would not be judged.
+async fn shut(admin: &http::Admin, sale: &SaleId, plan: &Plan, patient: bool) -> Result<(), DrillError> {
+    let until = Instant::now() + plan.settle_within;
     while let Err(error) = admin.post(&format!("/v1/admin/sales/{sale}:close"), None).await {
-        if told.is_none() || Instant::now() > until {
+        if !patient || Instant::now() > until {
             return Err(error);
         }
         // A server that is just coming back.
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
-    let told = told.ok_or(DrillError::Interrupted)?;
-    progress.say("waiting until every order has ended");
-    let books = verdict::Books::at_rest(&admin, &sale, plan.settle_within).await?;
-    let at_rest = books.read_at();
-    let verdict = Verdict::reach(&told, &books, plan);
-    Ok(Ran { report: Report::new(plan, &sale, &told, verdict), told: told_at, at_rest })
+    Ok(())
 }
 
 /// Returns when a front says that it is ready, or why it is not.
@@ -124,14 +168,27 @@ async fn open_sale(admin: &http::Admin, plan: &Plan) -> Result<SaleId, DrillErro
         why: error.to_string(),
     };
     let sale: SaleId = id.parse().map_err(call)?;
-    let item = Item { sku: "unit".parse().map_err(call)?, stock: plan.units };
+    let item = Item { sku: "unit".parse().map_err(call)?, stock: plan.units, limit_per_user: None };
     let body = serde_json::json!({
         "sale_id": sale,
         "name": format!("Drill: {}", plan.name),
         "limit_per_user": 1,
+        "rules": rules(plan),
         "items": [item],
     });
     admin.post("/v1/admin/sales", Some(body)).await?;
     admin.post(&format!("/v1/admin/sales/{sale}:open"), None).await?;
     Ok(sale)
+}
+
+fn rules(plan: &Plan) -> Rules {
+    match &plan.life {
+        None => Rules::default(),
+        Some(life) => Rules {
+            pay_within_s: Some(life.pay_within_s),
+            rebuy: life.rebuy,
+            late_payment: if life.rebuy { LatePayment::Retake } else { LatePayment::Refund },
+            ..Rules::default()
+        },
+    }
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use rand::RngExt as _;
 
+use super::Steering;
+
 /// When the clicks come.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Arrival {
@@ -22,6 +24,8 @@ pub enum Preset {
     Duplicate,
     /// Thousands of requests a second: everyone is answered, and soon.
     Rush,
+    /// Half of the buyers never pay; others come until every unit is paid for.
+    Returns,
     /// The demonstration: a crowd forty times the stock, in which some click twice.
     Demo,
 }
@@ -37,11 +41,26 @@ impl Preset {
             clicks: Clicks::Once,
             repeat_for: Duration::from_secs(3),
             settle_within: Duration::from_secs(120),
+            life: None,
+            steering: None,
         };
         match self {
             Self::Oversell => plan("oversell", 1_000, 2_000, Arrival::AtOnce),
             Self::Duplicate => Plan { clicks: Clicks::TenTimes, ..plan("duplicate", 10, 2, Arrival::AtOnce) },
             Self::Rush => plan("rush", 10_000, 50_000, Arrival::PerSecond(5_000.0)),
+            Self::Returns => Plan {
+                connections: 64,
+                repeat_for: Duration::from_secs(600),
+                life: Some(Life {
+                    pay_within_s: 5,
+                    rebuy: true,
+                    pay: 45,
+                    pay_late: 5,
+                    cancel: 5,
+                    repeat_for: Duration::from_secs(60),
+                }),
+                ..plan("returns", 10_000, 1, Arrival::AtOnce)
+            },
             Self::Demo => {
                 Plan { clicks: Clicks::SomeTwice, ..plan("demo", 500, 20_000, Arrival::PerSecond(4_000.0)) }
             }
@@ -71,6 +90,23 @@ pub struct Plan {
     pub repeat_for: Duration,
     /// How long orders may take to end after the last click, before they count as unfinished.
     pub settle_within: Duration,
+    /// What buyers do with their orders; without it, nothing.
+    pub life: Option<Life>,
+    /// What an operator does meanwhile.
+    pub steering: Option<Steering>,
+}
+
+/// What buyers do with their orders, in percent; the rest never pay.
+#[derive(Debug, Clone)]
+pub struct Life {
+    pub pay_within_s: u32,
+    /// May they buy again?
+    pub rebuy: bool,
+    pub pay: u32,
+    pub pay_late: u32,
+    pub cancel: u32,
+    /// How long each insists on an answer.
+    pub repeat_for: Duration,
 }
 
 /// One click: user, key, and the time since the start at which it happens.

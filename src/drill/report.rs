@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::crowd::Told;
-use super::{Plan, Verdict};
+use super::{Act, Plan, Verdict};
 use crate::domain::SaleId;
 
 /// What a crowd may be told when everything works.
@@ -27,6 +27,8 @@ pub struct Report {
     /// The first reason why a click had no answer.
     pub trouble: Option<String>,
     pub latency_ms: Latency,
+    /// What the operator did meanwhile.
+    pub acts: Vec<Act>,
     pub verdict: Verdict,
     pub balances: bool,
     /// Everything was sold that was wanted, and everyone who clicked was answered.
@@ -44,10 +46,14 @@ pub struct Latency {
 }
 
 impl Report {
-    pub(super) fn new(plan: &Plan, sale: &SaleId, told: &[Told], verdict: Verdict) -> Self {
+    pub(super) fn new(plan: &Plan, sale: &SaleId, told: &[Told], acts: Vec<Act>, verdict: Verdict) -> Self {
         let (mut answers, mut unexpected) = (BTreeMap::new(), BTreeMap::new());
         for told in told {
-            let book = if EXPECTED.contains(&told.code.as_str()) { &mut answers } else { &mut unexpected };
+            // An operator who pauses, or limits the rate, means it.
+            let steered =
+                plan.steering.is_some() && ["sale_paused", "rate_limited"].contains(&told.code.as_str());
+            let expected = steered || EXPECTED.contains(&told.code.as_str());
+            let book = if expected { &mut answers } else { &mut unexpected };
             *book.entry(told.code.clone()).or_default() += 1;
         }
         let answered = told.iter().filter(|told| told.is_answered()).count();
@@ -64,6 +70,7 @@ impl Report {
             balances: verdict.balances(),
             // The founding load tests allow one answer in a thousand to be missing.
             complete: verdict.is_complete() && answered as f64 >= told.len() as f64 * 0.999,
+            acts,
             verdict,
         }
     }
@@ -108,7 +115,15 @@ impl fmt::Display for Report {
             f,
             "  latency     mean {mean:.1} ms · p50 {p50:.1} · p99 {p99:.1} · p99.9 {p999:.1} · max {max:.1}"
         )?;
+        if !self.acts.is_empty() {
+            let units: i64 = self.acts.iter().map(|act| act.units).sum();
+            writeln!(f, "  acts        {}, {units:+} units of stock", counts(&by_name(&self.acts)))?;
+        }
         let verdict = &self.verdict;
+        if !verdict.fates.is_empty() {
+            writeln!(f, "  afterwards  {}", counts(&verdict.fates))?;
+            writeln!(f, "  ended       {}", counts(&verdict.ended))?;
+        }
         if verdict.unheard > 0 {
             writeln!(f, "  unheard     {} orders of buyers who got no answer", verdict.unheard)?;
         }
@@ -117,6 +132,17 @@ impl fmt::Display for Report {
         }
         write!(f, "\n  {verdict}")
     }
+}
+
+/// How often each act was done, and what else was told.
+fn by_name(acts: &[Act]) -> BTreeMap<String, u64> {
+    let mut counts = BTreeMap::new();
+    for act in acts {
+        let verb = act.act.split(' ').next().unwrap_or_default();
+        let name = if act.told == "done" { verb.to_owned() } else { format!("{verb} {}", act.told) };
+        *counts.entry(name).or_default() += 1;
+    }
+    counts
 }
 
 impl fmt::Display for Verdict {

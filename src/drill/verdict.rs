@@ -6,19 +6,20 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+use super::afterwards::{Fate, Outcome};
 use super::crowd::Told;
 use super::http::Admin;
 use super::plan::Clicks;
-use super::{DrillError, Plan};
+use super::{Act, DrillError, Plan};
 use crate::audit::Audit;
 use crate::domain::{OrderId, OrderStatus, SaleId, UserId};
 
 #[derive(Deserialize)]
-struct Row {
+pub(super) struct Row {
     order_id: OrderId,
     user_id: UserId,
-    quantity: i64,
-    status: OrderStatus,
+    pub(super) quantity: i64,
+    pub(super) status: OrderStatus,
 }
 
 /// How long copies of messages may take to be recognised.
@@ -38,12 +39,15 @@ pub(super) struct Books {
 }
 
 impl Books {
-    pub(super) async fn at_rest(admin: &Admin, sale: &SaleId, within: Duration) -> Result<Self, DrillError> {
-        let until = Instant::now() + within;
+    /// Where buyers pay, an order has not ended before it is paid or has expired.
+    pub(super) async fn at_rest(admin: &Admin, sale: &SaleId, plan: &Plan) -> Result<Self, DrillError> {
+        let unpaid = plan.life.as_ref().map(|life| Duration::from_secs(life.pay_within_s.into()));
+        let until = Instant::now() + plan.settle_within + unpaid.unwrap_or_default();
+        let ended = |audit: &Audit| audit.is_at_rest() && (unpaid.is_none() || audit.unpaid_orders == 0);
         loop {
             // A server that is just coming back is not the end of the drill.
             match read_audit(admin, sale).await {
-                Ok(audit) if audit.is_at_rest() || Instant::now() >= until => {
+                Ok(audit) if ended(&audit) || Instant::now() >= until => {
                     let read_at = Instant::now();
                     // Late copies of messages are still under way: what they do is judged too.
                     tokio::time::sleep(COPIES).await;
@@ -60,6 +64,77 @@ impl Books {
 impl Books {
     pub(super) fn read_at(&self) -> Instant {
         self.read_at
+    }
+
+    pub(super) fn rows(&self) -> &HashMap<OrderId, Row> {
+        &self.rows
+    }
+
+    pub(super) fn stock(&self) -> i64 {
+        self.audit.items.iter().map(|item| item.stock).sum()
+    }
+
+    pub(super) fn oversold(&self) -> i64 {
+        self.audit.items.iter().map(|item| item.oversold()).sum()
+    }
+
+    pub(super) fn leaked(&self) -> i64 {
+        self.audit.items.iter().map(|item| item.missing()).sum()
+    }
+
+    pub(super) fn unfinished(&self) -> u64 {
+        self.audit.in_flight + self.audit.unsettled + self.audit.unreturned
+    }
+
+    /// What buyers were told of their payments and cancellations, and the books do not have; and what
+    /// the books have, and nobody asked for.
+    pub(super) fn contradicts(&self, plan: &Plan, outcomes: &[Outcome]) -> Vec<String> {
+        let mut found = Vec::new();
+        if !self.audit.balances() {
+            found.push(format!("the audit does not balance: {}", serde_json::json!(self.audit)));
+        }
+        let status = |id: &OrderId| self.rows.get(id).map(|row| row.status);
+        let mut wanted: HashMap<OrderId, &Outcome> = HashMap::new();
+        for outcome in outcomes {
+            wanted.insert(outcome.order, outcome);
+            wanted.extend(outcome.new_order.map(|new_order| (new_order, outcome)));
+            let is = status(&outcome.order);
+            let right = match outcome.told.as_str() {
+                "applied" => is == Some(OrderStatus::Paid),
+                "retaken" => {
+                    let new = outcome.new_order.and_then(|id| status(&id));
+                    is.is_some_and(|is| !is.is_live()) && new == Some(OrderStatus::Paid)
+                }
+                // Late is what came for an order that had ended, or that was retaken and had ended, too.
+                "late" => is.is_some_and(|is| !is.is_live()),
+                "cancelled" => is == Some(OrderStatus::Cancelled),
+                "invalid_transition" => outcome.fate == Fate::Cancels && is == Some(OrderStatus::Expired),
+                "nothing" => is == Some(OrderStatus::Expired),
+                _ => false,
+            };
+            if !right {
+                found.push(format!(
+                    "{:?}: told {:?} of {}, which is {}",
+                    outcome.fate,
+                    outcome.told,
+                    outcome.order,
+                    is.map_or("nowhere", OrderStatus::as_str)
+                ));
+            }
+        }
+        for (id, row) in &self.rows {
+            let paid =
+                wanted.get(id).is_some_and(|outcome| matches!(outcome.fate, Fate::Pays | Fate::PaysLate));
+            let odd = match row.status {
+                OrderStatus::Paid => !paid,
+                OrderStatus::Confirmed => plan.life.is_some(),
+                _ => false,
+            };
+            if odd {
+                found.push(format!("{id} is {}, and nobody asked for that", row.status));
+            }
+        }
+        found
     }
 }
 
@@ -110,12 +185,22 @@ pub struct Verdict {
     pub unfinished: u64,
     /// Live orders whose buyer never got an answer. Not a fault: the same click would tell.
     pub unheard: u64,
+    /// What buyers did with their orders and were told, and the states in which these ended: where they
+    /// did anything.
+    pub fates: BTreeMap<String, u64>,
+    pub ended: BTreeMap<String, u64>,
     /// What contradicts the contract, in words.
     pub contradictions: Vec<String>,
 }
 
 impl Verdict {
-    pub(super) fn reach(told: &[Told], books: &Books, plan: &Plan) -> Self {
+    pub(super) fn reach(
+        told: &[Told],
+        outcomes: &[Outcome],
+        acts: &[Act],
+        books: &Books,
+        plan: &Plan,
+    ) -> Self {
         let live = || books.rows.values().filter(|row| row.status.is_live());
         let promised: BTreeSet<OrderId> =
             told.iter().filter(|told| told.has_order()).filter_map(|told| told.order).collect();
@@ -125,11 +210,30 @@ impl Verdict {
         }
         let heard: HashSet<OrderId> = told.iter().filter_map(|told| told.order).collect();
         let sold: i64 = live().map(|row| row.quantity).sum();
+        let (mut fates, mut ended) = (BTreeMap::new(), BTreeMap::new());
+        for outcome in outcomes {
+            *fates.entry(outcome.told.clone()).or_default() += 1;
+        }
+        if plan.life.is_some() {
+            for row in books.rows.values() {
+                *ended.entry(row.status.as_str().to_owned()).or_default() += 1;
+            }
+        }
+        let mut contradictions = contradictions(told, books, plan);
+        if plan.life.is_some() {
+            contradictions.extend(books.contradicts(plan, outcomes));
+        }
+        let stock = plan.units + acts.iter().map(|act| act.units).sum::<i64>();
+        if stock != books.stock() {
+            contradictions.push(format!("{stock} units should be in stock, and it is {}", books.stock()));
+        }
+        // Units that come back are there for buyers who have gone.
+        let wanted = if plan.life.is_some() { 0 } else { stock.min(i64::from(plan.buyers)) };
         Self {
-            units: plan.units,
+            units: books.stock(),
             sold,
-            unsold: (plan.units.min(i64::from(plan.buyers)) - sold).max(0),
-            oversold: books.audit.items.iter().map(|item| item.oversold()).sum(),
+            unsold: (wanted - sold).max(0),
+            oversold: books.oversold(),
             duplicate: of_user.values().filter(|orders| **orders > 1).count() as u64,
             promised: promised.len() as u64,
             lost: promised.iter().filter(|id| !books.rows.contains_key(id)).count() as u64,
@@ -137,10 +241,12 @@ impl Verdict {
                 .iter()
                 .filter(|id| books.rows.get(id).is_some_and(|row| row.status == OrderStatus::Failed))
                 .count() as u64,
-            leaked: books.audit.items.iter().map(|item| item.missing()).sum(),
-            unfinished: books.audit.in_flight + books.audit.unsettled,
+            leaked: books.leaked(),
+            unfinished: books.unfinished(),
             unheard: live().filter(|row| !heard.contains(&row.order_id)).count() as u64,
-            contradictions: contradictions(told, books, plan),
+            fates,
+            ended,
+            contradictions,
         }
     }
 
@@ -221,7 +327,8 @@ fn contradictions(told: &[Told], books: &Books, plan: &Plan) -> Vec<String> {
     );
     let sold_out_early =
         told.iter().any(|told| told.code == "sold_out") && books.audit.items.iter().any(|item| item.left > 0);
-    if sold_out_early {
+    // Where units come back or are added, both are true, one after the other.
+    if sold_out_early && plan.life.is_none() && plan.steering.is_none() {
         found.push("buyers were told sold_out while units were left".into());
     }
     if plan.clicks == Clicks::TenTimes {

@@ -18,7 +18,7 @@ use super::views::{AdminOrderJson, AdminSaleJson, AuditJson};
 use super::{Operations, body};
 use crate::audit::audit;
 use crate::control::ControlError;
-use crate::domain::{Item, Millis, OrderId, Sale, Window};
+use crate::domain::{Item, Millis, OrderId, Rules, Sale, Window};
 use crate::gate::GateError;
 use crate::store::StoreError;
 
@@ -30,8 +30,7 @@ const PAGE: u64 = 1_000;
 pub(super) fn routes() -> Router<Arc<Operations>> {
     Router::new()
         .route("/v1/admin/sales", get(list).post(create))
-        // The router takes no suffix after a parameter: `{sale}:open` is split by hand.
-        .route("/v1/admin/sales/{sale}", get(show).post(act))
+        .route("/v1/admin/sales/{sale}", get(show).post(super::acts::act))
         .route("/v1/admin/sales/{sale}/audit", get(books))
         .route("/v1/admin/sales/{sale}/orders", get(orders))
 }
@@ -49,6 +48,8 @@ struct SaleBody {
     closes_at: Option<Millis>,
     #[serde(default = "one")]
     limit_per_user: u32,
+    #[serde(default)]
+    rules: Rules,
     items: Vec<Item>,
 }
 
@@ -72,6 +73,7 @@ async fn create(State(app): App, headers: HeaderMap, body: Body) -> Response {
                 closes_at: wanted.closes_at,
             },
             limit_per_user: wanted.limit_per_user,
+            rules: wanted.rules,
             items: wanted.items,
         };
         app.control.create(&sale).await.map_err(refuse)?;
@@ -99,31 +101,11 @@ async fn show(State(app): App, path: PathOf<String>, headers: HeaderMap) -> Resp
     answered(answer.await, &headers)
 }
 
-async fn act(State(app): App, path: PathOf<String>, headers: HeaderMap) -> Response {
-    let answer = async {
-        let claims = app.tokens.operator(&headers, Role::Operator)?;
-        let path = in_path(path)?;
-        let (sale, act) = path.split_once(':').unwrap_or((&path, ""));
-        let id = sale_id(sale)?;
-        let done = match act {
-            "open" => app.control.open(&id).await,
-            "pause" => app.control.pause(&id).await,
-            "resume" => app.control.resume(&id).await,
-            "close" => app.control.close(&id).await,
-            _ => return Err(Problem::new(NOT_FOUND, "the acts are :open, :pause, :resume and :close")),
-        };
-        done.map_err(refuse)?;
-        tracing::info!(sale = %id, act, by = claims.sub, "act of an operator");
-        let status = app.control.show(&id).await.map_err(refuse)?;
-        Ok(Json(AdminSaleJson::of(&status)).into_response())
-    };
-    answered(answer.await, &headers)
-}
-
 async fn books(State(app): App, path: PathOf<String>, headers: HeaderMap) -> Response {
     let answer = async {
         app.tokens.operator(&headers, Role::Viewer)?;
-        let audit = audit(&app.gate, &app.store, &sale_id(&in_path(path)?)?).await.map_err(refuse)?;
+        let audit = audit(&app.gate, &app.store, &sale_id(&in_path(path)?)?).await;
+        let audit = audit.map_err(|error| refuse(error.into()))?;
         Ok(Json(AuditJson::of(&audit)).into_response())
     };
     answered(answer.await, &headers)
@@ -151,7 +133,7 @@ async fn orders(
     answered(answer.await, &headers)
 }
 
-fn refuse(error: ControlError) -> Box<Problem> {
+pub(super) fn refuse(error: ControlError) -> Box<Problem> {
     let detail = error.to_string();
     match error {
         ControlError::NotFound(_) => Problem::new(SALE_NOT_FOUND, detail),
@@ -161,10 +143,15 @@ fn refuse(error: ControlError) -> Box<Problem> {
             Problem::new(INVALID_TRANSITION, detail).with("state", state.as_str())
         }
         ControlError::Lost => Problem::new(INVALID_TRANSITION, detail),
+        ControlError::UnknownItem => Problem::new(UNKNOWN_SKU, detail),
+        ControlError::Refused(_) => Problem::new(ACT_REFUSED, detail),
+        ControlError::KeyReused => Problem::new(KEY_REUSED, detail),
         ControlError::Store(StoreError::Broken(_)) | ControlError::Gate(GateError::Broken(_)) => {
             Problem::new(INTERNAL, detail)
         }
         // An act may be half done: doing it again goes on.
-        ControlError::Gate(_) | ControlError::Store(_) => Problem::new(ACT_UNFINISHED, detail).retry_after(1),
+        ControlError::Busy | ControlError::Gate(_) | ControlError::Store(_) => {
+            Problem::new(ACT_UNFINISHED, detail).retry_after(1)
+        }
     }
 }

@@ -13,6 +13,7 @@ use axum::{Json, Router};
 use serde::Deserialize;
 
 use super::problem::*;
+use super::throttle::{self, Throttle, rate_limited};
 use super::views::{OrderJson, SaleJson};
 use super::{Buyers, body};
 use crate::domain::{IdempotencyKey, MAX_QUANTITY, Millis, OrderId, OrderStatus, SaleId, Sku, UserId};
@@ -20,18 +21,27 @@ use crate::intake::{Answer, KnownSale, OrderView, Unknown, Wish};
 
 /// Seconds after which to try again where nothing better is known.
 const SOON: u64 = 1;
+/// The same for a paused sale that says nothing else.
+const PAUSED: u64 = 5;
 
 type App = State<Arc<Buyers>>;
 
 pub(super) fn router(buyers: Arc<Buyers>) -> Router {
-    Router::new()
+    let throttle = Throttle::new(&buyers.throttle);
+    let router = Router::new()
         .route("/v1/sales/{sale}/orders", post(place))
         .route("/v1/sales/{sale}/orders/mine", get(mine))
-        .route("/v1/sales/{sale}/orders/{id}", get(order))
+        .route("/v1/sales/{sale}/orders/{id}", get(order).post(super::orders::cancel))
         .route("/v1/sales/{sale}", get(sale))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        .with_state(buyers)
+        .with_state(buyers.clone());
+    let router = match throttle {
+        Some(limit) => router.layer(axum::middleware::from_fn_with_state(limit, throttle::throttle)),
+        None => router,
+    };
+    // A provider sends from few addresses, and signs.
+    router.merge(super::payments::callbacks(buyers))
 }
 
 pub(super) async fn not_found() -> Response {
@@ -105,7 +115,10 @@ async fn place_order(app: &Buyers, path: PathOf<String>, headers: &HeaderMap, bo
             match view {
                 Some(view) if view.status == OrderStatus::Failed => Err(failed(&view)),
                 Some(view) if view.status != OrderStatus::Accepted => {
-                    Ok(created(StatusCode::CREATED, &OrderJson::of(&view), &sale, view.order.id, false))
+                    // Ended meanwhile, by its buyer or an operator: there is nothing that was created.
+                    let live = view.status.is_live();
+                    let status = if live { StatusCode::CREATED } else { StatusCode::OK };
+                    Ok(created(status, &OrderJson::of(&view), &sale, view.order.id, false))
                 }
                 _ => Ok(created(
                     StatusCode::ACCEPTED,
@@ -177,7 +190,11 @@ fn refuse(answer: Answer) -> Box<Problem> {
                 .retry_at(now, opens_at)
         }
         Answer::Closed => Problem::new(SALE_CLOSED, "no more orders are taken"),
-        Answer::Paused => Problem::new(SALE_PAUSED, "no orders are taken for now").retry_after(5),
+        Answer::Paused { message, retry_after } => {
+            let told = message.unwrap_or_else(|| "no orders are taken for now".into());
+            Problem::new(SALE_PAUSED, told).retry_after(retry_after.unwrap_or(PAUSED))
+        }
+        Answer::RateLimited(limited) => rate_limited(&limited, if limited.of_user { "user" } else { "sale" }),
         Answer::SoldOut => Problem::new(SOLD_OUT, "fewer units are left than you asked for"),
         Answer::AlreadyOrdered(id) => {
             Problem::new(ALREADY_ORDERED, "one order per buyer").with("order_id", id.to_string())
@@ -224,7 +241,10 @@ async fn order(
         let id = id.parse().map_err(|_| Problem::new(ORDER_NOT_FOUND, "an order id is a UUID"))?;
         let wait = query_wait(&app, query.as_deref())?;
         match app.waited(&sale, &user, id, wait).await {
-            Ok(Some(view)) => Ok(fresh(Json(OrderJson::of(&view)).into_response())),
+            Ok(Some(view)) => {
+                let payments = app.payments.of(&view).await.unwrap_or_default();
+                Ok(fresh(Json(OrderJson::of(&view).with(&payments)).into_response()))
+            }
             Ok(None) => Err(Problem::new(ORDER_NOT_FOUND, "you have no order with this id")),
             Err(error) => Err(unknown(&error)),
         }
@@ -289,7 +309,7 @@ pub(super) fn sale_id(text: &str) -> Answered<SaleId> {
     SaleId::parse(text).map_err(|error| Problem::new(SALE_NOT_FOUND, error.to_string()))
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Answered<Option<IdempotencyKey>> {
+pub(super) fn idempotency_key(headers: &HeaderMap) -> Answered<Option<IdempotencyKey>> {
     let mut values = headers.get_all("idempotency-key").iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {

@@ -1,14 +1,18 @@
 //! HTTP: the buyers' listener and the operations listener. The only place that names axum, and
 //! the only one that knows a status code.
 
+mod acts;
 mod admin;
 mod auth;
 mod body;
 mod buyers;
 mod dead_letters;
 mod operations;
+mod orders;
+mod payments;
 mod problem;
 mod server;
+mod throttle;
 mod views;
 
 use std::sync::Arc;
@@ -19,11 +23,14 @@ use tokio_util::sync::CancellationToken;
 use crate::control::{Control, DeadLetters};
 use crate::gate::Gate;
 use crate::intake::Intake;
+use crate::life::{Orders, Payments};
 use crate::store::Store;
 
 pub use auth::{AuthSettings, Role, Tokens};
 pub use operations::{Dependency, Readiness};
+pub use payments::{Providers, signature};
 pub use server::{ServerSettings, serve};
+pub use throttle::ThrottleSettings;
 
 #[derive(Debug, Clone)]
 pub struct FrontSettings {
@@ -36,6 +43,10 @@ pub struct FrontSettings {
 /// What the buyers' routes work with.
 pub struct Buyers {
     pub intake: Intake,
+    pub orders: Orders,
+    pub payments: Payments,
+    pub providers: Providers,
+    pub throttle: ThrottleSettings,
     pub tokens: Arc<Tokens>,
     pub settings: FrontSettings,
     /// Ends the waiting of requests, so that they are answered before the process stops.
@@ -46,6 +57,7 @@ pub struct Buyers {
 pub struct Operations {
     pub control: Control,
     pub dead_letters: DeadLetters,
+    pub orders: Orders,
     pub gate: Gate,
     pub store: Store,
     pub tokens: Arc<Tokens>,

@@ -11,7 +11,7 @@ use axum::{Json, Router};
 use serde::Serialize;
 
 use super::buyers::{method_not_allowed, not_found};
-use super::{Operations, admin, dead_letters};
+use super::{Operations, acts, admin, dead_letters, orders, payments};
 
 /// What the last look at the servers found.
 #[derive(Debug, Clone, Serialize)]
@@ -42,6 +42,9 @@ pub(super) fn router(operations: Arc<Operations>) -> Router {
         .route("/metrics", get(metrics))
         .merge(admin::routes())
         .merge(dead_letters::routes())
+        .merge(orders::routes())
+        .merge(acts::routes())
+        .merge(payments::routes())
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(operations)

@@ -35,6 +35,7 @@ pub(super) const ALREADY_ORDERED: Kind = (409, "already_ordered", "You have an o
 pub(super) const PURCHASE_LIMIT: Kind =
     (409, "purchase_limit", "You have reached the limit per buyer", false);
 pub(super) const ORDER_FAILED: Kind = (409, "order_failed", "The order could not be confirmed", false);
+pub(super) const RATE_LIMITED: Kind = (429, "rate_limited", "Too many attempts", true);
 pub(super) const SALE_PAUSED: Kind = (503, "sale_paused", "The sale is paused", true);
 pub(super) const OVERLOADED: Kind = (503, "overloaded", "Too many orders are waiting", true);
 pub(super) const GATE_UNAVAILABLE: Kind =
@@ -46,8 +47,14 @@ pub(super) const OUTCOME_UNKNOWN: Kind =
 pub(super) const SALE_EXISTS: Kind = (409, "sale_exists", "There is a sale with this id already", false);
 pub(super) const INVALID_SALE: Kind = (422, "invalid_sale", "This sale could not be sold", false);
 pub(super) const INVALID_TRANSITION: Kind =
-    (409, "invalid_transition", "The sale's state does not allow this", false);
+    (409, "invalid_transition", "The state does not allow this", false);
 pub(super) const ACT_UNFINISHED: Kind = (503, "act_unfinished", "A server did not answer; do it again", true);
+pub(super) const BAD_SIGNATURE: Kind = (401, "bad_signature", "The signature is not valid", false);
+pub(super) const EVENT_REUSED: Kind =
+    (422, "event_reused", "This event's id belongs to another event", false);
+pub(super) const PAYMENT_MISMATCH: Kind =
+    (422, "payment_mismatch", "The payment does not fit its order", false);
+pub(super) const ACT_REFUSED: Kind = (409, "act_refused", "Nothing was changed", false);
 pub(super) const INTERNAL: Kind = (500, "internal", "A fault of Doorbuster's", true);
 
 #[derive(Debug)]
@@ -56,6 +63,7 @@ pub(super) struct Problem {
     detail: String,
     extra: Map<String, Value>,
     retry_after: Option<u64>,
+    headers: Vec<(&'static str, String)>,
     request_id: Option<String>,
 }
 
@@ -64,7 +72,14 @@ pub(super) type Answered<T = Response> = Result<T, Box<Problem>>;
 
 impl Problem {
     pub(super) fn new(kind: Kind, detail: impl Into<String>) -> Box<Self> {
-        Box::new(Self { kind, detail: detail.into(), extra: Map::new(), retry_after: None, request_id: None })
+        Box::new(Self {
+            kind,
+            detail: detail.into(),
+            extra: Map::new(),
+            retry_after: None,
+            headers: Vec::new(),
+            request_id: None,
+        })
     }
 
     pub(super) fn with(mut self: Box<Self>, name: &str, value: impl Into<Value>) -> Box<Self> {
@@ -74,6 +89,11 @@ impl Problem {
 
     pub(super) fn retry_after(mut self: Box<Self>, seconds: u64) -> Box<Self> {
         self.retry_after = Some(seconds);
+        self
+    }
+
+    pub(super) fn header(mut self: Box<Self>, name: &'static str, value: String) -> Box<Self> {
+        self.headers.push((name, value));
         self
     }
 
@@ -127,6 +147,11 @@ impl IntoResponse for Box<Problem> {
         }
         if let Some(seconds) = self.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        for (name, value) in self.headers {
+            if let Ok(value) = HeaderValue::from_str(&value) {
+                headers.insert(name, value);
+            }
         }
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

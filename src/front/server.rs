@@ -2,6 +2,7 @@
 //! open for ever is closed here.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,13 +39,17 @@ pub struct ServerSettings {
     pub drain: Duration,
 }
 
+/// Whose connection a request came with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Peer(pub(super) SocketAddr);
+
 /// Serves until `stop`, then finishes what is under way, and cuts off what is not done by then.
 pub async fn serve(listener: TcpListener, router: Router, settings: ServerSettings, stop: CancellationToken) {
     let graceful = GracefulShutdown::new();
     let slots = Arc::new(Semaphore::new(settings.connections));
     loop {
         let accepted = stop.run_until_cancelled(accept(&listener, &slots)).await;
-        let Some((stream, slot)) = accepted else { break };
+        let Some((stream, peer, slot)) = accepted else { break };
         // Small answers must not wait for more to send.
         let _ = stream.set_nodelay(true);
         // A peer that never reads its answers must not hold its place for ever.
@@ -53,7 +58,9 @@ pub async fn serve(listener: TcpListener, router: Router, settings: ServerSettin
         let router = router.clone();
         let within = settings.request_within;
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-            answer(router.clone(), request.map(Body::new), within)
+            let mut request = request.map(Body::new);
+            request.extensions_mut().insert(Peer(peer));
+            answer(router.clone(), request, within)
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
@@ -73,14 +80,17 @@ pub async fn serve(listener: TcpListener, router: Router, settings: ServerSettin
     }
 }
 
-async fn accept(listener: &TcpListener, slots: &Arc<Semaphore>) -> (TcpStream, OwnedSemaphorePermit) {
+async fn accept(
+    listener: &TcpListener,
+    slots: &Arc<Semaphore>,
+) -> (TcpStream, SocketAddr, OwnedSemaphorePermit) {
     loop {
         let Ok(slot) = slots.clone().acquire_owned().await else {
             std::future::pending::<()>().await;
             continue;
         };
         match listener.accept().await {
-            Ok((stream, _)) => return (stream, slot),
+            Ok((stream, peer)) => return (stream, peer, slot),
             Err(error) => {
                 // Out of file descriptors, most likely: some connection has to end first.
                 tracing::warn!(%error, "accepting a connection");

@@ -5,11 +5,11 @@ use serde::Serialize;
 use crate::audit::{Audit, ItemBooks};
 use crate::control::SaleStatus;
 use crate::domain::{
-    Durability, Failure, Millis, Order, OrderId, OrderStatus, Sale, SaleId, SaleState, Sku, UserId,
+    Durability, Failure, Millis, Order, OrderId, OrderStatus, Rules, Sale, SaleId, SaleState, Sku, UserId,
 };
 use crate::gate::GateSale;
 use crate::intake::OrderView;
-use crate::store::{OrderRow, SaleRow};
+use crate::store::{OrderRow, Payment, PaymentKind, PaymentState, SaleRow};
 
 #[derive(Serialize)]
 pub(super) struct OrderJson<'a> {
@@ -25,6 +25,20 @@ pub(super) struct OrderJson<'a> {
     history: Vec<HistoryJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     failure: Option<Failure>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pay_by: Option<Millis>,
+    /// Of an order that was paid, or has ended.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    payments: Vec<PaymentJson>,
+}
+
+#[derive(Serialize)]
+struct PaymentJson {
+    state: PaymentState,
+    received_at: Millis,
+    /// The order that took a unit again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    new_order_id: Option<OrderId>,
 }
 
 #[derive(Serialize)]
@@ -45,6 +59,8 @@ impl<'a> OrderJson<'a> {
             accepted_at: order.accepted_at,
             history: Vec::new(),
             failure: None,
+            pay_by: None,
+            payments: Vec::new(),
         }
     }
 
@@ -63,7 +79,20 @@ impl<'a> OrderJson<'a> {
                 .map(|(status, at)| HistoryJson { status: *status, at: *at })
                 .collect(),
             failure: view.failure,
+            pay_by: view.pay_by,
+            payments: Vec::new(),
         }
+    }
+
+    pub(super) fn with(mut self, payments: &[Payment]) -> Self {
+        let paid = payments.iter().filter(|payment| payment.kind == PaymentKind::Paid);
+        let told = paid.map(|payment| PaymentJson {
+            state: payment.state,
+            received_at: payment.received_at,
+            new_order_id: payment.new_order,
+        });
+        self.payments = told.collect();
+        self
     }
 }
 
@@ -77,6 +106,11 @@ pub(super) struct SaleJson<'a> {
     closes_at: Option<Millis>,
     server_time: Millis,
     limit_per_user: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pay_within_s: Option<u32>,
+    /// While it is paused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<&'a str>,
     items: Vec<AvailabilityJson<'a>>,
 }
 
@@ -111,6 +145,8 @@ impl<'a> SaleJson<'a> {
             closes_at: sale.window.closes_at,
             server_time: now,
             limit_per_user: sale.limit_per_user,
+            pay_within_s: sale.rules.pay_within_s,
+            message: sale.rules.message.as_deref().filter(|_| sale.state == SaleState::Paused),
             items: sale
                 .items
                 .iter()
@@ -131,6 +167,8 @@ impl<'a> SaleJson<'a> {
             closes_at: row.sale.window.closes_at,
             server_time: now,
             limit_per_user: row.sale.limit_per_user,
+            pay_within_s: row.sale.rules.pay_within_s,
+            message: None,
             items: row
                 .items
                 .iter()
@@ -152,6 +190,7 @@ pub(super) struct AdminSaleJson<'a> {
     opens_at: Millis,
     closes_at: Option<Millis>,
     limit_per_user: u32,
+    rules: &'a Rules,
     items: Vec<AdminItemJson<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     gate: Option<AdminGateJson>,
@@ -164,6 +203,8 @@ struct AdminItemJson<'a> {
     sold: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     left: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit_per_user: Option<u32>,
 }
 
 #[derive(Serialize)]
@@ -184,10 +225,17 @@ impl<'a> AdminSaleJson<'a> {
             opens_at: sale.window.opens_at,
             closes_at: sale.window.closes_at,
             limit_per_user: sale.limit_per_user,
+            rules: &sale.rules,
             items: sale
                 .items
                 .iter()
-                .map(|item| AdminItemJson { sku: &item.sku, stock: item.stock, sold: 0, left: None })
+                .map(|item| AdminItemJson {
+                    sku: &item.sku,
+                    stock: item.stock,
+                    sold: 0,
+                    left: None,
+                    limit_per_user: item.limit_per_user,
+                })
                 .collect(),
             gate: None,
         }
@@ -201,6 +249,7 @@ impl<'a> AdminSaleJson<'a> {
         let left = |sku: &Sku| {
             gate.and_then(|gate| gate.items.iter().find(|held| held.sku == *sku)).map(|held| held.left)
         };
+        let limit = |sku: &Sku| row.sale.items.iter().find(|item| item.sku == *sku)?.limit_per_user;
         Self {
             sale_id: &row.sale.id,
             name: &row.sale.name,
@@ -208,6 +257,7 @@ impl<'a> AdminSaleJson<'a> {
             opens_at: row.sale.window.opens_at,
             closes_at: row.sale.window.closes_at,
             limit_per_user: row.sale.limit_per_user,
+            rules: &row.sale.rules,
             items: row
                 .items
                 .iter()
@@ -216,6 +266,7 @@ impl<'a> AdminSaleJson<'a> {
                     stock: item.stock,
                     sold: item.sold,
                     left: left(&item.sku),
+                    limit_per_user: limit(&item.sku),
                 })
                 .collect(),
             gate: gate.map(|gate| AdminGateJson {
@@ -238,7 +289,11 @@ pub(super) struct AdminOrderJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     failure: Option<Failure>,
     accepted_at: Millis,
-    recorded_at: Millis,
+    /// None while it has no row.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recorded_at: Option<Millis>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pay_by: Option<Millis>,
 }
 
 impl<'a> AdminOrderJson<'a> {
@@ -251,7 +306,22 @@ impl<'a> AdminOrderJson<'a> {
             status: row.status,
             failure: row.failure,
             accepted_at: row.order.accepted_at,
-            recorded_at: row.recorded_at,
+            recorded_at: Some(row.recorded_at),
+            pay_by: row.pay_by,
+        }
+    }
+
+    pub(super) fn in_flight(order: &'a Order) -> Self {
+        Self {
+            order_id: order.id,
+            user_id: &order.user,
+            sku: &order.sku,
+            quantity: order.quantity,
+            status: OrderStatus::Accepted,
+            failure: None,
+            accepted_at: order.accepted_at,
+            recorded_at: None,
+            pay_by: None,
         }
     }
 }

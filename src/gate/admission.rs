@@ -1,8 +1,10 @@
 //! One call of `admit.lua`: many attempts of one sale in, their verdicts out.
 
+use std::time::Duration;
+
 use super::wire::{Reader, broken, order_id, read_entry, read_order_id, word};
 use super::{Gate, GateError};
-use crate::domain::{Attempt, Millis, Number, SaleId, Verdict};
+use crate::domain::{Attempt, Limited, Millis, Number, SaleId, Verdict};
 use crate::fault::fault;
 use crate::link::{FORGOTTEN, Fault};
 
@@ -23,14 +25,9 @@ impl Gate {
         sale: &SaleId,
         attempts: &[Attempt],
     ) -> Result<Vec<Result<Verdict, GateError>>, GateError> {
-        let highest = self.highest(sale);
         let mut args = Vec::with_capacity(4 + attempts.len() * 7);
-        args.extend([
-            highest.epoch.to_string(),
-            highest.seq.to_string(),
-            self.bound(sale).to_string(),
-            self.settings.sweep_grace.as_millis().to_string(),
-        ]);
+        args.extend(self.highest_args(sale));
+        args.extend([self.bound(sale).to_string(), self.settings.sweep_grace.as_millis().to_string()]);
         for attempt in attempts {
             args.extend([
                 order_id(attempt.id),
@@ -42,7 +39,7 @@ impl Gate {
                 attempt.fingerprint.to_string(),
             ]);
         }
-        let keys = self.keys(sale).flight();
+        let keys = self.keys(sale).admission();
         fault!("script.before", return Err(GateError::Unavailable("injected".into())));
         let mut tries = 0;
         let reply: redis::Value = loop {
@@ -90,12 +87,25 @@ fn read_verdict(
         "in_flight" => Verdict::InFlight(read_entry(&attempt.sale, &reply.text()?)?),
         "settled" => Verdict::Settled(read_order_id(&reply.text()?)?),
         "key_reused" => Verdict::KeyReused,
+        "key_required" => Verdict::KeyRequired,
         "not_open" => Verdict::NotOpen { now, opens_at: reply.millis()? },
         "closed" => Verdict::Closed,
-        "paused" => Verdict::Paused,
+        "paused" => {
+            let message = Some(reply.text()?).filter(|message| !message.is_empty());
+            Verdict::Paused { message, retry_after: reply.text()?.parse().ok() }
+        }
         "frozen" => Verdict::Frozen,
         "already_ordered" => Verdict::AlreadyOrdered(read_order_id(&reply.text()?)?),
         "purchase_limit" => Verdict::PurchaseLimit { limit: read_limit(&mut reply)? },
+        "rate_limited" => {
+            let (whose, rate) = (reply.text()?, reply.text()?);
+            let wait = reply.number()?;
+            Verdict::RateLimited(Limited {
+                of_user: whose == "user",
+                rate: rate.parse().map_err(|_| broken("a rate", &rate))?,
+                retry_after: Duration::from_millis(u64::try_from(wait).map_err(|_| broken("a wait", wait))?),
+            })
+        }
         "unknown_sku" => Verdict::UnknownSku,
         "sold_out" => Verdict::SoldOut,
         "overloaded" => Verdict::Overloaded,

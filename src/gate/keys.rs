@@ -3,13 +3,14 @@
 //!
 //! | key | type | holds |
 //! | --- | --- | --- |
-//! | `P:{S}:sale`   | hash | state, window, limit, name, epoch, seq |
+//! | `P:{S}:sale`   | hash | state, window, limit, name, rules, epoch, seq; of each item its limit and its version |
 //! | `P:{S}:items`  | hash | sku -> units left |
 //! | `P:{S}:stock`  | hash | sku -> units loaded |
-//! | `P:{S}:users`  | hash | user -> records of the orders that the user holds |
+//! | `P:{S}:users`  | hash | user -> records of the orders that the user holds, and of the last that ended, with minus their units |
 //! | `P:{S}:outbox` | hash | order id -> entry, from admission to committed row |
 //! | `P:{S}:age`    | zset | order id by the time it was accepted |
 //! | `P:{S}:due`    | zset | order id by the time the sweep looks at it |
+//! | `P:{S}:rates`  | hash | user -> when his token bucket is full again |
 //! | `P:sales`      | set  | the sales that were loaded, for the sweep |
 
 use crate::domain::SaleId;
@@ -55,9 +56,21 @@ impl SaleKeys {
         self.key("due")
     }
 
-    /// What `admit.lua` and `settle.lua` work on, in their order.
+    /// What `settle.lua` works on, in its order.
     pub(super) fn flight(&self) -> [String; 6] {
         [self.sale(), self.items(), self.users(), self.outbox(), self.age(), self.due()]
+    }
+
+    /// What `admit.lua` works on, in its order.
+    pub(super) fn admission(&self) -> [String; 7] {
+        let [sale, items, users, outbox, age, due] = self.flight();
+        [sale, items, users, outbox, age, due, self.key("rates")]
+    }
+
+    /// All of them, as `unload.lua` takes them.
+    pub(super) fn all(&self) -> [String; 8] {
+        let [sale, items, users, outbox, age, due, rates] = self.admission();
+        [sale, items, self.stock(), users, outbox, age, due, rates]
     }
 }
 

@@ -19,12 +19,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use crate::domain::{Number, SaleId};
+use crate::domain::{Millis, Number, SaleId};
 use crate::link::{RedisLink, RedisSettings};
 
 pub use error::GateError;
 pub use outbox::{Outcome, Settlement};
-pub use sale::{GateItem, GateSale, Loaded, Moved};
+pub use sale::{GateItem, GateSale, Loaded, Moved, Restocked, Unloaded, Versions};
 
 #[derive(Debug, Clone)]
 pub struct GateSettings {
@@ -96,6 +96,12 @@ impl Gate {
         self.known().get(sale).map(|known| known.highest).unwrap_or_default()
     }
 
+    /// The same as the scripts take it.
+    fn highest_args(&self, sale: &SaleId) -> [String; 2] {
+        let highest = self.highest(sale);
+        [highest.epoch.to_string(), highest.seq.to_string()]
+    }
+
     /// Remembers a number of the sale, wherever it was seen: an answer of the gate, a row.
     pub fn saw(&self, sale: &SaleId, number: Number) {
         let mut known = self.known();
@@ -129,6 +135,17 @@ impl Gate {
             .find_map(|line| line.strip_prefix("run_id:"))
             .map(str::to_owned)
             .ok_or_else(|| GateError::Broken("INFO server names no run_id".into()))
+    }
+
+    /// Redis's clock.
+    pub async fn clock(&self) -> Result<Millis, GateError> {
+        let (seconds, micros): (i64, i64) = self.link.query(&redis::cmd("TIME")).await?;
+        Ok(Millis(seconds * 1000 + micros / 1000))
+    }
+
+    /// Does Redis know this installation's admission script? Then its books have been compared.
+    pub async fn knows_admission(&self) -> Result<bool, GateError> {
+        Ok(self.link.knows(&self.scripts.admit).await?)
     }
 
     /// The settings of Redis that break a promise, each with what to change. Empty is good.

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use super::wire::{Reader, order_id, read_entry, read_order_id, record, word};
+use super::wire::{acted, order_id, read_entry, read_order_id, record};
 use super::{Gate, GateError};
-use crate::domain::{Order, OrderId, SaleId, Ticket, UserId};
+use crate::domain::{Number, Order, OrderId, SaleId, Ticket, UserId};
 
 /// What the database has committed about an order, as the gate must know it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,8 +17,10 @@ pub enum Outcome {
     /// Refused as one too many for this user. The winner, if there is one, takes its place; the
     /// units of the loser return, less those of a winner that the gate did not know.
     Replaced(Option<Box<Order>>),
-    /// Ended by an operator: the user is freed, and the units return.
+    /// Ended by an operator before it was confirmed: the user is freed, and the units return.
     Returned,
+    /// Its row has reached its end: the units return, and the order is remembered as ended.
+    Ended,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,6 +84,13 @@ impl Gate {
         self.mark(sale, ids, ["broker", &wait, ",outbox,broker,parked,"]).await
     }
 
+    /// Says that these orders, in flight or not, have ended in their rows. For a gate that cannot take
+    /// their units now: whoever asks is sent to the row.
+    pub async fn ended(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
+        let wait = self.settings.parked_after.as_millis().to_string();
+        self.mark(sale, ids, ["ended", &wait, ",outbox,broker,parked,"]).await
+    }
+
     async fn mark(&self, sale: &SaleId, ids: &[OrderId], how: [&str; 3]) -> Result<(), GateError> {
         let keys = self.keys(sale);
         let mut args = how.map(str::to_owned).to_vec();
@@ -92,13 +101,16 @@ impl Gate {
     }
 
     /// Ends the flight of orders whose outcome is committed. Call it after COMMIT, never before.
-    /// May be repeated. [`GateError::Frozen`]: left to the sweep.
-    pub async fn settle(&self, sale: &SaleId, settlements: &[Settlement]) -> Result<(), GateError> {
-        let mut args = Vec::with_capacity(settlements.len() * 4);
+    /// May be repeated; the answer is the gate's number afterwards. [`GateError::Frozen`]: left to the
+    /// sweep.
+    pub async fn settle(&self, sale: &SaleId, settlements: &[Settlement]) -> Result<Number, GateError> {
+        let mut args = Vec::with_capacity(2 + settlements.len() * 4);
+        args.extend(self.highest_args(sale));
         for settlement in settlements {
             let (word, winner) = match &settlement.outcome {
                 Outcome::Kept => ("kept", String::new()),
                 Outcome::Dropped => ("dropped", String::new()),
+                Outcome::Ended => ("ended", String::new()),
                 // Replaced by nobody.
                 Outcome::Returned => ("replaced", String::new()),
                 Outcome::Replaced(winner) => ("replaced", winner.as_deref().map(record).unwrap_or_default()),
@@ -107,10 +119,11 @@ impl Gate {
         }
         let keys = self.keys(sale).flight();
         let reply: redis::Value = self.link.run(&self.scripts.settle, &keys, &args).await?;
-        if word(&reply).as_deref() == Some("frozen") {
-            return Err(GateError::Frozen);
-        }
-        Reader::of(&reply).map(|_| ())
+        let mut reply = acted(&reply)?;
+        let (_settled, _freed) = (reply.number()?, reply.number()?);
+        let number = Number { epoch: reply.number()?, seq: reply.number()? };
+        self.saw(sale, number);
+        Ok(number)
     }
 
     /// Entries that the sweep should look at now; each is put off by `spacing`.

@@ -48,10 +48,10 @@ pub(super) fn read_entry(sale: &SaleId, entry: &str) -> Result<Ticket, GateError
     let durability = match state {
         "outbox" => Durability::Outbox,
         // On the dead-letter queue the broker holds it too.
-        "broker" | "parked" => Durability::Broker,
+        "broker" | "parked" | "ended" => Durability::Broker,
         _ => return Err(unreadable()),
     };
-    Ok(Ticket { order, durability, parked: state == "parked" })
+    Ok(Ticket { order, durability, parked: state == "parked", ended: state == "ended" })
 }
 
 /// Walks a reply from left to right; says what was expected where the reply differs.
@@ -102,5 +102,14 @@ pub(super) fn word(value: &redis::Value) -> Option<String> {
         redis::Value::SimpleString(text) => Some(text.clone()),
         redis::Value::VerbatimString { text, .. } => Some(text.clone()),
         _ => None,
+    }
+}
+
+/// The reply of a script that acts on a sale: a list, or why it did not act.
+pub(super) fn acted(reply: &redis::Value) -> Result<Reader<'_>, GateError> {
+    match word(reply).as_deref() {
+        Some("frozen") => Err(GateError::Frozen),
+        Some("not_loaded") => Err(GateError::NotLoaded),
+        _ => Reader::of(reply),
     }
 }

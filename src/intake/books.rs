@@ -3,7 +3,7 @@
 
 use crate::domain::{Durability, Failure, Millis, Order, OrderId, OrderStatus, SaleId, UserId};
 use crate::gate::GateError;
-use crate::store::{OrderRow, StoreError};
+use crate::store::{OrderEvent, OrderRow, StoreError};
 
 use super::Intake;
 
@@ -15,18 +15,36 @@ pub struct OrderView {
     /// While it is in flight: which servers hold it.
     pub durability: Option<Durability>,
     pub failure: Option<Failure>,
+    /// By when it must be paid, while that is to be done.
+    pub pay_by: Option<Millis>,
     pub history: Vec<(OrderStatus, Millis)>,
 }
 
 impl OrderView {
     pub(super) fn in_flight(order: Order, durability: Durability) -> Self {
         let history = vec![(OrderStatus::Accepted, order.accepted_at)];
-        Self { order, status: OrderStatus::Accepted, durability: Some(durability), failure: None, history }
+        Self {
+            order,
+            status: OrderStatus::Accepted,
+            durability: Some(durability),
+            failure: None,
+            pay_by: None,
+            history,
+        }
     }
 
-    fn recorded(row: OrderRow) -> Self {
-        let history = vec![(OrderStatus::Accepted, row.order.accepted_at), (row.status, row.recorded_at)];
-        Self { order: row.order, status: row.status, durability: None, failure: row.failure, history }
+    /// `events` are those of the order, in their order.
+    pub fn recorded(row: OrderRow, events: &[OrderEvent]) -> Self {
+        let mut history = vec![(OrderStatus::Accepted, row.order.accepted_at)];
+        match events.first() {
+            None => history.push((row.status, row.recorded_at)),
+            // It ended before a worker wrote its row.
+            Some(first) if first.from == OrderStatus::Accepted => {}
+            Some(first) => history.push((first.from, row.recorded_at)),
+        }
+        history.extend(events.iter().map(|event| (event.to, event.at)));
+        let pay_by = row.pay_by.filter(|_| row.status == OrderStatus::Confirmed);
+        Self { order: row.order, status: row.status, durability: None, failure: row.failure, pay_by, history }
     }
 }
 
@@ -54,17 +72,37 @@ impl Intake {
             // With Redis away a committed row still answers.
             Err(error) => Err(error),
         };
-        if let Ok(Some(ticket)) = &ticket {
+        // One that has ended in its row is told by the row.
+        if let Ok(Some(ticket)) = &ticket
+            && !ticket.ended
+        {
             let own = ticket.order.user == *user;
             return Ok(own.then(|| OrderView::in_flight(ticket.order.clone(), ticket.durability)));
         }
         match self.store.order(id).await? {
             Some(row) => {
-                let own = row.order.user == *user && row.order.sale == *sale;
-                Ok(own.then(|| OrderView::recorded(row)))
+                if row.order.user != *user || row.order.sale != *sale {
+                    return Ok(None);
+                }
+                Ok(self.recorded(vec![row]).await?.pop())
             }
             None => ticket.map(|_| None).map_err(Unknown::from),
         }
+    }
+
+    /// With their histories. Nothing has happened to most orders since their row was written: theirs
+    /// are not asked for.
+    async fn recorded(&self, rows: Vec<OrderRow>) -> Result<Vec<OrderView>, StoreError> {
+        let changed = |row: &&OrderRow| {
+            !matches!(row.status, OrderStatus::Accepted | OrderStatus::Confirmed | OrderStatus::Failed)
+        };
+        let ids: Vec<OrderId> = rows.iter().filter(changed).map(|row| row.order.id).collect();
+        let mut events = self.store.events_of(&ids).await?;
+        let view = |row: OrderRow| {
+            let events = events.remove(&row.order.id).unwrap_or_default();
+            OrderView::recorded(row, &events)
+        };
+        Ok(rows.into_iter().map(view).collect())
     }
 
     /// The user's orders in a sale, from gate and database together, oldest first.
@@ -72,8 +110,8 @@ impl Intake {
         let held = self.gate.orders_of(sale, user).await?;
         let tickets = self.gate.tickets(sale, &held).await?;
         let rows = self.store.orders_of(sale, user).await?;
-        let mut views: Vec<OrderView> = rows.into_iter().map(OrderView::recorded).collect();
-        for ticket in tickets.into_iter().flatten() {
+        let mut views = self.recorded(rows).await?;
+        for ticket in tickets.into_iter().flatten().filter(|ticket| !ticket.ended) {
             if !views.iter().any(|view| view.order.id == ticket.order.id) {
                 views.push(OrderView::in_flight(ticket.order, ticket.durability));
             }

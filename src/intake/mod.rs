@@ -4,6 +4,7 @@
 //! Knows no HTTP. Every answer that a buyer can expect is a value of [`Answer`].
 
 mod books;
+mod leader;
 mod registrar;
 mod relay;
 mod sales;
@@ -15,8 +16,8 @@ mod watch;
 use std::time::Duration;
 
 use crate::domain::{
-    Attempt, Durability, Fingerprint, IdempotencyKey, KeyDigest, Millis, Order, OrderId, OrderStatus, SaleId,
-    Sku, Ticket, UserId, Verdict,
+    Attempt, Durability, Fingerprint, IdempotencyKey, KeyDigest, Limited, Millis, Order, OrderId,
+    OrderStatus, SaleId, Sku, Ticket, UserId, Verdict,
 };
 use crate::fault::fault;
 use crate::gate::{Gate, GateError};
@@ -24,6 +25,7 @@ use crate::queue::Publisher;
 use crate::store::Store;
 
 pub use books::{OrderView, Unknown};
+pub use leader::{LEADERSHIP, lead};
 pub use relay::Relay;
 pub use sales::{KnownSale, Sales};
 pub use sweep::{Sweep, SweepSettings};
@@ -89,7 +91,12 @@ pub enum Answer {
         opens_at: Millis,
     },
     Closed,
-    Paused,
+    Paused {
+        message: Option<String>,
+        /// Seconds.
+        retry_after: Option<u64>,
+    },
+    RateLimited(Limited),
     SoldOut,
     AlreadyOrdered(OrderId),
     PurchaseLimit {
@@ -142,14 +149,17 @@ impl Intake {
             Err(refusal) => return refusal,
         };
         let id = attempt.id;
-        let (sale, user) = (attempt.sale.clone(), attempt.user.clone());
+        let (sale, user, quantity) = (attempt.sale.clone(), attempt.user.clone(), attempt.quantity);
         match self.gate.admit(attempt).await {
             Ok(Verdict::Accepted(order)) => self.accepted(order).await,
-            Ok(Verdict::InFlight(ticket)) => self.in_flight(ticket).await,
-            Ok(Verdict::Settled(id)) => match self.view(&sale, &user, id).await {
-                Ok(Some(view)) => Answer::Repeat(Box::new(view)),
-                Ok(None) | Err(_) => Answer::RepeatUnreadable(id),
-            },
+            Ok(Verdict::InFlight(ticket)) if !ticket.ended => self.in_flight(ticket).await,
+            Ok(Verdict::Settled(id) | Verdict::InFlight(Ticket { order: Order { id, .. }, .. })) => {
+                match self.view(&sale, &user, id).await {
+                    Ok(Some(view)) => Answer::Repeat(Box::new(view)),
+                    Ok(None) | Err(_) => Answer::RepeatUnreadable(id),
+                }
+            }
+            Ok(Verdict::PurchaseLimit { limit }) if quantity > limit => Answer::InvalidQuantity { limit },
             Ok(verdict) => refused(verdict),
             Err(GateError::Late(why)) => Answer::OutcomeUnknown(id, why),
             Err(GateError::Full(_)) => Answer::Overloaded,
@@ -182,11 +192,10 @@ impl Intake {
             (None, [only]) => only.sku.clone(),
             (None, _) => return Err(Answer::SkuRequired),
         };
-        if wish.quantity == 0 || wish.quantity > sale.limit_per_user {
+        // The limit is the gate's to judge: it may have been changed since an order was placed that
+        // comes again now.
+        if wish.quantity == 0 {
             return Err(Answer::InvalidQuantity { limit: sale.limit_per_user });
-        }
-        if wish.key.is_none() && sale.limit_per_user > 1 {
-            return Err(Answer::KeyRequired);
         }
         Ok(Attempt {
             id: OrderId::generate(),
@@ -258,9 +267,12 @@ impl Intake {
 fn refused(verdict: Verdict) -> Answer {
     match verdict {
         Verdict::KeyReused => Answer::KeyReused,
+        Verdict::KeyRequired => Answer::KeyRequired,
         Verdict::NotOpen { now, opens_at } => Answer::NotOpen { now, opens_at },
         Verdict::Closed => Answer::Closed,
-        Verdict::Paused | Verdict::Frozen => Answer::Paused,
+        Verdict::Paused { message, retry_after } => Answer::Paused { message, retry_after },
+        Verdict::Frozen => Answer::Paused { message: None, retry_after: None },
+        Verdict::RateLimited(limited) => Answer::RateLimited(limited),
         Verdict::AlreadyOrdered(id) => Answer::AlreadyOrdered(id),
         Verdict::PurchaseLimit { limit } => Answer::PurchaseLimit { limit },
         Verdict::UnknownSku => Answer::UnknownSku,

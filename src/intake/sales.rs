@@ -100,7 +100,7 @@ impl Sales {
         Ok(match self.store.sale(id).await? {
             None => KnownSale::Missing,
             Some(row) if row.state == SaleState::Draft => KnownSale::NotOpened(Arc::new(row)),
-            Some(row) if row.state == SaleState::Closed => KnownSale::Ended(Arc::new(row)),
+            Some(row) if row.state.has_ended() => KnownSale::Ended(Arc::new(row)),
             Some(_) => KnownSale::Lost,
         })
     }

@@ -7,11 +7,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::leader::{LEADERSHIP, lead};
 use super::registrar::Registrar;
 use super::{Relay, settlement};
 use crate::domain::{Durability, SaleId, Ticket};
 use crate::gate::{Gate, Settlement};
-use crate::lease::{Guard, Leases, Terms};
+use crate::lease::{Guard, Leases};
 use crate::queue::Letters;
 use crate::store::Store;
 
@@ -26,7 +27,6 @@ pub struct SweepSettings {
     pub parked_after: Duration,
 }
 
-const LEADERSHIP: Duration = Duration::from_secs(10);
 /// Batches of one sale in one round, so that the others have their turn.
 const BATCHES: usize = 10;
 /// When to look again at what could not be published.
@@ -66,7 +66,7 @@ impl Sweep {
             if leader.is_none() && !up && Instant::now() < stand_back {
                 continue;
             }
-            leader = self.lead(leader).await;
+            leader = lead(&self.leases, SCOPE, leader).await;
             let Some(guard) = &leader else {
                 registrar.resign();
                 continue;
@@ -82,19 +82,6 @@ impl Sweep {
         if let Some(leader) = leader {
             let _ = leader.release().await;
         }
-    }
-
-    async fn lead(&self, leader: Option<Guard>) -> Option<Guard> {
-        if let Some(guard) = leader {
-            return match guard.renew().await {
-                Ok(true) => Some(guard),
-                Ok(false) => None,
-                Err(_) => guard.is_valid_for(Duration::ZERO).then_some(guard),
-            };
-        }
-        // By hand: a sweep that hangs must lose its lead, though its process is alive.
-        let terms = Terms::lasting(LEADERSHIP).renewed_by_hand();
-        self.leases.take(SCOPE, ["leader"], terms).await.ok()?.guard
     }
 
     async fn round(&self, leader: &Guard, letters_lost: bool) -> Result<(), String> {

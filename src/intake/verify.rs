@@ -11,7 +11,8 @@ pub async fn verify(gate: Gate, store: Store) -> Result<(), String> {
         let orders = store.highest_number(&sale).await.map_err(|error| error.to_string())?;
         // What an operator did last has a number too: a pause that was lost would sell.
         let row = store.sale(&sale).await.map_err(|error| error.to_string())?;
-        let persisted = orders.max(row.map(|row| row.number).unwrap_or_default());
+        // Units that came back took one as well.
+        let persisted = orders.max(row.map(|row| row.number.max(row.told)).unwrap_or_default());
         gate.saw(&sale, persisted);
         let frozen = match gate.freeze_if_behind(&sale, persisted).await {
             Ok(frozen) => frozen,

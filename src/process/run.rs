@@ -16,6 +16,7 @@ use super::parts::{Parts, StartError};
 use crate::control::{Control, DeadLetters};
 use crate::front::{self, Buyers, Operations, Readiness, Tokens};
 use crate::intake::{self, Intake, Sweep};
+use crate::life::{Due, Orders, Payments, Upkeep};
 use crate::queue::{Consumer, Letters, Publisher};
 use crate::worker::Worker;
 
@@ -53,6 +54,7 @@ impl Running {
         let mut tasks = JoinSet::new();
         let tokens = Arc::new(Tokens::new(config.auth()));
         let control = Control::new(parts.gate.clone(), parts.store.clone());
+        let orders = Orders::new(parts.gate.clone(), parts.store.clone(), parts.leases.clone());
         let metrics = metrics_handle();
         begin_at_zero();
         let buyers_at = buyers.as_ref().and_then(|listener| listener.local_addr().ok());
@@ -72,8 +74,21 @@ impl Running {
                 store: parts.store.clone(),
                 settings: config.sweep(),
             };
+            let payments = Payments::new(parts.store.clone(), orders.clone(), intake.clone());
+            let upkeep = Upkeep {
+                gate: parts.gate.clone(),
+                leases: parts.leases.clone(),
+                store: parts.store.clone(),
+                payments: payments.clone(),
+                also: upkeep_of_sales(&control),
+                settings: config.upkeep(),
+            };
             let router = front::buyers(Buyers {
                 intake,
+                orders: orders.clone(),
+                payments,
+                providers: config.providers(),
+                throttle: config.throttle(),
                 tokens: tokens.clone(),
                 settings: config.front(),
                 stop: stop.clone(),
@@ -84,6 +99,7 @@ impl Running {
                 front::serve(listener, router, config.server(), stop.clone()),
             );
             spawn(&mut tasks, "the sweep", sweep.run(stop.clone()));
+            spawn(&mut tasks, "the upkeep", upkeep.run(stop.clone()));
         }
         let mut consumes = None;
         if role != Role::Front {
@@ -116,6 +132,7 @@ impl Running {
         let router = front::operations(Operations {
             control: control.clone(),
             dead_letters: DeadLetters::new(letters, parts.gate.clone(), parts.store.clone()),
+            orders,
             gate: parts.gate.clone(),
             store: parts.store.clone(),
             tokens: tokens.clone(),
@@ -181,6 +198,8 @@ impl Running {
 fn begin_at_zero() {
     for name in [
         "front_panics_total",
+        "payments_forged_total",
+        "payments_stale_total",
         "sweep_published_total",
         "worker_consumer_restarts_total",
         "worker_fence_refused_total",
@@ -188,11 +207,37 @@ fn begin_at_zero() {
     ] {
         metrics::counter!(name).increment(0);
     }
+    for state in ["applied", "late", "mismatch"] {
+        metrics::counter!("payments_ended_total", "state" => state).increment(0);
+    }
     metrics::counter!("relay_published_total", "result" => "left").increment(0);
     metrics::counter!("worker_orders_total", "status" => "failed").increment(0);
     for why in ["taken", "ended", "held too long"] {
         metrics::counter!("leases_lost_total", "why" => why).increment(0);
     }
+}
+
+/// What is due of sales, besides what is due of orders.
+fn upkeep_of_sales(control: &Control) -> Vec<Due> {
+    let (finishing, closing) = (control.clone(), control.clone());
+    vec![
+        Due {
+            what: "acts that had died half way were finished",
+            every: Duration::from_secs(1),
+            work: Box::new(move || {
+                let control = finishing.clone();
+                Box::pin(async move { control.finish_acts().await.map_err(|error| error.to_string()) })
+            }),
+        },
+        Due {
+            what: "sales whose time was over were closed",
+            every: Duration::from_secs(60),
+            work: Box::new(move || {
+                let control = closing.clone();
+                Box::pin(async move { control.close_what_is_over().await.map_err(|error| error.to_string()) })
+            }),
+        },
+    ]
 }
 
 fn spawn(

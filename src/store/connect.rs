@@ -43,10 +43,16 @@ impl Store {
         Ok(Migrator::up(&self.db, None).await?)
     }
 
-    /// Is the database there, with all its tables?
+    /// Is the database there, with all its tables, as this build needs them?
     pub async fn check(&self) -> Result<(), StoreError> {
         self.within(async {
-            self.db.execute_unprepared("SELECT 1 FROM orders WHERE 1 = 0").await?;
+            // What each migration made last.
+            for query in [
+                "SELECT 1 FROM orders, user_units WHERE 1 = 0",
+                "SELECT told_seq FROM sales, gate_returns, sale_acts, payment_events WHERE 1 = 0",
+            ] {
+                self.db.execute_unprepared(query).await?;
+            }
             Ok(())
         })
         .await

@@ -4,12 +4,17 @@
 //! The database is the last line. A unique key, the units of each user and a conditional stock
 //! counter, all in the transaction that inserts the order, hold even if Redis forgets everything.
 
+mod acts;
 mod connect;
 mod entities;
+mod erase;
 mod error;
+mod life;
 mod orders;
+mod payments;
 mod record;
 mod refuse;
+mod returns;
 mod sales;
 mod totals;
 
@@ -17,12 +22,17 @@ use std::time::Duration;
 
 use sea_orm::DatabaseConnection;
 
+pub use acts::{ActState, Begun, NotBegun, Restock, SaleAct};
 pub use connect::check_url;
+pub use erase::Erased;
 pub use error::StoreError;
+pub use life::{Change, Changed, OrderEvent, Overdue};
 pub use orders::OrderRow;
+pub use payments::{Applied, Payment, PaymentKind, PaymentState};
 pub use record::{Claim, Recorded};
+pub use returns::Return;
 pub use sales::{ItemRow, SaleRow};
-pub use totals::Totals;
+pub use totals::{Totals, Waiting};
 
 #[derive(Debug, Clone)]
 pub struct StoreSettings {

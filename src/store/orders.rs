@@ -15,6 +15,8 @@ pub struct OrderRow {
     /// When the row was written.
     pub recorded_at: Millis,
     pub updated_at: Millis,
+    /// By the database's clock; none where nothing waits for a payment, or for ever.
+    pub pay_by: Option<Millis>,
 }
 
 impl Store {
@@ -108,5 +110,6 @@ pub(super) fn read_order(row: order::Model) -> Result<OrderRow, StoreError> {
         failure: row.failure.as_deref().map(str::parse).transpose().map_err(unreadable)?,
         recorded_at: Millis(row.recorded_at_ms),
         updated_at: Millis(row.updated_at_ms),
+        pay_by: row.pay_by_ms.map(Millis),
     })
 }

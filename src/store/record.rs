@@ -6,15 +6,17 @@
 //! so that two workers cannot wait for each other in a circle.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use sea_orm::sea_query::{Expr, ExprTrait as _, OnConflict};
 use sea_orm::{
-    ActiveValue::Set, ColumnTrait as _, DatabaseTransaction, DbBackend, EntityTrait as _, IsolationLevel,
-    QueryFilter as _, QuerySelect as _, SqliteTransactionMode, TransactionOptions, TransactionTrait as _,
+    ActiveValue::Set, ColumnTrait as _, ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait as _,
+    IsolationLevel, QueryFilter as _, QuerySelect as _, SqliteTransactionMode, TransactionOptions,
+    TransactionTrait as _,
 };
 use uuid::Uuid;
 
-use super::entities::{item, order, user_units};
+use super::entities::{item, order, sale, user_units};
 use super::{Store, StoreError};
 use crate::domain::{Failure, Millis, Order, OrderId, OrderStatus, Sku};
 use crate::fault::fault;
@@ -38,6 +40,13 @@ pub enum Recorded {
     Failed(Failure, Option<Box<Order>>),
     /// A holder with a higher token has written for this user: take the lease again.
     Stale,
+}
+
+struct Deadlines {
+    now: Millis,
+    pay_within: BTreeMap<String, Duration>,
+    /// Units per user now.
+    limits: BTreeMap<String, i64>,
 }
 
 /// What kept a batch from being committed.
@@ -105,7 +114,12 @@ impl Store {
         fault!("begin.after", return Err(StoreError::Away("injected".into())));
         let attempt = Uuid::new_v4();
         fault!("insert.before", return Err(StoreError::Away("injected".into())));
-        let rows = claims.iter().map(|claim| confirmed_row(claim, attempt));
+        let deadlines = self.deadlines(&transaction, claims).await?;
+        let rows = claims.iter().map(|claim| {
+            let pay_within = deadlines.pay_within.get(claim.order.sale.as_str());
+            let pay_by = pay_within.map(|pay_within| deadlines.now.plus(*pay_within));
+            confirmed_row(claim, attempt, deadlines.now, pay_by)
+        });
         order::Entity::insert_many(rows)
             .on_conflict(self.skip_duplicates())
             .exec_without_returning(&transaction)
@@ -129,7 +143,7 @@ impl Store {
             }
         }
         if !new.is_empty() {
-            if let Some(refusal) = self.add_units(&transaction, &new).await? {
+            if let Some(refusal) = self.add_units(&transaction, &new, &deadlines.limits).await? {
                 return roll_back(transaction, refusal).await;
             }
             if let Some(refusal) = raise_sold(&transaction, &new).await? {
@@ -144,6 +158,58 @@ impl Store {
         transaction.commit().await?;
         fault!("commit.after", return Err(StoreError::Away("injected".into())));
         Ok(Ok(answers))
+    }
+
+    /// How long the orders of each sale may wait for their payment, from now by the database's clock:
+    /// a backlog must not let them expire at birth, and no other clock may let them expire early.
+    async fn deadlines(
+        &self,
+        transaction: &DatabaseTransaction,
+        claims: &[Claim],
+    ) -> Result<Deadlines, StoreError> {
+        let mut sales: Vec<&str> = claims.iter().map(|claim| claim.order.sale.as_str()).collect();
+        sales.sort_unstable();
+        sales.dedup();
+        let rows: Vec<(String, i32, Option<i32>, i64)> = sale::Entity::find()
+            .select_only()
+            .columns([sale::Column::Id, sale::Column::LimitPerUser, sale::Column::PayWithinS])
+            .column_as(self.clock(), "now_ms")
+            .filter(sale::Column::Id.is_in(sales))
+            .into_tuple()
+            .all(transaction)
+            .await?;
+        // A sale without a row: its orders are refused, and wait for no payment.
+        let now = rows.first().map_or_else(Millis::now, |(.., now)| Millis(*now));
+        let limits = rows.iter().map(|(id, limit, ..)| (id.clone(), i64::from(*limit))).collect();
+        let within = |seconds: Option<i32>| {
+            seconds.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs)
+        };
+        let pay_within =
+            rows.into_iter().filter_map(|(id, _, seconds, _)| Some((id, within(seconds)?))).collect();
+        Ok(Deadlines { now, pay_within, limits })
+    }
+
+    /// The database's clock, in ms, as an expression: that at which the statement began, or an index
+    /// could not be searched by it.
+    pub(super) fn clock(&self) -> sea_orm::sea_query::SimpleExpr {
+        Expr::cust(match self.db.get_database_backend() {
+            DbBackend::MySql => "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)",
+            DbBackend::Postgres => "CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000 AS BIGINT)",
+            _ => "CAST(unixepoch('subsec') * 1000 AS INTEGER)",
+        })
+    }
+
+    /// What time it is for the database.
+    pub async fn clock_now(&self) -> Result<Millis, StoreError> {
+        self.within(self.now(&self.db)).await
+    }
+
+    pub(super) async fn now(&self, connection: &impl ConnectionTrait) -> Result<Millis, StoreError> {
+        let mut query = sea_orm::sea_query::Query::select();
+        query.expr_as(self.clock(), "now_ms");
+        let row = connection.query_one(&query).await?;
+        let row = row.ok_or_else(|| StoreError::Away("the database does not tell the time".into()))?;
+        Ok(Millis(row.try_get_by_index(0)?))
     }
 
     /// Skips a row that any unique key refuses.
@@ -164,6 +230,7 @@ impl Store {
         &self,
         transaction: &DatabaseTransaction,
         new: &[&Claim],
+        limits: &BTreeMap<String, i64>,
     ) -> Result<Option<Refusal>, StoreError> {
         struct Added {
             units: i64,
@@ -211,7 +278,9 @@ impl Store {
                 if held.fence > added.fence {
                     return Ok(Some(Refusal::Fence));
                 }
-                if held.units > added.limit {
+                // A raised limit may have let a later order overtake this one.
+                let limit = Ord::max(limits.get(sale).copied().unwrap_or(0), added.limit);
+                if held.units > limit {
                     return Ok(Some(Refusal::Limit));
                 }
             }
@@ -282,9 +351,8 @@ async fn read_back(
         .collect()
 }
 
-fn confirmed_row(claim: &Claim, attempt: Uuid) -> order::ActiveModel {
+fn confirmed_row(claim: &Claim, attempt: Uuid, now: Millis, pay_by: Option<Millis>) -> order::ActiveModel {
     let order = &claim.order;
-    let now = Millis::now().0;
     order::ActiveModel {
         id: Set(order.id.uuid()),
         sale_id: Set(order.sale.to_string()),
@@ -303,13 +371,22 @@ fn confirmed_row(claim: &Claim, attempt: Uuid) -> order::ActiveModel {
         fingerprint: Set(order.fingerprint.to_string()),
         version: Set(1),
         accepted_at_ms: Set(order.accepted_at.0),
-        recorded_at_ms: Set(now),
-        updated_at_ms: Set(now),
+        recorded_at_ms: Set(now.0),
+        updated_at_ms: Set(now.0),
+        pay_by_ms: Set(pay_by.map(|pay_by| pay_by.0)),
     }
 }
 
+/// An order that was cancelled before a worker wrote its row. It keeps its number.
+pub(super) fn cancelled_row(claim: &Claim, attempt: Uuid) -> order::ActiveModel {
+    let mut row = confirmed_row(claim, attempt, Millis::now(), None);
+    row.status = Set(OrderStatus::Cancelled.as_str().into());
+    row.live_key = Set(None);
+    row
+}
+
 pub(super) fn failed_row(claim: &Claim, failure: Failure, attempt: Uuid) -> order::ActiveModel {
-    let mut row = confirmed_row(claim, attempt);
+    let mut row = confirmed_row(claim, attempt, Millis::now(), None);
     row.status = Set(OrderStatus::Failed.as_str().into());
     row.failure = Set(Some(failure.as_str().into()));
     row.live_key = Set(None);

@@ -6,7 +6,7 @@ use sea_orm::{
 
 use super::entities::{item, sale};
 use super::{Store, StoreError};
-use crate::domain::{Item, Millis, Number, Sale, SaleId, SaleState, Sku, Window};
+use crate::domain::{Item, Millis, Number, Rules, Sale, SaleId, SaleState, Sku, Window};
 
 /// The epoch of a sale whose gate was never rebuilt.
 const FIRST_EPOCH: i64 = 1;
@@ -17,6 +17,10 @@ pub struct SaleRow {
     pub state: SaleState,
     /// The highest number of the gate at the last change of state.
     pub number: Number,
+    /// The highest number of the gate when it was told last of units that came back.
+    pub told: Number,
+    /// Of the terms: window, limits, rules.
+    pub rules_version: i64,
     pub items: Vec<ItemRow>,
 }
 
@@ -26,6 +30,8 @@ pub struct ItemRow {
     pub stock: i64,
     /// Units of live orders.
     pub sold: i64,
+    /// Of the last change of its stock.
+    pub version: i64,
 }
 
 impl Store {
@@ -34,15 +40,15 @@ impl Store {
         let now = Millis::now().0;
         let row = sale::ActiveModel {
             id: Set(sale.id.to_string()),
-            name: Set(sale.name.clone()),
             state: Set(SaleState::Draft.as_str().into()),
-            opens_at_ms: Set(sale.window.opens_at.0),
-            closes_at_ms: Set(sale.window.closes_at.map(|at| at.0)),
-            limit_per_user: Set(i32::try_from(sale.limit_per_user).unwrap_or(i32::MAX)),
+            rules_version: Set(1),
+            told_epoch: Set(0),
+            told_seq: Set(0),
             epoch: Set(FIRST_EPOCH),
             seq: Set(0),
             created_at_ms: Set(now),
             updated_at_ms: Set(now),
+            ..terms_of(sale)
         };
         let items = sale.items.iter().map(|item| item::ActiveModel {
             sale_id: Set(sale.id.to_string()),
@@ -50,6 +56,7 @@ impl Store {
             stock: Set(item.stock),
             sold: Set(0),
             version: Set(1),
+            limit_per_user: Set(item.limit_per_user.map(|limit| i32::try_from(limit).unwrap_or(i32::MAX))),
         });
         self.within(async {
             let transaction = self.begin().await?;
@@ -135,21 +142,66 @@ impl Store {
     }
 }
 
-fn read_sale(row: sale::Model, items: Vec<item::Model>) -> Result<SaleRow, StoreError> {
-    let unreadable = |_| StoreError::unreadable("a sale", &row);
-    let mut read = Vec::with_capacity(items.len());
-    for item in items {
-        let sku = item.sku.parse().map_err(|_| StoreError::unreadable("an item", &item))?;
-        read.push(ItemRow { sku, stock: item.stock, sold: item.sold });
+/// The columns of a sale's terms.
+pub(super) fn terms_of(sale: &Sale) -> sale::ActiveModel {
+    let rules = &sale.rules;
+    let seconds = |seconds: Option<u32>| seconds.map(|seconds| i32::try_from(seconds).unwrap_or(i32::MAX));
+    sale::ActiveModel {
+        name: Set(sale.name.clone()),
+        opens_at_ms: Set(sale.window.opens_at.0),
+        closes_at_ms: Set(sale.window.closes_at.map(|at| at.0)),
+        limit_per_user: Set(i32::try_from(sale.limit_per_user).unwrap_or(i32::MAX)),
+        pay_within_s: Set(seconds(rules.pay_within_s)),
+        rebuy: Set(rules.rebuy),
+        late_payment: Set(rules.late_payment.as_str().into()),
+        user_rate: Set(rules.user_rate.map(|rate| rate.to_string())),
+        sale_rate: Set(rules.sale_rate.map(|rate| rate.to_string())),
+        message: Set(rules.message.clone()),
+        retry_after_s: Set(seconds(rules.retry_after_s)),
+        updated_at_ms: Set(Millis::now().0),
+        ..Default::default()
     }
+}
+
+pub(super) fn read_sale(row: sale::Model, items: Vec<item::Model>) -> Result<SaleRow, StoreError> {
+    let unreadable = |_| StoreError::unreadable("a sale", &row);
+    let (mut read, mut sold) = (Vec::with_capacity(items.len()), Vec::with_capacity(items.len()));
+    for item in items {
+        let unreadable = || StoreError::unreadable("an item", &item);
+        let sku: Sku = item.sku.parse().map_err(|_| unreadable())?;
+        let limit_per_user = item.limit_per_user.map(u32::try_from).transpose().map_err(|_| unreadable())?;
+        sold.push(Item { sku: sku.clone(), stock: item.stock, limit_per_user });
+        read.push(ItemRow { sku, stock: item.stock, sold: item.sold, version: item.version });
+    }
+    let seconds = |seconds: Option<i32>| {
+        seconds.map(u32::try_from).transpose().map_err(|_| StoreError::unreadable("a sale", &row))
+    };
+    let rate = |rate: &Option<String>| rate.as_deref().map(str::parse).transpose().map_err(unreadable);
+    let rules = Rules {
+        pay_within_s: seconds(row.pay_within_s)?,
+        rebuy: row.rebuy,
+        late_payment: row.late_payment.parse().map_err(unreadable)?,
+        user_rate: rate(&row.user_rate)?,
+        sale_rate: rate(&row.sale_rate)?,
+        message: row.message.clone(),
+        retry_after_s: seconds(row.retry_after_s)?,
+    };
     let sale = Sale {
         id: row.id.parse().map_err(unreadable)?,
         name: row.name.clone(),
         window: Window { opens_at: Millis(row.opens_at_ms), closes_at: row.closes_at_ms.map(Millis) },
         limit_per_user: u32::try_from(row.limit_per_user)
             .map_err(|_| StoreError::unreadable("a sale", &row))?,
-        items: read.iter().map(|item| Item { sku: item.sku.clone(), stock: item.stock }).collect(),
+        rules,
+        items: sold,
     };
     let state = row.state.parse().map_err(unreadable)?;
-    Ok(SaleRow { sale, state, number: Number { epoch: row.epoch, seq: row.seq }, items: read })
+    Ok(SaleRow {
+        sale,
+        state,
+        number: Number { epoch: row.epoch, seq: row.seq },
+        told: Number { epoch: row.told_epoch, seq: row.told_seq },
+        rules_version: row.rules_version,
+        items: read,
+    })
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::domain::{Failure, Order, SaleId, SaleState};
-use crate::gate::{Gate, Outcome, Settlement};
+use crate::gate::{Gate, GateError, Outcome, Settlement};
 use crate::intake::settlement;
 use crate::lease::LeaseError;
 use crate::store::{Recorded, Store, StoreError};
@@ -80,7 +80,10 @@ impl Books {
             tracing::error!(%sale, failure = failure.as_str(), ?paused, "sale paused: gate and database disagree");
         }
         for (sale, settlements) in self.sales {
-            if let Err(error) = gate.settle(&sale, &settlements).await {
+            // Archived, or lost: there is nothing to tell.
+            if let Err(error) = gate.settle(&sale, &settlements).await
+                && !matches!(error, GateError::NotLoaded)
+            {
                 tracing::warn!(%sale, orders = settlements.len(), %error, "left to the sweep to settle");
             }
         }

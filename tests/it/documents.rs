@@ -36,13 +36,27 @@ fn commands(text: &str) -> Vec<String> {
     found
 }
 
+/// As a shell parts them: what stands in quotes is one word.
+fn words(command: &str) -> Vec<String> {
+    let (mut words, mut quote) = (vec![String::new()], None);
+    for c in command.chars() {
+        match (c, quote) {
+            ('\'' | '"', None) => quote = Some(c),
+            (c, Some(open)) if c == open => quote = None,
+            (' ', None) => words.push(String::new()),
+            (c, _) => words.last_mut().expect("one word").push(c),
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
 #[test]
 fn every_doorbuster_command_in_the_documents_is_understood() {
     let mut count = 0;
     for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/runbook.md"] {
         for command in commands(&read(document)) {
-            let words = command.split_whitespace().map(|word| word.trim_matches(|c| c == '"' || c == '\''));
-            if let Err(error) = Cli::try_parse_from(words) {
+            if let Err(error) = Cli::try_parse_from(words(&command)) {
                 let shown = matches!(
                     error.kind(),
                     clap::error::ErrorKind::DisplayHelp | clap::error::ErrorKind::DisplayVersion

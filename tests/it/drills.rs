@@ -35,12 +35,40 @@ async fn rush_answers_everyone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn every_act_of_live_control_is_tried_during_a_rush() {
+    let args = ["rush", "--units", "300", "--buyers", "3000", "--rate", "500", "--live-control"];
+    let report = drill(&args).await;
+    assert_eq!(report["balances"], true, "{report}");
+    let acts = report["acts"].as_array().expect("acts");
+    for verb in ["pause", "resume", "restock", "change"] {
+        let done = |act: &&serde_json::Value| {
+            act["act"].as_str().is_some_and(|act| act.starts_with(verb)) && act["told"] == "done"
+        };
+        assert!(acts.iter().any(|act| done(&act)), "{verb}: {report}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drill_of_returns_ends_with_every_unit_paid_for() {
+    let report = drill(&["returns", "--units", "150", "--pay-within", "1"]).await;
+    assert_eq!(report["paid"], 150, "{report}");
+    assert!(report["accepted"].as_u64().expect("a number") > 200, "units were sold again: {report}");
+    assert!(report["ended"]["expired"].as_u64().expect("a number") > 0, "{report}");
+    let (code, _, err) = run(None, &["drill", "returns", "--buyers", "5"]).await;
+    assert!(code == 2 && err.contains("leave out --buyers"), "{err}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_short_chaos_drill_balances() {
     let args = ["drill", "chaos", "--seed", "4", "--faults", "8", "--seconds", "20", "--units", "800"];
     let (code, out, err) = run(None, &args).await;
     assert_eq!(code, 0, "{out}{err}");
-    assert!(out.contains("sold 800 of 800 · 0 oversold · 0 duplicate · 0 lost"), "{out}");
-    assert!(out.contains("8 inflicted"), "{out}");
+    assert!(out.contains(" · 0 oversold · 0 duplicate · 0 lost"), "{out}");
+    assert!(!out.contains("contradictions") && !out.contains("leaked"), "{out}");
+    assert!(out.contains("8 inflicted") && out.contains("restock"), "{out}");
+    for state in ["paid", "cancelled", "expired"] {
+        assert!(out.contains(state), "{state}: {out}");
+    }
     assert!(err.contains("the same again: doorbuster drill chaos --seed 4"), "{err}");
     let (code, _, err) = run(None, &["drill", "chaos", "--rate", "5"]).await;
     assert!(code == 2 && err.contains("a stack of its own"), "{err}");

@@ -4,15 +4,124 @@
 use std::time::Duration;
 
 use doorbuster::audit::audit;
-use doorbuster::fault::POINTS;
-use doorbuster::front::Tokens;
+use doorbuster::domain::{Millis, OrderStatus, Rules};
+use doorbuster::fault::{LIFE_POINTS, POINTS};
+use doorbuster::front::{Role, Tokens, signature};
 use doorbuster::lease::Terms;
 use futures_util::StreamExt as _;
 
 use crate::support::{Answer, Buyer, Database, Doorbuster, World, sale, until};
 
+const WEBHOOK: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
 /// Cases under way at once: each is two processes.
 const AT_ONCE: usize = 5;
+
+async fn every_point_of_life(action: &str) {
+    // They wait for deadlines more than they work.
+    let cases = LIFE_POINTS.iter().map(|point| life(format!("{point}={action}")));
+    futures_util::future::join_all(cases).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dying_at_any_point_of_an_orders_life_moves_each_unit_once() {
+    every_point_of_life("abort").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_at_any_point_of_an_orders_life_moves_each_unit_once() {
+    every_point_of_life("error").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stalling_at_any_point_of_an_orders_life_moves_each_unit_once() {
+    every_point_of_life("pause").await;
+}
+
+/// One order is cancelled in the queue, one after its confirmation, one expires, one is paid; units are
+/// added and the terms changed. The front that has the point is started again when it died.
+async fn life(fault: String) {
+    let mut world = World::new(Database::Postgres).await;
+    world.set("upkeep.every_ms=200").set("sweep.every_ms=200");
+    world.set(&format!("payments.secrets=acme {WEBHOOK}"));
+    let parts = world.parts().await;
+    let sale = doorbuster::domain::Sale {
+        rules: Rules { pay_within_s: Some(8), ..Rules::default() },
+        ..sale(&world.name, 3, 1)
+    };
+    world.open_sale(&parts, &sale).await;
+    let tokens = Tokens::new(world.config().auth());
+    let mut front = Doorbuster::start_with(&world, "front", Some(&fault)).await;
+    let mut fired = false;
+    // Asks until it is done: whoever gets no answer asks again.
+    let mut ask = async |user: &str, role: Option<Role>, path: &str, key: &str, body: &str| {
+        let (id, sent) = (format!("evt-{key}"), Millis::now().0 / 1000);
+        let signature = signature(WEBHOOK, &id, sent, body).expect("signed");
+        let sent = sent.to_string();
+        let headers = [
+            ("idempotency-key", key),
+            ("webhook-id", &id),
+            ("webhook-timestamp", &sent),
+            ("webhook-signature", &signature),
+        ];
+        until(&format!("{fault}: {path}"), Duration::from_secs(90), async || {
+            fired |= front.has_said("failure point reached");
+            if front.has_ended() {
+                front = Doorbuster::start(&world, "front").await;
+            }
+            let at = if role.is_some() { front.operations } else { front.buyers.expect("a front") };
+            let buyer = Buyer::with(at, &tokens, user, role);
+            let answer = buyer.try_post(path, &headers, body).await?;
+            (answer.status < 300 || answer.code() == "invalid_transition").then_some((answer, fired))
+        })
+        .await
+    };
+    let orders = format!("/v1/sales/{}/orders", sale.id);
+    let cancel = |order: &Answer| format!("{orders}/{}:cancel", order.order_id());
+    let (queued, _) = ask("eve", None, &orders, "k", "").await;
+    ask("eve", None, &cancel(&queued), "k", "").await;
+    let _worker = Doorbuster::start(&world, "worker").await;
+    let (confirmed, _) = ask("ada", None, &orders, "k", "").await;
+    let (unpaid, _) = ask("bob", None, &orders, "k", "").await;
+    let (paid, _) = ask("dora", None, &orders, "k", "").await;
+    let data = serde_json::json!({ "sale_id": sale.id, "order_id": paid.order_id() });
+    let event = serde_json::json!({ "type": "payment.succeeded", "data": data }).to_string();
+    let status = async |order: &Answer| {
+        let row = parts.store.order(order.order_id().parse().unwrap()).await.unwrap();
+        row.map(|row| row.status)
+    };
+    until(&format!("{fault}: ada's order has a row"), Duration::from_secs(60), async || {
+        status(&confirmed).await
+    })
+    .await;
+    // It may have expired before: 409, and it has ended all the same.
+    ask("ada", None, &cancel(&confirmed), "k", "").await;
+    let operator = Some(Role::Operator);
+    let sale_path = format!("/v1/admin/sales/{}", sale.id);
+    ask("op", operator, &format!("{sale_path}:restock"), "r", r#"{"sku":"unit","units":2}"#).await;
+    let books = until(&format!("{fault}: everything has ended"), Duration::from_secs(90), async || {
+        // It also starts the front again.
+        let change = format!("{sale_path}:change");
+        let (payment, _) = ask("dora", None, "/v1/payments/callback/acme", "paid", &event).await;
+        let (_, fired) = ask("op", operator, &change, "c", r#"{"limit_per_user":2}"#).await;
+        let expired = status(&unpaid).await == Some(OrderStatus::Expired);
+        Some(audit(&parts.gate, &parts.store, &sale.id).await.unwrap())
+            .filter(|books| expired && fired && books.is_at_rest())
+            // In time, or with a unit that was taken again.
+            .filter(|_| ["applied", "retaken"].iter().any(|state| payment.json["state"] == **state))
+    })
+    .await;
+    assert!(books.balances(), "{fault}: {books:?}");
+    let item = &books.items[0];
+    assert_eq!((books.live_orders, books.unpaid_orders), (1, 0), "{fault}: {books:?}");
+    assert_eq!((item.stock, item.left), (5, 4), "{fault}: {books:?}");
+    let gate = parts.gate.describe(&sale.id).await.unwrap().expect("loaded");
+    assert_eq!(gate.limit_per_user, 2, "{fault}");
+    for order in [&queued, &confirmed, &unpaid] {
+        let events = parts.store.events(order.order_id().parse().unwrap()).await.unwrap();
+        assert_eq!(events.len(), 1, "{fault}: it ended once: {events:?}");
+    }
+}
 
 async fn every_point(action: &str) {
     let cases = POINTS.iter().map(|point| case(format!("{point}={action}")));

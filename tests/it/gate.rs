@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use doorbuster::domain::{Durability, Millis, Number, SaleState, Verdict, Window};
-use doorbuster::gate::{Gate, GateError, Loaded, Moved, Outcome, Settlement};
+use doorbuster::gate::{Gate, GateError, Loaded, Moved, Outcome, Settlement, Versions};
 
 use crate::support::{Database, World, attempt, sale, until, verdicts};
 
@@ -135,7 +135,7 @@ async fn a_loaded_sale_is_never_overwritten() {
     let (_world, gate, mut sale) = opened(1, 1).await;
     gate.admit(attempt(&sale.id, "ada", None, 1)).await.unwrap();
     sale.items[0].stock = 100;
-    let loaded = gate.load(&sale, 1).await.unwrap();
+    let loaded = gate.load(&sale, &Versions::default()).await.unwrap();
     assert!(matches!(loaded, Loaded::Already(SaleState::Open, Number { epoch: 1, .. })), "{loaded:?}");
     assert_eq!(left(&gate, &sale).await, 0);
 }
@@ -163,7 +163,7 @@ async fn states_and_window_decide_by_the_gates_clock() {
         gate.move_to(&sale.id, SaleState::Paused, &[SaleState::Open]).await.unwrap(),
         Moved::Already(_)
     ));
-    assert_eq!(verdict("ada").await, Verdict::Paused);
+    assert!(matches!(verdict("ada").await, Verdict::Paused { .. }));
     gate.move_to(&sale.id, SaleState::Open, &[SaleState::Paused]).await.unwrap();
     assert!(matches!(verdict("ada").await, Verdict::Accepted(_)));
     gate.move_to(&sale.id, SaleState::Closed, &[SaleState::Open]).await.unwrap();
@@ -266,4 +266,54 @@ async fn redis_away_says_that_nothing_was_taken() {
     let gate = Gate::open(world.config().gate()).expect("a gate");
     let error = gate.admit(attempt(&crate::support::id("s"), "ada", None, 1)).await.expect_err("no Redis");
     assert!(matches!(error, GateError::Unavailable(_)), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ended_order_gives_its_units_back_once_and_is_remembered_a_little() {
+    let (_world, gate, sale) = opened(1, 1).await;
+    let mut first = None;
+    for nth in 0..12 {
+        let key = format!("k{nth}");
+        let verdict = gate.admit(attempt(&sale.id, "ada", Some(&key), 1)).await.unwrap();
+        let Verdict::Accepted(order) = verdict else { panic!("{nth}: {verdict:?}") };
+        let ended = Settlement { id: order.id, user: order.user.clone(), outcome: Outcome::Ended };
+        for _ in 0..2 {
+            gate.settle(&sale.id, std::slice::from_ref(&ended)).await.unwrap();
+            assert_eq!(left(&gate, &sale).await, 1);
+        }
+        // The same click gets the order that ended; a click without a key is another.
+        let again = gate.admit(attempt(&sale.id, "ada", Some(&key), 1)).await.unwrap();
+        assert_eq!(again, Verdict::Settled(order.id));
+        first.get_or_insert(order);
+    }
+    assert_eq!(gate.orders_of(&sale.id, &first.expect("one").user).await.unwrap().len(), 8);
+    let keyless = async || gate.admit(attempt(&sale.id, "ada", None, 1)).await.unwrap();
+    let Verdict::Accepted(order) = keyless().await else { panic!("not accepted") };
+    let ended = Settlement { id: order.id, user: order.user.clone(), outcome: Outcome::Ended };
+    gate.settle(&sale.id, &[ended]).await.unwrap();
+    assert!(matches!(keyless().await, Verdict::Accepted(_)), "a click without a key buys anew");
+    let other = gate.admit(attempt(&sale.id, "ada", Some("another"), 1)).await.unwrap();
+    assert!(matches!(other, Verdict::AlreadyOrdered(id) if id != order.id), "{other:?}");
+}
+
+/// However many have ended, the one that lives is remembered.
+#[tokio::test(flavor = "multi_thread")]
+async fn ended_orders_do_not_drive_out_a_live_one() {
+    let (_world, gate, sale) = opened(5, 2).await;
+    let admit = async |key: &str| {
+        let verdict = gate.admit(attempt(&sale.id, "ada", Some(key), 1)).await.unwrap();
+        let Verdict::Accepted(order) = verdict else { panic!("{verdict:?}") };
+        order
+    };
+    let live = admit("live").await;
+    for nth in 0..12 {
+        let order = admit(&format!("k{nth}")).await;
+        let ended = Settlement { id: order.id, user: order.user, outcome: Outcome::Ended };
+        gate.settle(&sale.id, &[ended]).await.unwrap();
+    }
+    let held = gate.orders_of(&sale.id, &live.user).await.unwrap();
+    assert!(held.contains(&live.id) && held.len() == 9, "{held:?}");
+    let ended = Settlement { id: live.id, user: live.user, outcome: Outcome::Ended };
+    gate.settle(&sale.id, &[ended]).await.unwrap();
+    assert_eq!(left(&gate, &sale).await, 5);
 }

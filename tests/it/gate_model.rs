@@ -34,6 +34,7 @@ struct Model {
 impl Model {
     fn expect(&self, attempt: &Attempt) -> Expected {
         let held = self.held.get(attempt.user.as_str()).map(Vec::as_slice).unwrap_or_default();
+        // An ended order is there with no units.
         if let Some(order) = held.iter().find(|order| order.key == attempt.key) {
             if order.fingerprint != attempt.fingerprint {
                 return Expected::KeyReused;
@@ -65,6 +66,13 @@ impl Model {
     fn settle(&mut self, order: &Order, outcome: &Outcome) {
         self.in_flight.remove(&order.id);
         if *outcome == Outcome::Kept {
+            return;
+        }
+        if *outcome == Outcome::Ended {
+            let held = self.held.get_mut(order.user.as_str()).into_iter().flatten();
+            for held in held.filter(|held| held.id == order.id) {
+                self.left += i64::from(std::mem::take(&mut held.quantity));
+            }
             return;
         }
         if let Some(held) = self.held.get_mut(order.user.as_str()) {
@@ -104,6 +112,21 @@ async fn the_scripts_decide_like_the_model_whatever_comes() {
     }
 }
 
+async fn end(
+    gate: &Gate,
+    sale: &doorbuster::domain::SaleId,
+    model: &mut Model,
+    order: &Order,
+    outcome: Outcome,
+) {
+    let settlement = Settlement { id: order.id, user: order.user.clone(), outcome };
+    // Twice: the second must change nothing.
+    for _ in 0..2 {
+        gate.settle(sale, std::slice::from_ref(&settlement)).await.unwrap();
+    }
+    model.settle(order, &settlement.outcome);
+}
+
 async fn step(gate: &Gate, sale: &doorbuster::domain::SaleId, model: &mut Model, random: &mut StdRng) {
     match random.random_range(0..20) {
         0 => {
@@ -115,7 +138,13 @@ async fn step(gate: &Gate, sale: &doorbuster::domain::SaleId, model: &mut Model,
             gate.move_to(sale, to, &[from]).await.unwrap();
             model.paused = !model.paused;
         }
-        1..=7 => {
+        1 => {
+            // Settled or not, ended before or not.
+            let mut all = model.held.values().flatten();
+            let Some(order) = all.nth(random.random_range(0..40)).cloned() else { return };
+            end(gate, sale, model, &order, Outcome::Ended).await;
+        }
+        2..=7 => {
             let Some(order) = model.in_flight.values().nth(random.random_range(0..60)).cloned() else {
                 return;
             };
@@ -124,12 +153,7 @@ async fn step(gate: &Gate, sale: &doorbuster::domain::SaleId, model: &mut Model,
                 1 => Outcome::Replaced(None),
                 _ => Outcome::Kept,
             };
-            let settlement = Settlement { id: order.id, user: order.user.clone(), outcome };
-            // Twice: the second must change nothing.
-            for _ in 0..2 {
-                gate.settle(sale, std::slice::from_ref(&settlement)).await.unwrap();
-            }
-            model.settle(&order, &settlement.outcome);
+            end(gate, sale, model, &order, outcome).await;
         }
         _ => {
             let attempts: Vec<Attempt> = (0..random.random_range(1..12))
@@ -150,7 +174,7 @@ async fn step(gate: &Gate, sale: &doorbuster::domain::SaleId, model: &mut Model,
                     (Expected::InFlight(order), Verdict::InFlight(ticket)) => ticket.order == *order,
                     (Expected::Settled(order), Verdict::Settled(id)) => *id == order.id,
                     (Expected::KeyReused, Verdict::KeyReused)
-                    | (Expected::Paused, Verdict::Paused)
+                    | (Expected::Paused, Verdict::Paused { .. })
                     | (Expected::SoldOut, Verdict::SoldOut) => true,
                     (Expected::Limit, Verdict::AlreadyOrdered(_)) => model.limit == 1,
                     (Expected::Limit, Verdict::PurchaseLimit { limit }) => *limit == model.limit,

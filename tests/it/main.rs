@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod commands;
+mod control;
 mod dev;
 mod documents;
 mod drills;
@@ -18,8 +19,10 @@ mod lease_kept;
 mod lease_processes;
 mod lease_waiting;
 mod letters;
+mod life;
 mod outages;
 mod path;
+mod payments;
 mod processes;
 mod queue;
 mod store;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use doorbuster::audit::audit;
 use doorbuster::chaos::Weather;
 use doorbuster::dev::Ending;
-use doorbuster::domain::{SaleState, Verdict};
+use doorbuster::domain::{Asked, SaleState, Verdict};
 use doorbuster::process::{Role, Running};
 use lapin::options::QueuePurgeOptions;
 
@@ -216,7 +216,7 @@ async fn a_pause_that_redis_forgot_is_not_forgotten() {
     world.open_sale(&running.parts, &sale).await;
     let (aof, before) = (folder.path().join("redis/appendonlydir"), folder.path().join("before"));
     copy(&aof, &before);
-    running.control.pause(&sale.id).await.unwrap();
+    running.control.pause(&sale.id, None, &Asked::by("test")).await.unwrap();
     running.stop().await;
     server.stop(Ending::AtOnce).await;
     std::fs::remove_dir_all(&aof).unwrap();
@@ -225,7 +225,7 @@ async fn a_pause_that_redis_forgot_is_not_forgotten() {
     // An act must not hide that writes are missing, by taking the next number itself.
     let parts = world.parts().await;
     let control = doorbuster::control::Control::new(parts.gate.clone(), parts.store.clone());
-    let error = control.pause(&sale.id).await.expect_err("frozen").to_string();
+    let error = control.pause(&sale.id, None, &Asked::by("test")).await.expect_err("frozen").to_string();
     assert!(error.contains("frozen"), "{error}");
     let running = world.running_as(Role::Front).await;
     let answer = Buyer::of(&running, "eve").buy(sale.id.as_str(), "k").await;

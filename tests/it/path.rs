@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use doorbuster::audit::audit;
 use doorbuster::control::Control;
-use doorbuster::domain::{Failure, Millis, Number, OrderStatus, SaleState};
+use doorbuster::domain::{Asked, Failure, Millis, Number, OrderStatus, SaleState};
+use doorbuster::gate::Versions;
 use doorbuster::lease::Terms;
 use doorbuster::process::Role;
 use doorbuster::queue::Publisher;
@@ -219,15 +220,15 @@ async fn opening_goes_on_where_a_crash_left_it_and_never_sells_twice() {
     let sale = sale(&world.name, 5, 1);
     control.create(&sale).await.unwrap();
     // Crash after the load: nothing is sold yet, and opening again goes on.
-    parts.gate.load(&sale, 1).await.unwrap();
+    parts.gate.load(&sale, &Versions::default()).await.unwrap();
     let verdict = parts.gate.admit(attempt(&sale.id, "ada", None, 1)).await.unwrap();
     assert!(matches!(verdict, doorbuster::domain::Verdict::NotOpen { .. }), "{verdict:?}");
     // Crash after the row: the same.
     parts.store.set_sale_state(&sale.id, SaleState::Open, Number { epoch: 1, seq: 0 }).await.unwrap();
-    control.open(&sale.id).await.unwrap();
+    control.open(&sale.id, &Asked::by("test")).await.unwrap();
     let verdict = parts.gate.admit(attempt(&sale.id, "ada", None, 1)).await.unwrap();
     assert!(matches!(verdict, doorbuster::domain::Verdict::Accepted(_)), "{verdict:?}");
-    control.open(&sale.id).await.unwrap();
+    control.open(&sale.id, &Asked::by("test")).await.unwrap();
     // Redis loses the sale: opening again would sell the units twice, so it refuses.
     let client = redis::Client::open(crate::support::servers().redis.as_str()).unwrap();
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
@@ -238,7 +239,7 @@ async fn opening_goes_on_where_a_crash_left_it_and_never_sells_twice() {
             .await
             .unwrap();
     }
-    let error = control.open(&sale.id).await.expect_err("lost").to_string();
+    let error = control.open(&sale.id, &Asked::by("test")).await.expect_err("lost").to_string();
     assert!(error.contains("would sell units twice"), "{error}");
     assert!(sale.window.opens_at < Millis::now());
 }

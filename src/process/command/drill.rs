@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::stack::Stack;
 use super::{Ended, Failed};
 use crate::chaos::{self, ChaosPlan};
-use crate::dev::{Ending, Folder, Kind};
-use crate::drill::{self, Arrival, Place, Plan, Preset, Progress, Report};
+use crate::dev::{Ending, Folder, Kind, Server};
+use crate::drill::{self, Arrival, Place, Plan, Preset, Progress, Report, Steering};
 use crate::front::Tokens;
 use crate::process::config::Sources;
 use crate::process::{log, signal};
@@ -37,6 +37,12 @@ pub(super) struct Args {
     /// The running stack's operations listener.
     #[arg(long, requires = "url", value_name = "HOST:PORT")]
     operations: Option<String>,
+    /// Returns: seconds that buyers have to pay; 5 if not said.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    pay_within: Option<u32>,
+    /// Rush: an operator tries each act of live control meanwhile.
+    #[arg(long)]
+    live_control: bool,
     #[command(flatten)]
     chaos: ChaosArgs,
     #[arg(long, default_value = "text", value_parser = ["text", "json"])]
@@ -55,9 +61,12 @@ struct ChaosArgs {
     /// Chaos: seconds under attack; 280 if not said.
     #[arg(long, value_parser = clap::value_parser!(u32).range(5..=14_400))]
     seconds: Option<u32>,
-    /// Chaos: the database to attack; postgres if not said.
+    /// Chaos: the database to attack; postgres if not said. Returns: a private one; the same.
     #[arg(long, value_parser = ["postgres", "mariadb"])]
     database: Option<String>,
+    /// Chaos: nobody pays or cancels, nothing expires, nothing is restocked.
+    #[arg(long)]
+    plain: bool,
     /// Chaos: leave the folder with all data and logs where it is, and name it.
     #[arg(long)]
     keep: bool,
@@ -71,6 +80,8 @@ enum Which {
     Duplicate,
     /// 10,000 units, 5,000 requests a second for 10 seconds.
     Rush,
+    /// 10,000 units, and half of the buyers never pay: until every unit is paid for.
+    Returns,
     /// Two fronts, two workers and all servers, while a seeded nemesis does its worst.
     Chaos,
 }
@@ -80,25 +91,21 @@ pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> 
     if matches!(args.drill, Which::Chaos) {
         return chaos(sources, &args).await;
     }
-    let ChaosArgs { seed, faults, seconds, database, keep } = &args.chaos;
-    if seed.is_some() || faults.is_some() || seconds.is_some() || database.is_some() || *keep {
-        let why = "--seed, --faults, --seconds, --database and --keep belong to drill chaos: leave them out";
+    let ChaosArgs { seed, faults, seconds, database, keep, plain } = &args.chaos;
+    let database = database.is_some() && !matches!(args.drill, Which::Returns);
+    if seed.is_some() || faults.is_some() || seconds.is_some() || database || *keep || *plain {
+        let why = "--seed, --faults, --seconds, --database, --plain and --keep belong to drill chaos: leave them out";
         return Err(Failed::Usage(why.into()));
     }
     let plan = plan(&args)?;
-    let report = match (&args.url, &args.operations) {
-        (Some(url), Some(operations)) => {
-            let config = crate::process::config::Config::load(sources)?;
-            let place = Place {
-                buyers: address(url)?,
-                operations: address(operations)?,
-                tokens: Tokens::new(config.auth()),
-            };
-            Box::pin(drill::run(&place, &plan, &Progress::on_stderr(), &signal::stop_token()))
-                .await
-                .map_err(said)?
-        }
-        _ => on_private_stack(sources, &plan, &Progress::on_stderr()).await?,
+    if matches!(args.drill, Which::Returns) {
+        return returns(sources, &args, &plan).await;
+    }
+    let report = match running(sources, &args)? {
+        Some(place) => Box::pin(drill::run(&place, &plan, &Progress::on_stderr(), &signal::stop_token()))
+            .await
+            .map_err(said)?,
+        None => on_private_stack(sources, &plan, &Progress::on_stderr()).await?,
     };
     if args.output == "json" {
         println!("{}", serde_json::json!(report));
@@ -106,6 +113,60 @@ pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> 
         println!("{report}");
     }
     Ok(judge(&report))
+}
+
+/// The running stack that is named, if one is.
+fn running(sources: &Sources, args: &Args) -> Result<Option<Place>, Failed> {
+    let (Some(url), Some(operations)) = (&args.url, &args.operations) else { return Ok(None) };
+    let config = crate::process::config::Config::load(sources)?;
+    Ok(Some(Place {
+        buyers: address(url)?,
+        operations: address(operations)?,
+        tokens: Tokens::new(config.auth()),
+        webhook: drill::drill_secret(&config.auth.secret),
+    }))
+}
+
+async fn returns(sources: &Sources, args: &Args, plan: &Plan) -> Result<Ended, Failed> {
+    if args.buyers.is_some() || args.rate.is_some() {
+        let why = "in drill returns buyers come until every unit is paid for: leave out --buyers and --rate";
+        return Err(Failed::Usage(why.into()));
+    }
+    let progress = Progress::on_stderr();
+    let report = match running(sources, args)? {
+        Some(place) => Box::pin(drill::run_returns(&place, plan, &progress, &signal::stop_token()))
+            .await
+            .map_err(said)?,
+        None => {
+            let work = async |place: &Place, stop: &_| {
+                Box::pin(drill::run_returns(place, plan, &progress, stop)).await
+            };
+            let folder = Folder::ephemeral()?;
+            // SQLite would be what is measured: buyers would pay slower than their time to pay runs out.
+            let kind = database(args).unwrap_or(Kind::Postgres);
+            let server = Server::start(kind, folder.path()).await?;
+            let mut sources = sources.clone();
+            sources.overrides.push(format!("database.url={}", server.url));
+            let ran = with_private_stack(&sources, &progress, work).await;
+            server.stop(Ending::AtOnce).await;
+            ran?
+        }
+    };
+    if args.output == "json" {
+        println!("{}", serde_json::json!(report));
+    } else {
+        println!("{report}");
+    }
+    Ok(match (report.balances(), report.is_complete()) {
+        (false, _) => Ended::OutOfBalance,
+        (true, false) => Ended::ItemsLeft,
+        (true, true) => Ended::Done,
+    })
+}
+
+/// The one that is asked for.
+fn database(args: &Args) -> Option<Kind> {
+    args.chaos.database.as_deref().map(|name| if name == "mariadb" { Kind::Mariadb } else { Kind::Postgres })
 }
 
 async fn chaos(sources: &Sources, args: &Args) -> Result<Ended, Failed> {
@@ -116,10 +177,7 @@ async fn chaos(sources: &Sources, args: &Args) -> Result<Ended, Failed> {
         return Err(Failed::Usage(why.into()));
     }
     let (faults, seconds) = (args.chaos.faults.unwrap_or(70), args.chaos.seconds.unwrap_or(280));
-    let database = match args.chaos.database.as_deref() {
-        Some("mariadb") => Kind::Mariadb,
-        _ => Kind::Postgres,
-    };
+    let database = database(args).unwrap_or(Kind::Postgres);
     let seed = args.chaos.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     let plan = ChaosPlan {
         seed,
@@ -127,13 +185,15 @@ async fn chaos(sources: &Sources, args: &Args) -> Result<Ended, Failed> {
         orders: args.units.unwrap_or(20_000),
         lasts: Duration::from_secs(u64::from(seconds)),
         database,
+        life: !args.chaos.plain,
         settings: sources.overrides.clone(),
     };
     // Said first, so that it is known whatever happens.
     let again = format!(
-        "doorbuster drill chaos --seed {seed} --faults {faults} --seconds {seconds} --units {} --database {}",
+        "doorbuster drill chaos --seed {seed} --faults {faults} --seconds {seconds} --units {} --database {}{}",
         plan.orders,
-        database.name()
+        database.name(),
+        if plan.life { "" } else { " --plain" }
     );
     eprintln!("  the same again: {again}");
     let folder = Folder::ephemeral()?;
@@ -173,6 +233,15 @@ pub(super) async fn on_private_stack(
     plan: &Plan,
     progress: &Progress,
 ) -> Result<Report, Failed> {
+    let work = async |place: &Place, stop: &_| Box::pin(drill::run(place, plan, progress, stop)).await;
+    with_private_stack(sources, progress, work).await
+}
+
+async fn with_private_stack<T>(
+    sources: &Sources,
+    progress: &Progress,
+    work: impl AsyncFnOnce(&Place, &tokio_util::sync::CancellationToken) -> Result<T, drill::DrillError>,
+) -> Result<T, Failed> {
     let stop = signal::stop_token();
     let mut stack = Stack::start(&any_port(sources), Folder::ephemeral()?).await?;
     progress.say("starting the broker");
@@ -182,7 +251,7 @@ pub(super) async fn on_private_stack(
             let place = stack.place()?;
             let result = stop.run_until_cancelled(async {
                 stack.running.publisher_is_up(CONNECT_WITHIN).await?;
-                Box::pin(drill::run(&place, plan, progress, &stop)).await.map_err(said)
+                work(&place, &stop).await.map_err(said)
             });
             (Some(broker), result.await.unwrap_or(Err(said(drill::DrillError::Interrupted))))
         }
@@ -214,8 +283,22 @@ fn plan(args: &Args) -> Result<Plan, Failed> {
         Which::Duplicate => Preset::Duplicate,
         // Chaos has a plan of its own.
         Which::Rush | Which::Chaos => Preset::Rush,
+        Which::Returns => Preset::Returns,
     }
     .plan();
+    match (args.pay_within, &mut plan.life) {
+        (Some(seconds), Some(life)) => life.pay_within_s = seconds,
+        (Some(_), None) => {
+            return Err(Failed::Usage("--pay-within belongs to drill returns: leave it out".into()));
+        }
+        (None, _) => {}
+    }
+    if args.live_control {
+        if !matches!(args.drill, Which::Rush) {
+            return Err(Failed::Usage("--live-control belongs to drill rush: leave it out".into()));
+        }
+        plan.steering = Some(Steering::EachActOnce { pause: Duration::from_millis(400) });
+    }
     if matches!(args.drill, Which::Duplicate) && args.buyers.is_some() {
         return Err(Failed::Usage("drill duplicate has two buyers by its nature: leave out --buyers".into()));
     }

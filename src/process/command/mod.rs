@@ -6,11 +6,15 @@ mod dev;
 mod drill;
 mod health;
 mod lease;
+mod order;
+mod payment;
 mod sale;
 mod serve;
 mod servers;
 mod stack;
+mod terms;
 mod token;
+mod user;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -66,6 +70,15 @@ enum Verb {
     /// Create and steer sales.
     #[command(subcommand)]
     Sale(sale::Verb),
+    /// See what became of an order, and change it.
+    #[command(subcommand)]
+    Order(order::Verb),
+    /// See what payment providers have told.
+    #[command(subcommand)]
+    Payment(payment::Verb),
+    /// Forget a person.
+    #[command(subcommand)]
+    User(user::Verb),
     /// Look at what no worker could process, and end it.
     #[command(subcommand)]
     DeadLetters(dead_letters::Verb),
@@ -172,6 +185,9 @@ impl Cli {
             Verb::Worker => serve::run(&load_and_log(&sources)?, super::run::Role::Worker).await,
             Verb::Migrate => serve::migrate(&load(&sources)?).await,
             Verb::Sale(verb) => sale::run(&load(&sources)?, verb).await,
+            Verb::Order(verb) => order::run(&load(&sources)?, verb).await,
+            Verb::Payment(verb) => payment::run(&load(&sources)?, verb).await,
+            Verb::User(verb) => user::run(&load(&sources)?, verb).await,
             Verb::DeadLetters(verb) => dead_letters::run(&load(&sources)?, verb).await,
             Verb::Lease(verb) => lease::run(&load(&sources)?, verb).await,
             Verb::Drill(args) => drill::run(&sources, args).await,

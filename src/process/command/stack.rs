@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::Failed;
 use crate::dev::{Ending, Folder, Kind, Secret, Server};
-use crate::drill::Place;
+use crate::drill::{Place, drill_secret};
 use crate::front::Tokens;
 use crate::process::config::{Config, Sources};
 use crate::process::run::{Role, Running};
@@ -39,7 +39,8 @@ impl Stack {
     pub(super) fn place(&self) -> Result<Place, Failed> {
         let buyers = self.running.buyers.ok_or_else(|| Failed::Said("this stack serves no buyers".into()))?;
         let tokens = Tokens::new(self.config.auth());
-        Ok(Place { buyers, operations: self.running.operations, tokens })
+        let webhook = drill_secret(&self.config.auth.secret);
+        Ok(Place { buyers, operations: self.running.operations, tokens, webhook })
     }
 
     pub(super) async fn broker_is_up(&mut self) -> Result<Server, Failed> {
@@ -74,8 +75,10 @@ async fn start(config: &Config) -> Result<Running, Failed> {
 /// are set must not make `dev` meet them.
 fn configure(sources: &Sources, folder: &Path, redis: &str, broker: &str) -> Result<Config, Failed> {
     let mut sources = sources.clone();
+    let secret = Secret::in_folder(folder)?.0;
     sources.defaults = vec![
-        ("auth.secret", Secret::in_folder(folder)?.0),
+        ("payments.secrets", format!("drill {}", drill_secret(&secret))),
+        ("auth.secret", secret),
         ("front.listen", free_or_any("127.0.0.1:8080")),
         ("operations.listen", free_or_any("127.0.0.1:9090")),
         ("database.url", format!("sqlite:{}", folder.join("doorbuster.db").display())),

@@ -6,9 +6,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::check::range;
-use crate::front::{AuthSettings, FrontSettings, ServerSettings};
+use crate::domain::Rate;
+use crate::front::{AuthSettings, FrontSettings, Providers, ServerSettings, ThrottleSettings};
 use crate::gate::GateSettings;
 use crate::intake::{DurabilityPolicy, IntakeSettings, SweepSettings};
+use crate::life::UpkeepSettings;
 use crate::link::RedisSettings;
 use crate::queue::QueueSettings;
 use crate::store::StoreSettings;
@@ -25,11 +27,11 @@ sections! {
     Config {
         front: Front, operations: Operations, auth: Auth, redis: Redis, queue: Queue,
         database: Database, gate: Gate, intake: Intake, sweep: Sweep, worker: Worker,
-        process: Process, log: Log,
+        upkeep: Upkeep, payments: Payments, process: Process, log: Log,
     }
     Front {
         listen: String, connections: u64, header_within_ms: u64, body_within_ms: u64,
-        request_within_ms: u64, body_limit_bytes: u64,
+        request_within_ms: u64, body_limit_bytes: u64, address_rate: String, address_header: String,
     }
     Operations { listen: String }
     Auth { secret: String, secret_file: String, issuer: String, audience: String, leeway_s: u64 }
@@ -42,6 +44,8 @@ sections! {
     }
     Sweep { every_ms: u64, batch: u64, grace_ms: u64, overtaken_after_ms: u64, parked_after_ms: u64, spacing_ms: u64 }
     Worker { batch: u64, linger_ms: u64, prefetch: u64, lease_ms: u64, hold_ms: u64 }
+    Upkeep { every_ms: u64, batch: u64 }
+    Payments { secrets: String, secrets_file: String }
     Process { drain_ms: u64 }
     Log { format: String, level: String }
 }
@@ -60,11 +64,14 @@ fn count(value: u64) -> usize {
 
 impl Config {
     pub(super) fn with_secret_from_file(mut self, mistakes: &mut Vec<String>) -> Self {
-        if self.auth.secret.is_empty() && !self.auth.secret_file.is_empty() {
-            match std::fs::read_to_string(&self.auth.secret_file) {
-                Ok(secret) => self.auth.secret = secret.trim_end().to_owned(),
-                Err(error) => {
-                    mistakes.push(format!("auth.secret_file {}: {error}", self.auth.secret_file));
+        for (name, secret, file) in [
+            ("auth.secret_file", &mut self.auth.secret, &self.auth.secret_file),
+            ("payments.secrets_file", &mut self.payments.secrets, &self.payments.secrets_file),
+        ] {
+            if secret.is_empty() && !file.is_empty() {
+                match std::fs::read_to_string(file) {
+                    Ok(text) => text.trim_end().clone_into(secret),
+                    Err(error) => mistakes.push(format!("{name} {file}: {error}")),
                 }
             }
         }
@@ -80,6 +87,12 @@ impl Config {
                     "{name} is {listen:?}; it must be an address and a port, such as 127.0.0.1:8080"
                 ));
             }
+        }
+        if let Err(wrong) = self.address_rate() {
+            mistakes.push(format!("front.address_rate is {:?}; {wrong}", self.front.address_rate));
+        }
+        if let Err(wrong) = Providers::parse(&self.payments.secrets) {
+            mistakes.push(format!("payments.secrets: {wrong}"));
         }
         let length = self.auth.secret.len();
         if length < 32 && (length > 0 || needs_secret) {
@@ -129,7 +142,9 @@ impl Config {
     }
 
     fn check_ranges(&self, mistakes: &mut Vec<String>) {
-        let Self { front, auth, redis, queue, database, gate, intake, sweep, worker, process, .. } = self;
+        let Self {
+            front, auth, redis, queue, database, gate, intake, sweep, worker, upkeep, process, ..
+        } = self;
         for (name, value, from, to) in [
             ("front.connections", front.connections, 1, 1_000_000),
             ("front.header_within_ms", front.header_within_ms, 100, 60_000),
@@ -161,6 +176,8 @@ impl Config {
             ("worker.prefetch", worker.prefetch, 1, 65_535),
             ("worker.lease_ms", worker.lease_ms, 2_000, 5_000),
             ("worker.hold_ms", worker.hold_ms, 100, 600_000),
+            ("upkeep.every_ms", upkeep.every_ms, 50, 60_000),
+            ("upkeep.batch", upkeep.batch, 1, 1_000),
             ("process.drain_ms", process.drain_ms, 0, 600_000),
         ] {
             range(name, value, from, to, mistakes);
@@ -178,6 +195,9 @@ impl Config {
         let mut shown = self.clone();
         if !shown.auth.secret.is_empty() {
             shown.auth.secret = "***".into();
+        }
+        if !shown.payments.secrets.is_empty() {
+            shown.payments.secrets = "***".into();
         }
         for url in [&mut shown.redis.url, &mut shown.queue.url, &mut shown.database.url] {
             *url = redact(url);
@@ -273,6 +293,25 @@ impl Config {
             lease: ms(self.worker.lease_ms),
             hold: ms(self.worker.hold_ms),
         }
+    }
+
+    pub fn upkeep(&self) -> UpkeepSettings {
+        UpkeepSettings { every: ms(self.upkeep.every_ms), batch: self.upkeep.batch }
+    }
+
+    fn address_rate(&self) -> Result<Option<Rate>, crate::domain::Invalid> {
+        let text = &self.front.address_rate;
+        if text.is_empty() { Ok(None) } else { text.parse().map(Some) }
+    }
+
+    pub fn throttle(&self) -> ThrottleSettings {
+        let header = Some(self.front.address_header.to_lowercase()).filter(|header| !header.is_empty());
+        ThrottleSettings { rate: self.address_rate().unwrap_or_default(), header }
+    }
+
+    /// What cannot be read was refused before.
+    pub fn providers(&self) -> Providers {
+        Providers::parse(&self.payments.secrets).unwrap_or_default()
     }
 
     pub fn prefetch(&self) -> u16 {

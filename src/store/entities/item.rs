@@ -10,6 +10,7 @@ pub struct Model {
     pub stock: i64,
     pub sold: i64,
     pub version: i64,
+    pub limit_per_user: Option<i32>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

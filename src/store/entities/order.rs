@@ -23,6 +23,7 @@ pub struct Model {
     pub accepted_at_ms: i64,
     pub recorded_at_ms: i64,
     pub updated_at_ms: i64,
+    pub pay_by_ms: Option<i64>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

@@ -14,6 +14,16 @@ pub struct Model {
     pub seq: i64,
     pub created_at_ms: i64,
     pub updated_at_ms: i64,
+    pub pay_within_s: Option<i32>,
+    pub rebuy: bool,
+    pub late_payment: String,
+    pub user_rate: Option<String>,
+    pub sale_rate: Option<String>,
+    pub message: Option<String>,
+    pub retry_after_s: Option<i32>,
+    pub rules_version: i64,
+    pub told_epoch: i64,
+    pub told_seq: i64,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

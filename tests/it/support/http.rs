@@ -54,17 +54,20 @@ impl Buyer {
     }
 
     pub async fn post(&self, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+        self.try_post(path, headers, body).await.expect("an answer")
+    }
+
+    /// `None` where nothing came back.
+    pub async fn try_post(&self, path: &str, headers: &[(&str, &str)], body: &str) -> Option<Answer> {
         let bearer = format!("Bearer {}", self.token);
         let mut all = vec![("authorization", bearer.as_str())];
         all.extend_from_slice(headers);
-        request(self.at, "POST", path, &all, body.as_bytes()).await
+        try_request(self.at, "POST", path, &all, body.as_bytes()).await
     }
 
     /// `None` where nothing came back.
     pub async fn try_buy(&self, sale: &str, key: &str) -> Option<Answer> {
-        let bearer = format!("Bearer {}", self.token);
-        let headers = [("authorization", bearer.as_str()), ("idempotency-key", key)];
-        try_request(self.at, "POST", &format!("/v1/sales/{sale}/orders"), &headers, b"").await
+        self.try_post(&format!("/v1/sales/{sale}/orders"), &[("idempotency-key", key)], "").await
     }
 
     pub async fn buy(&self, sale: &str, key: &str) -> Answer {

@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use doorbuster::domain::{
-    Attempt, Fingerprint, IdempotencyKey, Item, KeyDigest, Millis, Number, Order, OrderId, Sale, SaleId,
-    SaleState, Sku, UserId, Window,
+    Asked, Attempt, Fingerprint, IdempotencyKey, Item, KeyDigest, Millis, Number, Order, OrderId, Rules,
+    Sale, SaleId, SaleState, Sku, UserId, Window,
 };
+use doorbuster::gate::Versions;
 use doorbuster::process::{Config, Parts, Role, Running, Sources};
 
 use super::servers;
@@ -115,7 +116,8 @@ pub fn sale(name: &str, stock: i64, limit: u32) -> Sale {
         name: name.to_owned(),
         window: Window { opens_at: Millis(0), closes_at: None },
         limit_per_user: limit,
-        items: vec![Item { sku: id("unit"), stock }],
+        rules: Rules::default(),
+        items: vec![Item { sku: id("unit"), stock, limit_per_user: None }],
     }
 }
 
@@ -148,7 +150,7 @@ impl World {
     pub async fn open_sale(&self, parts: &Parts, sale: &Sale) {
         let control = doorbuster::control::Control::new(parts.gate.clone(), parts.store.clone());
         control.create(sale).await.expect("created");
-        control.open(&sale.id).await.expect("opened");
+        control.open(&sale.id, &Asked::by("test")).await.expect("opened");
     }
 
     /// As if another front had compared this Redis's books before: an admission past that check.
@@ -160,7 +162,7 @@ impl World {
 
     /// A sale that is open in the gate alone.
     pub async fn load(&self, gate: &doorbuster::gate::Gate, sale: &Sale) {
-        gate.load(sale, 1).await.expect("loaded");
+        gate.load(sale, &Versions::default()).await.expect("loaded");
         gate.move_to(&sale.id, SaleState::Open, &[SaleState::Draft]).await.expect("opened");
     }
 }

@@ -1,0 +1,53 @@
+//! `payment`: what payment providers have told.
+
+use super::{Ended, Failed};
+use crate::process::Parts;
+use crate::process::config::Config;
+use crate::store::PaymentState;
+
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum Verb {
+    /// List them, the newest first: those that came too late, or another state's.
+    List {
+        /// pending, applied, late, retaken, refunded or mismatch.
+        #[arg(long, default_value = "late")]
+        state: String,
+        #[arg(long, default_value = "text", value_parser = ["text", "json"])]
+        output: String,
+    },
+}
+
+/// Events in one listing.
+const LISTED: u64 = 1_000;
+
+pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
+    let Verb::List { state, output } = verb;
+    let states = PaymentState::ALL.map(PaymentState::as_str).join(", ");
+    let state = PaymentState::ALL
+        .into_iter()
+        .find(|known| known.as_str() == state)
+        .ok_or_else(|| Failed::Usage(format!("--state {state}: it must be one of {states}")))?;
+    let parts = Parts::open(config).await?;
+    let payments = parts.store.payments(state, LISTED).await?;
+    if output == "json" {
+        println!("{}", serde_json::json!({ "payments": payments }));
+        return Ok(Ended::Done);
+    }
+    if payments.is_empty() {
+        println!("no payment is {}", state.as_str());
+        return Ok(Ended::Done);
+    }
+    println!("{:<36} {:<10} {:<25} {:<12} {:<24} WHY", "ORDER", "KIND", "RECEIVED AT", "PROVIDER", "EVENT");
+    for payment in payments {
+        println!(
+            "{:<36} {:<10} {:<25} {:<12} {:<24} {}",
+            payment.order,
+            payment.kind.as_str(),
+            payment.received_at,
+            payment.provider,
+            payment.event_id,
+            payment.detail.unwrap_or_default()
+        );
+    }
+    Ok(Ended::Done)
+}

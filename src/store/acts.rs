@@ -1,0 +1,433 @@
+//! What operators did to a sale: a row per act, written before it is done, so that what died half way
+//! is known, and what is asked for again with the same key is done once.
+
+use sea_orm::sea_query::{Expr, ExprTrait as _};
+use sea_orm::{
+    ActiveValue::Set, ColumnTrait as _, DatabaseTransaction, EntityTrait as _, QueryFilter as _,
+    QueryOrder as _, QuerySelect as _,
+};
+
+use super::entities::{item, sale, sale_act};
+use super::sales::{read_sale, terms_of};
+use super::{Store, StoreError};
+use crate::domain::{Amendment, Asked, Invalid, MAX_STOCK, Millis, Number, SaleId, SaleState, Sku};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ActState {
+    /// Begun. What it has done is not known, or it is still being done.
+    Pending,
+    Done,
+    /// Nothing was changed.
+    Refused,
+}
+
+impl ActState {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Done => "done",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// One act upon a sale.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct SaleAct {
+    #[serde(rename = "sale_id")]
+    pub sale: SaleId,
+    pub key: String,
+    /// `open`, `pause`, `resume`, `close`, `restock`, `change`, `archive`.
+    pub kind: String,
+    /// JSON.
+    pub args: String,
+    #[serde(skip)]
+    pub restock: Option<Restock>,
+    pub by: String,
+    pub reason: Option<String>,
+    pub state: ActState,
+    pub result: Option<String>,
+    pub at: Millis,
+}
+
+/// Units added to an item, or taken away below 0, and the item's version afterwards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Restock {
+    pub sku: Sku,
+    pub units: i64,
+    pub version: i64,
+}
+
+/// What came of beginning an act.
+#[derive(Debug, Clone)]
+pub enum Begun {
+    /// Written now, as pending.
+    New(SaleAct),
+    /// There was one with this key.
+    Before(SaleAct),
+}
+
+/// Why an act upon the stock or the terms could not begin; nothing was written.
+#[derive(Debug, Clone)]
+pub enum NotBegun {
+    NoSale,
+    NoItem,
+    /// An earlier change of the same item has not ended.
+    Unfinished(Box<SaleAct>),
+    Invalid(Invalid),
+    Refused(String),
+    Ended,
+}
+
+impl Store {
+    /// Begins an act that the gate does first.
+    pub async fn begin_act(
+        &self,
+        sale: &SaleId,
+        kind: &str,
+        args: String,
+        asked: &Asked,
+    ) -> Result<Result<Begun, NotBegun>, StoreError> {
+        self.within(async {
+            let transaction = self.begin().await?;
+            if lock_sale(&transaction, sale).await?.is_none() {
+                return Ok(Err(NotBegun::NoSale));
+            }
+            if let Some(before) = known_act(&transaction, sale, asked).await? {
+                return Ok(Ok(Begun::Before(before)));
+            }
+            let begun = insert_act(&transaction, new_act(sale, kind, args, asked, None)).await?;
+            transaction.commit().await?;
+            Ok(Ok(begun))
+        })
+        .await
+    }
+
+    /// Begins a change of an item's stock: the item's next version, and where units are added also its
+    /// new stock. Fewer units is written down when the gate has taken them away.
+    pub async fn begin_restock(
+        &self,
+        sale: &SaleId,
+        sku: &Sku,
+        units: i64,
+        asked: &Asked,
+    ) -> Result<Result<Begun, NotBegun>, StoreError> {
+        self.within(async {
+            let transaction = self.begin().await?;
+            let Some(row) = lock_sale(&transaction, sale).await? else {
+                return Ok(Err(NotBegun::NoSale));
+            };
+            let args = serde_json::json!({ "sku": sku, "units": units }).to_string();
+            if let Some(before) = known_act(&transaction, sale, asked).await? {
+                return Ok(Ok(Begun::Before(before)));
+            }
+            if row.state.parse().is_ok_and(SaleState::has_ended) {
+                return Ok(Err(NotBegun::Ended));
+            }
+            let key = (sale.to_string(), sku.to_string());
+            let Some(item) = item::Entity::find_by_id(key).lock_exclusive().one(&transaction).await? else {
+                return Ok(Err(NotBegun::NoItem));
+            };
+            let unfinished = sale_act::Entity::find()
+                .filter(sale_act::Column::SaleId.eq(sale.as_str()))
+                .filter(sale_act::Column::Sku.eq(sku.as_str()))
+                .filter(sale_act::Column::State.eq(ActState::Pending.as_str()))
+                .one(&transaction)
+                .await?;
+            if let Some(unfinished) = unfinished {
+                return Ok(Err(NotBegun::Unfinished(Box::new(read_act(unfinished)?))));
+            }
+            let stock = item.stock.saturating_add(units);
+            if !(-MAX_STOCK..=MAX_STOCK).contains(&units) || stock > MAX_STOCK {
+                let rule = "such that the stock stays at most 1000000000";
+                return Ok(Err(NotBegun::Invalid(Invalid { what: "units", rule })));
+            }
+            let draft = row.state == SaleState::Draft.as_str();
+            if draft && stock < 0 {
+                return Ok(Err(NotBegun::Refused(format!("the draft has only {} of {sku}", item.stock))));
+            }
+            let restock = Restock { sku: sku.clone(), units, version: item.version + 1 };
+            let mut update =
+                item::Entity::update_many().col_expr(item::Column::Version, Expr::val(restock.version));
+            // No gate sells a draft: what it has fewer, it has fewer at once.
+            if units > 0 || draft {
+                update = update.col_expr(item::Column::Stock, Expr::col(item::Column::Stock).add(units));
+            }
+            update
+                .filter(item::Column::SaleId.eq(sale.as_str()))
+                .filter(item::Column::Sku.eq(sku.as_str()))
+                .exec(&transaction)
+                .await?;
+            let mut act = new_act(sale, "restock", args, asked, Some(restock));
+            if draft {
+                (act.state, act.result) = (ActState::Done, Some("changed before the sale was opened".into()));
+            }
+            let begun = insert_act(&transaction, act).await?;
+            transaction.commit().await?;
+            Ok(Ok(begun))
+        })
+        .await
+    }
+
+    /// Writes how an act ended, and the gate's number afterwards: a Redis that comes back without it is
+    /// behind. Where the gate has taken units away, the item's stock is lowered with it; `false` where
+    /// the database has sold more than would be left, so that the gate had units which do not exist, and
+    /// has them no more. May be repeated; the first end stays.
+    pub async fn end_act(
+        &self,
+        act: &SaleAct,
+        state: ActState,
+        result: &str,
+        number: Option<Number>,
+    ) -> Result<bool, StoreError> {
+        let lowers = act.restock.as_ref().filter(|restock| restock.units < 0 && state == ActState::Done);
+        self.within(async {
+            let transaction = self.begin().await?;
+            let mut lowered_too = true;
+            let ended = end(&transaction, act, state, result).await?;
+            if ended && state == ActState::Done && STATES.contains(&act.kind.as_str()) {
+                supersede(&transaction, act).await?;
+            }
+            if let Some(number) = number {
+                super::returns::told(&transaction, &act.sale, number).await?;
+            }
+            if let Some(restock) = lowers.filter(|_| ended) {
+                let lowered = Expr::col(item::Column::Stock).add(restock.units);
+                let updated = item::Entity::update_many()
+                    .col_expr(item::Column::Stock, lowered.clone())
+                    .filter(item::Column::SaleId.eq(act.sale.as_str()))
+                    .filter(item::Column::Sku.eq(restock.sku.as_str()))
+                    .filter(lowered.gte(Expr::col(item::Column::Sold)))
+                    .exec(&transaction)
+                    .await?;
+                lowered_too = updated.rows_affected > 0;
+            }
+            transaction.commit().await?;
+            Ok(lowered_too)
+        })
+        .await
+    }
+
+    /// Gives a sale new terms, as its next version; the gate is told afterwards.
+    pub async fn begin_change(
+        &self,
+        sale: &SaleId,
+        amendment: &Amendment,
+        now: Millis,
+        asked: &Asked,
+    ) -> Result<Result<Begun, NotBegun>, StoreError> {
+        self.within(async {
+            let transaction = self.begin().await?;
+            let Some(row) = lock_sale(&transaction, sale).await? else {
+                return Ok(Err(NotBegun::NoSale));
+            };
+            let args = serde_json::json!(amendment).to_string();
+            if let Some(before) = known_act(&transaction, sale, asked).await? {
+                return Ok(Ok(Begun::Before(before)));
+            }
+            let items = item::Entity::find()
+                .filter(item::Column::SaleId.eq(sale.as_str()))
+                .order_by_asc(item::Column::Sku)
+                .all(&transaction)
+                .await?;
+            let version = row.rules_version;
+            let row = read_sale(row, items)?;
+            if row.state.has_ended() {
+                return Ok(Err(NotBegun::Ended));
+            }
+            let amended = match amendment.apply(&row.sale, now) {
+                Ok(amended) => amended,
+                Err(invalid) => return Ok(Err(NotBegun::Invalid(invalid))),
+            };
+            let mut terms = terms_of(&amended);
+            terms.rules_version = Set(version + 1);
+            sale::Entity::update_many()
+                .set(terms)
+                .filter(sale::Column::Id.eq(sale.as_str()))
+                .exec(&transaction)
+                .await?;
+            for (sku, limit) in &amendment.item_limits {
+                let limit = limit.map(|limit| i32::try_from(limit).unwrap_or(i32::MAX));
+                item::Entity::update_many()
+                    .col_expr(item::Column::LimitPerUser, Expr::val(limit))
+                    .filter(item::Column::SaleId.eq(sale.as_str()))
+                    .filter(item::Column::Sku.eq(sku.as_str()))
+                    .exec(&transaction)
+                    .await?;
+            }
+            let begun = insert_act(&transaction, new_act(sale, "change", args, asked, None)).await?;
+            transaction.commit().await?;
+            Ok(Ok(begun))
+        })
+        .await
+    }
+
+    /// The acts upon a sale, the newest first.
+    pub async fn acts(&self, sale: &SaleId, limit: u64) -> Result<Vec<SaleAct>, StoreError> {
+        self.within(async {
+            let rows = sale_act::Entity::find()
+                .filter(sale_act::Column::SaleId.eq(sale.as_str()))
+                .order_by_desc(sale_act::Column::AtMs)
+                .order_by_desc(sale_act::Column::Key)
+                .limit(limit)
+                .all(&self.db)
+                .await?;
+            rows.into_iter().map(read_act).collect()
+        })
+        .await
+    }
+
+    /// Every change of the stock of a sale's items that was not refused, by version.
+    pub async fn restocks(&self, sale: &SaleId) -> Result<Vec<Restock>, StoreError> {
+        self.within(async {
+            let rows = sale_act::Entity::find()
+                .filter(sale_act::Column::SaleId.eq(sale.as_str()))
+                .filter(sale_act::Column::ItemVersion.is_not_null())
+                .filter(sale_act::Column::State.ne(ActState::Refused.as_str()))
+                .order_by_asc(sale_act::Column::ItemVersion)
+                .all(&self.db)
+                .await?;
+            rows.into_iter().filter_map(|row| read_act(row).map(|act| act.restock).transpose()).collect()
+        })
+        .await
+    }
+
+    /// Acts upon stock and terms that died half way, the oldest first, those after `after`: what the
+    /// database has, the gate must get.
+    pub async fn unfinished_acts(&self, after: Millis, limit: u64) -> Result<Vec<SaleAct>, StoreError> {
+        self.within(async {
+            let rows = sale_act::Entity::find()
+                .filter(sale_act::Column::State.eq(ActState::Pending.as_str()))
+                .filter(sale_act::Column::Kind.is_in(["restock", "change"]))
+                .filter(sale_act::Column::AtMs.gt(after.0))
+                .order_by_asc(sale_act::Column::AtMs)
+                .limit(limit)
+                .all(&self.db)
+                .await?;
+            rows.into_iter().map(read_act).collect()
+        })
+        .await
+    }
+}
+
+fn new_act(sale: &SaleId, kind: &str, args: String, asked: &Asked, restock: Option<Restock>) -> SaleAct {
+    let key = match &asked.key {
+        Some(key) => key.to_string(),
+        None => uuid::Uuid::now_v7().to_string(),
+    };
+    SaleAct {
+        sale: sale.clone(),
+        key,
+        kind: kind.to_owned(),
+        args,
+        restock,
+        by: asked.by.clone(),
+        reason: asked.reason.clone(),
+        state: ActState::Pending,
+        result: None,
+        at: Millis::now(),
+    }
+}
+
+/// The sale's row must be locked, so that of two acts with one key the second meets the first.
+async fn insert_act(transaction: &DatabaseTransaction, act: SaleAct) -> Result<Begun, StoreError> {
+    let row = sale_act::ActiveModel {
+        sale_id: Set(act.sale.to_string()),
+        key: Set(act.key.clone()),
+        kind: Set(act.kind.clone()),
+        args: Set(act.args.clone()),
+        sku: Set(act.restock.as_ref().map(|restock| restock.sku.to_string())),
+        units: Set(act.restock.as_ref().map(|restock| restock.units)),
+        item_version: Set(act.restock.as_ref().map(|restock| restock.version)),
+        actor: Set(act.by.clone()),
+        reason: Set(act.reason.clone()),
+        state: Set(act.state.as_str().to_owned()),
+        result: Set(act.result.clone()),
+        at_ms: Set(act.at.0),
+        ended_at_ms: Set(None),
+    };
+    sale_act::Entity::insert(row).exec_without_returning(transaction).await?;
+    Ok(Begun::New(act))
+}
+
+async fn lock_sale(
+    transaction: &DatabaseTransaction,
+    sale: &SaleId,
+) -> Result<Option<sale::Model>, StoreError> {
+    Ok(sale::Entity::find_by_id(sale.as_str()).lock_exclusive().one(transaction).await?)
+}
+
+async fn known_act(
+    transaction: &DatabaseTransaction,
+    sale: &SaleId,
+    asked: &Asked,
+) -> Result<Option<SaleAct>, StoreError> {
+    let Some(key) = &asked.key else { return Ok(None) };
+    let key = (sale.to_string(), key.to_string());
+    sale_act::Entity::find_by_id(key).one(transaction).await?.map(read_act).transpose()
+}
+
+/// Acts that move a sale between states; nobody finishes them but whoever asks again.
+const STATES: [&str; 6] = ["open", "pause", "resume", "close", "archive", "purge"];
+
+/// What was asked for before and never known to be done matters no more: the sale is in another state.
+async fn supersede(transaction: &DatabaseTransaction, act: &SaleAct) -> Result<(), StoreError> {
+    sale_act::Entity::update_many()
+        .col_expr(sale_act::Column::State, Expr::val(ActState::Refused.as_str()))
+        .col_expr(sale_act::Column::Result, Expr::val(format!("not known to be done, and then {}", act.kind)))
+        .col_expr(sale_act::Column::EndedAtMs, Expr::val(Millis::now().0))
+        .filter(sale_act::Column::SaleId.eq(act.sale.as_str()))
+        .filter(sale_act::Column::Kind.is_in(STATES))
+        .filter(sale_act::Column::State.eq(ActState::Pending.as_str()))
+        .filter(sale_act::Column::AtMs.lte(act.at.0))
+        .exec(transaction)
+        .await?;
+    Ok(())
+}
+
+/// `true` where it ends now.
+async fn end(
+    transaction: &DatabaseTransaction,
+    act: &SaleAct,
+    state: ActState,
+    result: &str,
+) -> Result<bool, StoreError> {
+    let result: String = result.chars().take(500).collect();
+    let updated = sale_act::Entity::update_many()
+        .col_expr(sale_act::Column::State, Expr::val(state.as_str()))
+        .col_expr(sale_act::Column::Result, Expr::val(result))
+        .col_expr(sale_act::Column::EndedAtMs, Expr::val(Millis::now().0))
+        .filter(sale_act::Column::SaleId.eq(act.sale.as_str()))
+        .filter(sale_act::Column::Key.eq(act.key.as_str()))
+        .filter(sale_act::Column::State.eq(ActState::Pending.as_str()))
+        .exec(transaction)
+        .await?;
+    Ok(updated.rows_affected == 1)
+}
+
+fn read_act(row: sale_act::Model) -> Result<SaleAct, StoreError> {
+    let unreadable = || StoreError::unreadable("an act", &row);
+    let restock = match (&row.sku, row.units, row.item_version) {
+        (Some(sku), Some(units), Some(version)) => {
+            Some(Restock { sku: sku.parse().map_err(|_| unreadable())?, units, version })
+        }
+        _ => None,
+    };
+    let state = [ActState::Pending, ActState::Done, ActState::Refused]
+        .into_iter()
+        .find(|state| state.as_str() == row.state)
+        .ok_or_else(unreadable)?;
+    Ok(SaleAct {
+        sale: row.sale_id.parse().map_err(|_| unreadable())?,
+        restock,
+        state,
+        key: row.key,
+        kind: row.kind,
+        args: row.args,
+        by: row.actor,
+        reason: row.reason,
+        result: row.result,
+        at: Millis(row.at_ms),
+    })
+}

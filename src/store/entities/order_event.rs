@@ -1,0 +1,21 @@
+use sea_orm::entity::prelude::*;
+
+#[derive(Clone, Debug, PartialEq, DeriveEntityModel)]
+#[sea_orm(table_name = "order_events")]
+pub struct Model {
+    #[sea_orm(primary_key, auto_increment = false)]
+    pub order_id: Uuid,
+    #[sea_orm(primary_key, auto_increment = false)]
+    pub version: i32,
+    pub sale_id: String,
+    pub from_status: String,
+    pub to_status: String,
+    pub actor: String,
+    pub reason: Option<String>,
+    pub at_ms: i64,
+}
+
+#[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
+pub enum Relation {}
+
+impl ActiveModelBehavior for ActiveModel {}

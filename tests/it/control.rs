@@ -1,0 +1,577 @@
+//! Live control: each act once, atomic for the gate, written down; and what a sale's rules do.
+
+use std::time::Duration;
+
+use doorbuster::audit::audit;
+use doorbuster::control::{Control, ControlError};
+use doorbuster::domain::{
+    Amendment, Asked, IdempotencyKey, Item, Millis, OrderStatus, Rate, Rules, Sale, SaleState, Verdict,
+    Window,
+};
+use doorbuster::front::Role;
+use doorbuster::gate::{Outcome, Settlement};
+use doorbuster::process::{Parts, Running};
+use doorbuster::store::ActState;
+
+use crate::support::{
+    Answer, Buyer, Database, World, ask_redis, attempt, id, run, sale, servers, until, verdicts,
+};
+
+const LONG: Duration = Duration::from_secs(40);
+
+fn keyed(key: &str) -> Asked {
+    Asked { key: Some(id::<IdempotencyKey>(key)), ..Asked::by("operator ada") }
+}
+
+async fn opened(stock: i64, limit: u32, rules: Rules) -> (World, Parts, Control, Sale) {
+    let world = World::new(Database::Sqlite).await;
+    let parts = world.parts().await;
+    let sale = Sale { rules, ..sale(&world.name, stock, limit) };
+    world.open_sale(&parts, &sale).await;
+    let control = Control::new(parts.gate.clone(), parts.store.clone());
+    (world, parts, control, sale)
+}
+
+async fn left(parts: &Parts, sale: &Sale) -> i64 {
+    parts.gate.describe(&sale.id).await.unwrap().expect("loaded").items[0].left
+}
+
+async fn stock(parts: &Parts, sale: &Sale) -> i64 {
+    parts.store.sale(&sale.id).await.unwrap().expect("a row").items[0].stock
+}
+
+async fn balances(parts: &Parts, sale: &Sale) {
+    let books = audit(&parts.gate, &parts.store, &sale.id).await.unwrap();
+    assert!(books.balances(), "{books:?}");
+}
+
+async fn admit(parts: &Parts, sale: &Sale, user: &str, key: Option<&str>, quantity: u32) -> Verdict {
+    verdicts(&parts.gate, &sale.id, &[attempt(&sale.id, user, key, quantity)]).await.remove(0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restock_is_done_once_and_never_below_what_is_sold_or_in_flight() {
+    let (_world, parts, control, sale) = opened(2, 2, Rules::default()).await;
+    let sku = id("unit");
+    for _ in 0..2 {
+        let act = control.restock(&sale.id, &sku, 3, &keyed("r1")).await.unwrap();
+        assert_eq!(act.state, ActState::Done);
+        assert_eq!((left(&parts, &sale).await, stock(&parts, &sale).await), (5, 5));
+    }
+    let reused = control.restock(&sale.id, &sku, 4, &keyed("r1")).await;
+    assert!(matches!(reused, Err(ControlError::KeyReused)), "{reused:?}");
+    // Two in flight: nobody may take them away.
+    assert!(matches!(admit(&parts, &sale, "ada", Some("k"), 2).await, Verdict::Accepted(_)));
+    for _ in 0..2 {
+        let refused = control.restock(&sale.id, &sku, -4, &keyed("r2")).await;
+        assert!(matches!(&refused, Err(ControlError::Refused(why)) if why.contains("only 3")), "{refused:?}");
+        assert_eq!((left(&parts, &sale).await, stock(&parts, &sale).await), (3, 5));
+    }
+    control.restock(&sale.id, &sku, -3, &keyed("r3")).await.unwrap();
+    assert_eq!((left(&parts, &sale).await, stock(&parts, &sale).await), (0, 2));
+    balances(&parts, &sale).await;
+    let unknown = control.restock(&sale.id, &id("other"), 1, &keyed("r4")).await;
+    assert!(matches!(unknown, Err(ControlError::UnknownItem)), "{unknown:?}");
+    let nothing = control.restock(&sale.id, &sku, 0, &keyed("r5")).await;
+    assert!(matches!(nothing, Err(ControlError::Invalid(_))), "{nothing:?}");
+    let too_many = control.restock(&sale.id, &sku, 1_000_000_000, &keyed("r6")).await;
+    assert!(matches!(too_many, Err(ControlError::Invalid(_))), "{too_many:?}");
+    let acts = control.acts(&sale.id, 10).await.unwrap();
+    let told: Vec<_> = acts.iter().rev().map(|act| (act.key.as_str(), act.state)).skip(1).collect();
+    assert_eq!(told, [("r1", ActState::Done), ("r2", ActState::Refused), ("r3", ActState::Done)]);
+    assert_eq!(acts[0].by, "operator ada");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_restocks_at_once_are_all_done_while_buyers_buy() {
+    let (_world, parts, control, sale) = opened(50, 1, Rules::default()).await;
+    let sku = id("unit");
+    let restocks = (0..20_i64).map(|nth| {
+        let (control, sale, sku) = (&control, &sale, &sku);
+        async move {
+            let asked = keyed(&format!("r{nth}"));
+            until("it is done", LONG, async || {
+                match control.restock(&sale.id, sku, if nth % 4 == 0 { -1 } else { 2 }, &asked).await {
+                    Ok(_) => Some(()),
+                    Err(ControlError::Busy | ControlError::Store(_)) => None,
+                    Err(error) => panic!("{error}"),
+                }
+            })
+            .await;
+        }
+    });
+    let buyers = (0..30).map(|nth| {
+        let (parts, sale) = (&parts, &sale);
+        async move { admit(parts, sale, &format!("user{nth}"), Some("k"), 1).await }
+    });
+    let (_, verdicts) =
+        tokio::join!(futures_util::future::join_all(restocks), futures_util::future::join_all(buyers));
+    assert!(verdicts.iter().all(|verdict| matches!(verdict, Verdict::Accepted(_))));
+    assert_eq!((left(&parts, &sale).await, stock(&parts, &sale).await), (45, 75));
+    balances(&parts, &sale).await;
+}
+
+/// As if the process had died after the database had it and before the gate.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_act_that_died_half_way_is_finished_and_comes_first() {
+    let (_world, parts, control, sale) = opened(5, 1, Rules::default()).await;
+    let sku = id("unit");
+    parts.store.begin_restock(&sale.id, &sku, 4, &keyed("died")).await.unwrap().expect("begun");
+    assert_eq!((left(&parts, &sale).await, stock(&parts, &sale).await), (5, 9));
+    control.restock(&sale.id, &sku, -1, &keyed("next")).await.unwrap();
+    assert_eq!((left(&parts, &sale).await, stock(&parts, &sale).await), (8, 8));
+    parts.store.begin_restock(&sale.id, &sku, -2, &keyed("died-too")).await.unwrap().expect("begun");
+    let limit = Amendment { limit_per_user: Some(3), ..Default::default() };
+    parts.store.begin_change(&sale.id, &limit, Millis(0), &keyed("change")).await.unwrap().expect("begun");
+    assert_eq!(control.finish_acts().await.unwrap(), 2);
+    assert_eq!((left(&parts, &sale).await, stock(&parts, &sale).await), (6, 6));
+    assert_eq!(parts.gate.describe(&sale.id).await.unwrap().expect("loaded").limit_per_user, 3);
+    assert_eq!(control.finish_acts().await.unwrap(), 0);
+    balances(&parts, &sale).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_changed_a_draft_is_in_the_gate_when_it_opens() {
+    let world = World::new(Database::Sqlite).await;
+    let parts = world.parts().await;
+    let control = Control::new(parts.gate.clone(), parts.store.clone());
+    let sale = sale(&world.name, 5, 1);
+    control.create(&sale).await.unwrap();
+    control.restock(&sale.id, &id("unit"), 3, &keyed("r1")).await.unwrap();
+    let refused = control.restock(&sale.id, &id("unit"), -9, &keyed("r2")).await;
+    assert!(matches!(refused, Err(ControlError::Refused(_))), "{refused:?}");
+    control.restock(&sale.id, &id("unit"), -2, &keyed("r3")).await.unwrap();
+    let amendment = Amendment { limit_per_user: Some(2), ..Default::default() };
+    control.amend(&sale.id, &amendment, &keyed("c")).await.unwrap();
+    control.open(&sale.id, &keyed("o")).await.unwrap();
+    let gate = parts.gate.describe(&sale.id).await.unwrap().expect("loaded");
+    assert_eq!((gate.items[0].left, gate.items[0].stock, gate.limit_per_user), (6, 6, 2));
+    control.restock(&sale.id, &id("unit"), 1, &keyed("r4")).await.unwrap();
+    assert_eq!((left(&parts, &sale).await, stock(&parts, &sale).await), (7, 7));
+    balances(&parts, &sale).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_that_is_asked_for_again_does_not_pause_again() {
+    let (_world, parts, control, sale) = opened(5, 1, Rules::default()).await;
+    let told = Some("back at noon".to_owned());
+    control.pause(&sale.id, told.clone(), &keyed("p")).await.unwrap();
+    let verdict = admit(&parts, &sale, "ada", None, 1).await;
+    assert_eq!(verdict, Verdict::Paused { message: told.clone(), retry_after: None });
+    control.resume(&sale.id, &keyed("r")).await.unwrap();
+    control.pause(&sale.id, told, &keyed("p")).await.unwrap();
+    let state = parts.gate.describe(&sale.id).await.unwrap().expect("loaded").state;
+    assert_eq!(state, SaleState::Open, "the first answer was lost, and the act was not");
+    control.close(&sale.id, &keyed("c")).await.unwrap();
+    let resumed = control.resume(&sale.id, &keyed("late")).await;
+    assert!(matches!(resumed, Err(ControlError::NotFrom { state: SaleState::Closed, .. })), "{resumed:?}");
+    let restocked = control.restock(&sale.id, &id("unit"), 1, &keyed("late-too")).await;
+    assert!(matches!(restocked, Err(ControlError::NotFrom { .. })), "{restocked:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_window_is_made_longer_and_shorter_and_not_in_the_past() {
+    let (_world, parts, control, sale) = opened(5, 1, Rules::default()).await;
+    let closes = |closes_at| Amendment { closes_at: Some(closes_at), ..Default::default() };
+    let past = control.amend(&sale.id, &closes(Some(Millis(5))), &keyed("past")).await;
+    assert!(
+        matches!(&past, Err(ControlError::Invalid(why)) if why.to_string().contains("close it")),
+        "{past:?}"
+    );
+    let now = parts.gate.clock().await.unwrap();
+    let hour = now.plus(Duration::from_secs(3_600));
+    control.amend(&sale.id, &closes(Some(hour)), &keyed("hour")).await.unwrap();
+    let window = Window { opens_at: Millis(0), closes_at: Some(hour) };
+    assert_eq!(parts.gate.describe(&sale.id).await.unwrap().expect("loaded").window, window);
+    control.amend(&sale.id, &closes(None), &keyed("forever")).await.unwrap();
+    let later = Amendment { opens_at: Some(hour), ..Default::default() };
+    control.amend(&sale.id, &later, &keyed("later")).await.unwrap();
+    let verdict = admit(&parts, &sale, "ada", None, 1).await;
+    assert!(matches!(verdict, Verdict::NotOpen { opens_at, .. } if opens_at == hour), "{verdict:?}");
+    let row = parts.store.sale(&sale.id).await.unwrap().expect("a row");
+    assert_eq!(row.sale.window, Window { opens_at: hour, closes_at: None });
+    let empty = control.amend(&sale.id, &Amendment::default(), &keyed("empty")).await;
+    assert!(matches!(empty, Err(ControlError::Invalid(_))), "{empty:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rate_lets_so_many_through_and_tells_the_rest_when_to_come() {
+    let rate = |text: &str| Some(text.parse::<Rate>().expect("a rate"));
+    let rules = Rules { user_rate: rate("3/1000s"), ..Rules::default() };
+    let (_world, parts, control, sale) = opened(100, 10, rules).await;
+    let tries = async |user: &str, from: u32, to: u32| {
+        let mut passed = 0;
+        for nth in from..to {
+            match admit(&parts, &sale, user, Some(&format!("k{nth}")), 1).await {
+                Verdict::Accepted(_) => passed += 1,
+                Verdict::RateLimited(limited) => {
+                    assert!(limited.of_user && limited.retry_after > Duration::from_secs(200), "{limited:?}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        passed
+    };
+    assert_eq!((tries("ada", 0, 6).await, tries("bob", 0, 6).await), (3, 3));
+    // A repeat is told of its order, whatever the rate.
+    let repeat = admit(&parts, &sale, "ada", Some("k0"), 1).await;
+    assert!(matches!(repeat, Verdict::InFlight(_)), "{repeat:?}");
+    // In one call as well as in many.
+    let at_once: Vec<_> = (0..6).map(|nth| attempt(&sale.id, "carl", Some(&format!("k{nth}")), 1)).collect();
+    let accepted = verdicts(&parts.gate, &sale.id, &at_once).await;
+    assert_eq!(accepted.iter().filter(|verdict| matches!(verdict, Verdict::Accepted(_))).count(), 3);
+
+    let amendment =
+        Amendment { user_rate: Some(None), sale_rate: Some(rate("4/1000s")), ..Default::default() };
+    control.amend(&sale.id, &amendment, &keyed("c")).await.unwrap();
+    let mut passed = 0;
+    for nth in 0..8 {
+        match admit(&parts, &sale, &format!("user{nth}"), Some("k"), 1).await {
+            Verdict::Accepted(_) => passed += 1,
+            Verdict::RateLimited(limited) => assert!(!limited.of_user, "{limited:?}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(passed, 4);
+    balances(&parts, &sale).await;
+}
+
+/// At many thousands a second an attempt is a fraction of a millisecond.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_high_rate_is_a_limit_too() {
+    let rules = Rules { sale_rate: Some("2000/1s".parse().unwrap()), ..Rules::default() };
+    let (_world, parts, _control, sale) = opened(1_000_000, 1, rules).await;
+    let started = std::time::Instant::now();
+    let (mut accepted, mut users) = (0_u32, 0..);
+    until("the limit is met", LONG, async || {
+        let attempts: Vec<_> = users
+            .by_ref()
+            .take(400)
+            .map(|nth: u32| attempt(&sale.id, &format!("user{nth}"), Some("k"), 1))
+            .collect();
+        let told = verdicts(&parts.gate, &sale.id, &attempts).await;
+        let passed = told.iter().filter(|verdict| matches!(verdict, Verdict::Accepted(_))).count();
+        accepted += u32::try_from(passed).unwrap();
+        (passed < 400).then_some(())
+    })
+    .await;
+    let most = 2_000.0 * (1.0 + started.elapsed().as_secs_f64());
+    assert!(accepted >= 2_000 && f64::from(accepted) <= most, "{accepted} of at most {most}");
+}
+
+/// By Redis's clock: what was spent comes back with time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bucket_fills_again() {
+    let rules = Rules { user_rate: Some("2/1s".parse().unwrap()), ..Rules::default() };
+    let (_world, parts, _control, sale) = opened(100, 10, rules).await;
+    let started = std::time::Instant::now();
+    let mut keys = 0..;
+    let mut accepted = 0;
+    until("five have passed", LONG, async || {
+        let key = format!("k{}", keys.next().expect("endless"));
+        let verdict = admit(&parts, &sale, "ada", Some(&key), 1).await;
+        accepted += u32::from(matches!(verdict, Verdict::Accepted(_)));
+        (accepted == 5).then_some(())
+    })
+    .await;
+    // Two at once, and one each half second after that.
+    assert!(started.elapsed() >= Duration::from_millis(1_450), "{:?}", started.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_item_has_a_limit_of_its_own_and_orders_count_their_units() {
+    let world = World::new(Database::Sqlite).await;
+    let parts = world.parts().await;
+    let mut sale = sale(&world.name, 10, 5);
+    sale.items[0].limit_per_user = Some(2);
+    sale.items.push(Item { sku: id("other"), stock: 10, limit_per_user: None });
+    world.open_sale(&parts, &sale).await;
+    assert!(matches!(admit(&parts, &sale, "ada", Some("a"), 2).await, Verdict::Accepted(_)));
+    assert_eq!(admit(&parts, &sale, "ada", Some("b"), 1).await, Verdict::PurchaseLimit { limit: 2 });
+    let mut other = attempt(&sale.id, "ada", Some("c"), 3);
+    other.sku = id("other");
+    let fits = verdicts(&parts.gate, &sale.id, &[other.clone()]).await;
+    assert!(matches!(fits[0], Verdict::Accepted(_)), "{fits:?}");
+    other.id = doorbuster::domain::OrderId::generate();
+    other.key = doorbuster::domain::KeyDigest::of_text("d");
+    let over = verdicts(&parts.gate, &sale.id, &[other]).await;
+    assert_eq!(over, [Verdict::PurchaseLimit { limit: 5 }], "five in all");
+    let control = Control::new(parts.gate.clone(), parts.store.clone());
+    let limits = Amendment {
+        item_limits: [(id("unit"), Some(3))].into(),
+        limit_per_user: Some(9),
+        ..Default::default()
+    };
+    control.amend(&sale.id, &limits, &keyed("c")).await.unwrap();
+    assert!(matches!(admit(&parts, &sale, "ada", Some("e"), 1).await, Verdict::Accepted(_)));
+    assert_eq!(admit(&parts, &sale, "ada", Some("f"), 1).await, Verdict::PurchaseLimit { limit: 3 });
+    balances(&parts, &sale).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_may_not_buy_again_is_told_of_the_order_that_ended() {
+    let (_world, parts, _control, sale) = opened(5, 1, Rules { rebuy: false, ..Rules::default() }).await;
+    let Verdict::Accepted(order) = admit(&parts, &sale, "ada", Some("k"), 1).await else {
+        panic!("not accepted")
+    };
+    let ended = Settlement { id: order.id, user: order.user.clone(), outcome: Outcome::Ended };
+    parts.gate.settle(&sale.id, &[ended]).await.unwrap();
+    assert_eq!(left(&parts, &sale).await, 5, "its unit is for others");
+    assert_eq!(admit(&parts, &sale, "ada", Some("other"), 1).await, Verdict::AlreadyOrdered(order.id));
+    assert_eq!(admit(&parts, &sale, "ada", Some("k"), 1).await, Verdict::Settled(order.id));
+    assert!(matches!(admit(&parts, &sale, "bob", Some("k"), 1).await, Verdict::Accepted(_)));
+}
+
+fn admin(sale: &Sale, act: &str) -> String {
+    format!("/v1/admin/sales/{}{act}", sale.id)
+}
+
+async fn act(operator: &Buyer, path: &str, key: &str, body: &str) -> Answer {
+    operator.post(path, &[("idempotency-key", key)], body).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_steer_a_sale_over_http_and_every_act_is_listed() {
+    let world = World::new(Database::Postgres).await;
+    let running = world.running().await;
+    let sale = sale(&world.name, 2, 1);
+    world.open_sale(&running.parts, &sale).await;
+    let operator = Buyer::operator(&running, Role::Operator);
+    let restock = r#"{"sku":"unit","units":3,"reason":"found a box"}"#;
+    for _ in 0..2 {
+        let answer = act(&operator, &admin(&sale, ":restock"), "k1", restock).await;
+        assert_eq!(
+            (answer.status, answer.json["items"][0]["stock"].as_i64()),
+            (200, Some(5)),
+            "{}",
+            answer.text
+        );
+        assert_eq!(answer.json["act"]["reason"], "found a box", "{}", answer.text);
+    }
+    let change = r#"{"user_rate":"1/100s","closes_at":null,"reason":"bots"}"#;
+    let answer = act(&operator, &admin(&sale, ":change"), "k2", change).await;
+    assert_eq!(answer.json["rules"]["user_rate"], "1/100s", "{}", answer.text);
+    let ada = Buyer::of(&running, "ada");
+    assert_eq!(ada.buy(sale.id.as_str(), "k").await.status, 202);
+    let limited = ada.buy(sale.id.as_str(), "other").await;
+    assert_eq!((limited.status, limited.code()), (429, "rate_limited"), "{}", limited.text);
+    let wait: u64 = limited.headers["retry-after"].parse().expect("seconds");
+    assert!((1..=100).contains(&wait), "{limited:?}");
+    assert_eq!(limited.headers["ratelimit-policy"], "\"user\";q=1;w=100");
+    assert_eq!(limited.headers["ratelimit"], format!("\"user\";r=0;t={wait}"));
+    let paused = r#"{"message":"back at noon","reason":"a phone call"}"#;
+    assert_eq!(act(&operator, &admin(&sale, ":pause"), "k3", paused).await.json["state"], "paused");
+    let told = Buyer::of(&running, "bob").buy(sale.id.as_str(), "k").await;
+    assert_eq!((told.status, told.code()), (503, "sale_paused"), "{}", told.text);
+    assert_eq!(told.json["detail"], "back at noon");
+
+    for (path, key, body, status, code) in [
+        (":restock", "k1", r#"{"sku":"unit","units":4}"#, 422, "idempotency_key_reused"),
+        (":restock", "k4", r#"{"sku":"unit","units":-9}"#, 409, "act_refused"),
+        (":restock", "k5", r#"{"sku":"nothing","units":1}"#, 422, "unknown_sku"),
+        (":restock", "k6", r#"{"sku":"unit","units":0}"#, 422, "invalid_sale"),
+        (":restock", "k7", r#"{"sku":"unit","units":"two"}"#, 400, "malformed"),
+        (":restock", "k7b", r#"{"sku":"unit","units":9223372036854775807}"#, 422, "invalid_sale"),
+        (":change", "k8", r#"{"user_rate":"0/1s"}"#, 400, "malformed"),
+        (":change", "k9", r#"{"closes_at":"2020-01-01T00:00:00.000Z"}"#, 422, "invalid_sale"),
+        (":change", "k10", r#"{"colour":"red"}"#, 400, "malformed"),
+        (":change", "k11", "{}", 422, "invalid_sale"),
+        (":open", "k12", "", 409, "invalid_transition"),
+        (":archive", "k13", "", 409, "invalid_transition"),
+        (":close", "k14", r#"{"reason":7}"#, 400, "malformed"),
+        (":fly", "k15", "", 404, "not_found"),
+    ] {
+        let answer = act(&operator, &admin(&sale, path), key, body).await;
+        assert_eq!((answer.status, answer.code()), (status, code), "{path} {body}: {}", answer.text);
+    }
+    let keyless = operator.post(&admin(&sale, ":restock"), &[], restock).await;
+    assert_eq!(keyless.code(), "idempotency_key_required", "a repeat would add twice: {}", keyless.text);
+    let viewer = Buyer::operator(&running, Role::Viewer);
+    assert_eq!(act(&viewer, &admin(&sale, ":restock"), "v", restock).await.status, 403);
+    let acts = viewer.get(&admin(&sale, "/acts")).await;
+    let kinds: Vec<_> =
+        acts.json["acts"].as_array().expect("a list").iter().filter_map(|act| act["kind"].as_str()).collect();
+    for kind in ["open", "restock", "change", "pause"] {
+        assert!(kinds.contains(&kind), "{kind}: {}", acts.text);
+    }
+    let (code, out, err) = run(Some(&world), &["sale", "acts", sale.id.as_str()]).await;
+    assert!(code == 0 && out.contains("found a box") && out.contains("operator op"), "{out}{err}");
+    let (code, out, err) =
+        run(Some(&world), &["sale", "restock", sale.id.as_str(), "unit", "-1", "--reason", "broken"]).await;
+    assert!(code == 0 && out.contains("-1 unit"), "{out}{err}");
+    let books = audit(&running.parts.gate, &running.parts.store, &sale.id).await.unwrap();
+    assert!(books.balances(), "{books:?}");
+    running.stop().await;
+}
+
+async fn at_rest(running: &Running, sale: &Sale) {
+    until("everything has ended", LONG, async || {
+        let books = audit(&running.parts.gate, &running.parts.store, &sale.id).await.ok()?;
+        (books.is_at_rest() && books.balances()).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sale_is_checked_closed_archived_and_forgotten() {
+    let world = World::new(Database::Postgres).await;
+    let running = world.running().await;
+    let sale = sale(&world.name, 3, 1);
+    world.open_sale(&running.parts, &sale).await;
+    let name = sale.id.as_str();
+    let cli = async |args: &[&str]| run(Some(&world), args).await;
+    let (code, out, err) = cli(&["sale", "check", name]).await;
+    assert!(code == 0 && out.contains("is ready") && out.contains("clocks"), "{out}{err}");
+    let ada = Buyer::of(&running, "ada");
+    let order = ada.buy(name, "k").await;
+    assert_eq!(order.status, 202, "{}", order.text);
+    at_rest(&running, &sale).await;
+    let (code, _, err) = cli(&["sale", "archive", name]).await;
+    assert!(code == 1 && err.contains("a sale that is open cannot be archived"), "{err}");
+    let (code, _, err) = cli(&["user", "erase", "ada"]).await;
+    assert!(code == 2 && err.contains("--yes"), "{err}");
+    let (code, out, _) = cli(&["user", "erase", "ada", "--yes"]).await;
+    assert!(code == 3 && out.contains(name), "it is not archived: {out}");
+    assert_eq!(cli(&["sale", "close", name]).await.0, 0);
+    for _ in 0..2 {
+        let (code, out, err) = cli(&["sale", "archive", name]).await;
+        assert!(code == 0 && out.contains("is archived"), "{out}{err}");
+    }
+    assert!(running.parts.gate.describe(&sale.id).await.unwrap().is_none(), "it is out of the gate");
+    let closed = until("the front knows", LONG, async || {
+        Some(Buyer::of(&running, "bob").buy(name, "k").await).filter(|answer| answer.status == 410)
+    })
+    .await;
+    assert_eq!(closed.code(), "sale_closed");
+    let read = ada.get(&order.headers["location"]).await;
+    assert_eq!(read.json["status"], "confirmed", "the order can still be read: {}", read.text);
+    let books = audit(&running.parts.gate, &running.parts.store, &sale.id).await.unwrap();
+    assert!(books.balances() && books.is_at_rest(), "{books:?}");
+    let (code, out, _) = cli(&["user", "erase", "ada", "--yes"]).await;
+    assert!(code == 0 && out.contains("in 1 orders"), "{out}");
+    let row = running.parts.store.order(order.order_id().parse().unwrap()).await.unwrap().expect("a row");
+    assert!(row.order.user.as_str().starts_with("erased-"), "{row:?}");
+    assert_eq!(row.status, OrderStatus::Confirmed);
+    assert_eq!(ada.get(&order.headers["location"]).await.status, 404);
+    let (code, out, err) = cli(&["sale", "purge", name, "--yes"]).await;
+    assert!(code == 0 && out.contains("its orders are forgotten"), "{out}{err}");
+    let books = audit(&running.parts.gate, &running.parts.store, &sale.id).await.unwrap();
+    assert!(books.balances() && books.live_orders == 0, "{books:?}");
+    let control = Control::new(running.parts.gate.clone(), running.parts.store.clone());
+    let again = control.create(&sale).await;
+    assert!(matches!(again, Err(ControlError::Exists(_))), "its id is not taken again: {again:?}");
+    assert!(running.parts.store.order(order.order_id().parse().unwrap()).await.unwrap().is_none());
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_that_asks_too_often_is_told_to_wait() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("front.address_rate=3/1000s").set("front.address_header=X-Forwarded-For");
+    let running = world.running().await;
+    let sale = sale(&world.name, 3, 1);
+    world.open_sale(&running.parts, &sale).await;
+    let path = format!("/v1/sales/{}", sale.id);
+    let from = async |address: &str| {
+        let at = running.buyers.expect("a front");
+        crate::support::request(at, "GET", &path, &[("x-forwarded-for", address)], b"").await
+    };
+    for _ in 0..3 {
+        assert_eq!(from("9.9.9.9, 10.0.0.1").await.status, 200);
+    }
+    let limited = from("1.2.3.4, 10.0.0.1").await;
+    assert_eq!((limited.status, limited.code()), (429, "rate_limited"), "the last counts: {}", limited.text);
+    assert!(limited.headers.contains_key("retry-after") && limited.headers.contains_key("ratelimit"));
+    assert_eq!(from("10.0.0.2").await.status, 200, "another address");
+    assert_eq!(from("1.2.3.4, 10.0.0.1:4711").await.status, 429, "with its port");
+    // What cannot be read is no way around it: the connection's own address counts.
+    for _ in 0..3 {
+        assert_eq!(from("nobody").await.status, 200);
+    }
+    assert_eq!(from("nobody").await.status, 429);
+    running.stop().await;
+}
+
+/// A refund after the sale was archived has no gate to go back to, and the books must balance all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_ends_after_its_sale_was_archived_is_settled() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("upkeep.every_ms=200");
+    let running = world.running().await;
+    let sale = sale(&world.name, 3, 1);
+    world.open_sale(&running.parts, &sale).await;
+    let order = Buyer::of(&running, "ada").buy(sale.id.as_str(), "k").await;
+    at_rest(&running, &sale).await;
+    let control = Control::new(running.parts.gate.clone(), running.parts.store.clone());
+    control.close(&sale.id, &keyed("c")).await.unwrap();
+    control.archive(&sale.id, &keyed("a")).await.unwrap();
+    let cancel = format!("/v1/sales/{}/orders/{}:cancel", sale.id, order.order_id());
+    let cancelled = Buyer::of(&running, "ada").post(&cancel, &[], "").await;
+    assert_eq!(cancelled.json["status"], "cancelled", "{}", cancelled.text);
+    at_rest(&running, &sale).await;
+    running.stop().await;
+}
+
+/// With the old limit an order was placed, and comes again after the limit was changed.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_click_gets_the_same_order_whatever_the_limit_is_now() {
+    let world = World::new(Database::Sqlite).await;
+    let running = world.running().await;
+    let sale = sale(&world.name, 9, 3);
+    world.open_sale(&running.parts, &sale).await;
+    let control = Control::new(running.parts.gate.clone(), running.parts.store.clone());
+    let limit = |limit| Amendment { limit_per_user: Some(limit), ..Default::default() };
+    let ada = Buyer::of(&running, "ada");
+    let orders = format!("/v1/sales/{}/orders", sale.id);
+    let buy = async |headers: &[(&str, &str)], body: &str| ada.post(&orders, headers, body).await;
+    let first = buy(&[("idempotency-key", "k")], r#"{"quantity":3}"#).await;
+    assert_eq!(first.status, 202, "{}", first.text);
+    control.amend(&sale.id, &limit(1), &keyed("one")).await.unwrap();
+    let again = buy(&[("idempotency-key", "k")], r#"{"quantity":3}"#).await;
+    assert_eq!(again.order_id(), first.order_id(), "{}", again.text);
+    let more = buy(&[("idempotency-key", "l")], r#"{"quantity":2}"#).await;
+    assert_eq!((more.status, more.code()), (409, "already_ordered"), "{}", more.text);
+    let too_many = Buyer::of(&running, "dora").post(&orders, &[], r#"{"quantity":2}"#).await;
+    assert_eq!((too_many.status, too_many.code()), (422, "invalid_quantity"), "{}", too_many.text);
+
+    let bob = Buyer::of(&running, "bob");
+    let keyless = bob.post(&orders, &[], "").await;
+    assert_eq!(keyless.status, 202, "{}", keyless.text);
+    control.amend(&sale.id, &limit(2), &keyed("two")).await.unwrap();
+    let again = bob.post(&orders, &[], "").await;
+    assert_eq!(again.order_id(), keyless.order_id(), "{}", again.text);
+    let carl = Buyer::of(&running, "carl").post(&orders, &[], "").await;
+    assert_eq!((carl.status, carl.code()), (400, "idempotency_key_required"), "{}", carl.text);
+    at_rest(&running, &sale).await;
+    running.stop().await;
+}
+
+/// Redis came back as it was before a change of the terms: nothing else has that number.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gate_that_lost_a_change_is_noticed() {
+    let (world, parts, control, sale) = opened(5, 1, Rules::default()).await;
+    control.restock(&sale.id, &id("unit"), 2, &keyed("r")).await.unwrap();
+    let number = parts.gate.describe(&sale.id).await.unwrap().expect("loaded").number;
+    assert_eq!(parts.store.sale(&sale.id).await.unwrap().expect("a row").told, number);
+    let key = format!("{}:{{{}}}:sale", world.name, sale.id);
+    let _: i64 = ask_redis(&servers().redis, &format!("HSET {key} seq {}", number.seq - 1)).await;
+    let fresh = world.parts().await;
+    doorbuster::intake::verify(fresh.gate.clone(), fresh.store.clone()).await.unwrap();
+    let state = fresh.gate.describe(&sale.id).await.unwrap().expect("loaded").state;
+    assert_eq!(state, SaleState::Frozen);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sale_whose_time_is_long_over_is_closed_by_itself() {
+    let (_world, parts, control, sale) = opened(5, 1, Rules::default()).await;
+    let hours_ago = Millis(parts.gate.clock().await.unwrap().0 - 2 * 3_600_000);
+    let over = Sale {
+        window: Window { opens_at: Millis(0), closes_at: Some(hours_ago) },
+        ..parts.store.sale(&sale.id).await.unwrap().expect("a row").sale
+    };
+    parts.gate.set_terms(&over, 9).await.unwrap();
+    assert_eq!(control.close_what_is_over().await.unwrap(), 1);
+    let status = control.show(&sale.id).await.unwrap();
+    assert_eq!((status.state(), status.row.state), (SaleState::Closed, SaleState::Closed));
+    assert_eq!(control.close_what_is_over().await.unwrap(), 0);
+}
