@@ -1,8 +1,10 @@
 //! The end of a sale, and of what is known of a person.
 
+use std::time::Duration;
+
 use super::{Control, ControlError};
 use crate::audit::audit;
-use crate::domain::{Asked, SaleId, SaleState, UserId};
+use crate::domain::{Asked, Millis, SaleId, SaleState, UserId};
 use crate::gate::Unloaded;
 use crate::store::{Erased, SaleAct};
 
@@ -61,6 +63,24 @@ impl Control {
             Ok(row.number)
         })
         .await
+    }
+
+    /// Purges archived sales in which nothing has changed for so long; says how many.
+    pub async fn purge_what_is_old(&self, after: Duration) -> Result<usize, ControlError> {
+        let mut purged = 0;
+        for row in self.store.sales().await? {
+            let old = row.state == SaleState::Archived && row.changed_at.plus(after) <= Millis::now();
+            let id = row.sale.id;
+            if !old || self.store.orders_after(&id, None, 1).await?.is_empty() {
+                continue;
+            }
+            match self.purge(&id, &Asked::by("schedule")).await {
+                Ok(_) => purged += 1,
+                // Trouble with one sale is not the others'.
+                Err(error) => tracing::warn!(sale = %id, %error, "could not be purged, though it is old"),
+            }
+        }
+        Ok(purged)
     }
 
     /// Puts a name that says nothing in the place of a user's in all archived sales. Those in which he

@@ -32,6 +32,7 @@ pub(super) fn routes() -> Router<Arc<Operations>> {
         .route("/v1/admin/sales", get(list).post(create))
         .route("/v1/admin/sales/{sale}", get(show).post(super::acts::act))
         .route("/v1/admin/sales/{sale}/audit", get(books))
+        .route("/v1/admin/sales/{sale}/check", get(check))
         .route("/v1/admin/sales/{sale}/orders", get(orders))
 }
 
@@ -97,6 +98,17 @@ async fn show(State(app): App, path: PathOf<String>, headers: HeaderMap) -> Resp
         app.tokens.operator(&headers, Role::Viewer)?;
         let status = app.control.show(&sale_id(&in_path(path)?)?).await.map_err(refuse)?;
         Ok(Json(AdminSaleJson::of(&status)).into_response())
+    };
+    answered(answer.await, &headers)
+}
+
+/// Is it ready for its buyers? The broker is in `/readyz`.
+async fn check(State(app): State<Arc<Operations>>, path: PathOf<String>, headers: HeaderMap) -> Response {
+    let answer = async {
+        app.tokens.operator(&headers, Role::Viewer)?;
+        let checks = app.control.check(&sale_id(&in_path(path)?)?).await.map_err(refuse)?;
+        let ready = checks.iter().all(|check| check.good);
+        Ok(Json(json!({ "ready": ready, "checks": checks })).into_response())
     };
     answered(answer.await, &headers)
 }

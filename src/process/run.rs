@@ -80,7 +80,7 @@ impl Running {
                 leases: parts.leases.clone(),
                 store: parts.store.clone(),
                 payments: payments.clone(),
-                also: upkeep_of_sales(&control),
+                also: upkeep_of_sales(&control, config.purge_after()),
                 settings: config.upkeep(),
             };
             let router = front::buyers(Buyers {
@@ -218,9 +218,9 @@ fn begin_at_zero() {
 }
 
 /// What is due of sales, besides what is due of orders.
-fn upkeep_of_sales(control: &Control) -> Vec<Due> {
-    let (finishing, closing) = (control.clone(), control.clone());
-    vec![
+fn upkeep_of_sales(control: &Control, purge_after: Option<Duration>) -> Vec<Due> {
+    let (finishing, closing, purging) = (control.clone(), control.clone(), control.clone());
+    let mut due = vec![
         Due {
             what: "acts that had died half way were finished",
             every: Duration::from_secs(1),
@@ -237,7 +237,20 @@ fn upkeep_of_sales(control: &Control) -> Vec<Due> {
                 Box::pin(async move { control.close_what_is_over().await.map_err(|error| error.to_string()) })
             }),
         },
-    ]
+    ];
+    if let Some(after) = purge_after {
+        due.push(Due {
+            what: "old sales were purged",
+            every: Duration::from_secs(3_600),
+            work: Box::new(move || {
+                let control = purging.clone();
+                Box::pin(
+                    async move { control.purge_what_is_old(after).await.map_err(|error| error.to_string()) },
+                )
+            }),
+        });
+    }
+    due
 }
 
 fn spawn(

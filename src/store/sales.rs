@@ -21,6 +21,8 @@ pub struct SaleRow {
     pub told: Number,
     /// Of the terms: window, limits, rules.
     pub rules_version: i64,
+    /// Of its state or its terms, by the clock of the host that made the change.
+    pub changed_at: Millis,
     pub items: Vec<ItemRow>,
 }
 
@@ -202,6 +204,7 @@ pub(super) fn read_sale(row: sale::Model, items: Vec<item::Model>) -> Result<Sal
         number: Number { epoch: row.epoch, seq: row.seq },
         told: Number { epoch: row.told_epoch, seq: row.told_seq },
         rules_version: row.rules_version,
+        changed_at: Millis(row.updated_at_ms),
         items: read,
     })
 }

@@ -405,9 +405,19 @@ async fn operators_steer_a_sale_over_http_and_every_act_is_listed() {
 }
 
 async fn at_rest(running: &Running, sale: &Sale) {
+    let mut last = String::new();
     until("everything has ended", LONG, async || {
-        let books = audit(&running.parts.gate, &running.parts.store, &sale.id).await.ok()?;
-        (books.is_at_rest() && books.balances()).then_some(())
+        let books = audit(&running.parts.gate, &running.parts.store, &sale.id).await;
+        if books.as_ref().is_ok_and(|books| books.is_at_rest() && books.balances()) {
+            return Some(());
+        }
+        // Shown when it never is.
+        let now = format!("{books:?}");
+        if now != last {
+            println!("{now}");
+            last = now;
+        }
+        None
     })
     .await;
 }
@@ -422,6 +432,9 @@ async fn a_sale_is_checked_closed_archived_and_forgotten() {
     let cli = async |args: &[&str]| run(Some(&world), args).await;
     let (code, out, err) = cli(&["sale", "check", name]).await;
     assert!(code == 0 && out.contains("is ready") && out.contains("clocks"), "{out}{err}");
+    let check = format!("/v1/admin/sales/{name}/check");
+    let checked = Buyer::operator(&running, Role::Viewer).get(&check).await;
+    assert_eq!(checked.json["ready"], true, "{}", checked.text);
     let ada = Buyer::of(&running, "ada");
     let order = ada.buy(name, "k").await;
     assert_eq!(order.status, 202, "{}", order.text);
@@ -453,6 +466,10 @@ async fn a_sale_is_checked_closed_archived_and_forgotten() {
     assert!(row.order.user.as_str().starts_with("erased-"), "{row:?}");
     assert_eq!(row.status, OrderStatus::Confirmed);
     assert_eq!(ada.get(&order.headers["location"]).await.status, 404);
+    let (code, out, _) = cli(&["user", "erase", "nobody", "--yes"]).await;
+    assert!(code == 3 && out.contains("no sale knows nobody"), "{out}");
+    let keeps = Control::new(running.parts.gate.clone(), running.parts.store.clone());
+    assert_eq!(keeps.purge_what_is_old(LONG).await.unwrap(), 0, "it is not old yet");
     let (code, out, err) = cli(&["sale", "purge", name, "--yes"]).await;
     assert!(code == 0 && out.contains("its orders are forgotten"), "{out}{err}");
     let books = audit(&running.parts.gate, &running.parts.store, &sale.id).await.unwrap();
@@ -574,4 +591,24 @@ async fn a_sale_whose_time_is_long_over_is_closed_by_itself() {
     let status = control.show(&sale.id).await.unwrap();
     assert_eq!((status.state(), status.row.state), (SaleState::Closed, SaleState::Closed));
     assert_eq!(control.close_what_is_over().await.unwrap(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_orders_of_an_archived_sale_are_forgotten_after_their_time() {
+    let world = World::new(Database::Sqlite).await;
+    let running = world.running().await;
+    let sale = sale(&world.name, 3, 1);
+    world.open_sale(&running.parts, &sale).await;
+    let order = Buyer::of(&running, "ada").buy(sale.id.as_str(), "k").await;
+    at_rest(&running, &sale).await;
+    let control = Control::new(running.parts.gate.clone(), running.parts.store.clone());
+    assert_eq!(control.purge_what_is_old(Duration::ZERO).await.unwrap(), 0, "it is not archived");
+    control.close(&sale.id, &keyed("c")).await.unwrap();
+    control.archive(&sale.id, &keyed("a")).await.unwrap();
+    assert_eq!(control.purge_what_is_old(Duration::ZERO).await.unwrap(), 1);
+    assert!(running.parts.store.order(order.order_id().parse().unwrap()).await.unwrap().is_none());
+    assert_eq!(control.purge_what_is_old(Duration::ZERO).await.unwrap(), 0, "once");
+    let acts = control.acts(&sale.id, 1).await.unwrap();
+    assert_eq!((acts[0].kind.as_str(), acts[0].by.as_str()), ("purge", "schedule"));
+    running.stop().await;
 }

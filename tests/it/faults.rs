@@ -42,7 +42,7 @@ async fn stalling_at_any_point_of_an_orders_life_moves_each_unit_once() {
 /// added and the terms changed. The front that has the point is started again when it died.
 async fn life(fault: String) {
     let mut world = World::new(Database::Postgres).await;
-    world.set("upkeep.every_ms=200").set("sweep.every_ms=200");
+    world.set("upkeep.every_ms=200").set("sweep.every_ms=200").set("sweep.grace_ms=500");
     world.set(&format!("payments.secrets=acme {WEBHOOK}"));
     let parts = world.parts().await;
     let sale = doorbuster::domain::Sale {
@@ -91,6 +91,8 @@ async fn life(fault: String) {
         row.map(|row| row.status)
     };
     until(&format!("{fault}: ada's order has a row"), Duration::from_secs(60), async || {
+        // The same click again, which also starts a front again that has died meanwhile.
+        ask("ada", None, &orders, "k", "").await;
         status(&confirmed).await
     })
     .await;

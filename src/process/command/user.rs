@@ -24,6 +24,10 @@ pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
     }
     let parts = Parts::open(config).await?;
     let erased = Control::new(parts.gate, parts.store).erase(&user).await?;
+    if erased.orders == 0 && erased.left.is_empty() {
+        println!("no sale knows {user}");
+        return Ok(Ended::ItemsLeft);
+    }
     println!("{user} is {} now, in {} orders", erased.pseudonym, erased.orders);
     if erased.left.is_empty() {
         return Ok(Ended::Done);

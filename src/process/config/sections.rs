@@ -44,7 +44,7 @@ sections! {
     }
     Sweep { every_ms: u64, batch: u64, grace_ms: u64, overtaken_after_ms: u64, parked_after_ms: u64, spacing_ms: u64 }
     Worker { batch: u64, linger_ms: u64, prefetch: u64, lease_ms: u64, hold_ms: u64 }
-    Upkeep { every_ms: u64, batch: u64 }
+    Upkeep { every_ms: u64, batch: u64, purge_after_days: u64 }
     Payments { secrets: String, secrets_file: String }
     Process { drain_ms: u64 }
     Log { format: String, level: String }
@@ -178,6 +178,7 @@ impl Config {
             ("worker.hold_ms", worker.hold_ms, 100, 600_000),
             ("upkeep.every_ms", upkeep.every_ms, 50, 60_000),
             ("upkeep.batch", upkeep.batch, 1, 1_000),
+            ("upkeep.purge_after_days", upkeep.purge_after_days, 0, 36_500),
             ("process.drain_ms", process.drain_ms, 0, 600_000),
         ] {
             range(name, value, from, to, mistakes);
@@ -297,6 +298,12 @@ impl Config {
 
     pub fn upkeep(&self) -> UpkeepSettings {
         UpkeepSettings { every: ms(self.upkeep.every_ms), batch: self.upkeep.batch }
+    }
+
+    /// `None` to keep everything.
+    pub fn purge_after(&self) -> Option<Duration> {
+        let days = self.upkeep.purge_after_days;
+        (days > 0).then(|| Duration::from_secs(days * 86_400))
     }
 
     fn address_rate(&self) -> Result<Option<Rate>, crate::domain::Invalid> {
