@@ -112,7 +112,8 @@ impl Store {
     }
 
     /// Writes the state of a sale with the gate's number of that change. A number lower than the
-    /// one written changes nothing: a later change was faster.
+    /// one written changes nothing: a later change was faster. Nothing leaves `archived`: whoever was
+    /// told by the gate just before it was unloaded comes too late.
     pub async fn set_sale_state(
         &self,
         id: &SaleId,
@@ -133,6 +134,7 @@ impl Store {
                 ..Default::default()
             })
             .filter(sale::Column::Id.eq(id.as_str()))
+            .filter(sale::Column::State.ne(SaleState::Archived.as_str()))
             .filter(older);
         self.within(async {
             let transaction = self.begin().await?;
