@@ -1,27 +1,21 @@
 #!lua flags=allow-oom
 -- Adds units to an item, or takes unsold ones away: never one that is sold or in flight. Changes of
 -- an item come in the order of their versions, each once; the outcome of the last is remembered, for
--- whoever died before he could write it down.
+-- whoever died before he could write it down. Begins with known.lua.
 --
 -- KEYS  1 sale   2 items   3 stock
 -- ARGV  1 epoch  2 seq     the highest number that is known of this sale
 --       3 sku    4 units, below 0 to take away    5 version of the item after it
 -- Reply not_loaded | frozen | unknown_sku | {applied|refused, epoch, seq, left} | {gap, version}
 
-local sale = redis.call('HMGET', KEYS[1], 'state', 'epoch', 'seq', 'version:' .. ARGV[3], 'outcome:' .. ARGV[3])
-if not sale[1] then return 'not_loaded' end
-local epoch, seq = tonumber(sale[2]), tonumber(sale[3])
-local known_epoch, known_seq = tonumber(ARGV[1]), tonumber(ARGV[2])
-if sale[1] ~= 'closed' and (epoch < known_epoch or (epoch == known_epoch and seq < known_seq)) then
-  redis.call('HSET', KEYS[1], 'state', 'frozen')
-  return 'frozen'
-end
-if sale[1] == 'frozen' then return 'frozen' end
+if not state then return 'not_loaded' end
+if state == 'frozen' then return 'frozen' end
 
 local left = tonumber(redis.call('HGET', KEYS[2], ARGV[3]) or false)
 if not left then return 'unknown_sku' end
-local units, version, at = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(sale[4] or '1')
-if at >= version then return {sale[5] or 'applied', epoch, seq, left} end
+local last = redis.call('HMGET', KEYS[1], 'version:' .. ARGV[3], 'outcome:' .. ARGV[3])
+local units, version, at = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(last[1] or '1')
+if at >= version then return {last[2] or 'applied', epoch, seq, left} end
 if at < version - 1 then return {'gap', at} end
 
 local outcome = 'applied'

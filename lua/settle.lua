@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Ends the flight of orders whose outcome is committed in the database. May be repeated: it acts
 -- only where the gate still holds that very order. Runs on a full Redis, or workers could not
--- drain it. A frozen gate is left to the sweep.
+-- drain it. A frozen gate is left to the sweep. Begins with known.lua.
 --
 -- KEYS  1 sale   2 items   3 users   4 outbox   5 age   6 due
 -- ARGV  1 epoch  2 seq     the highest number that is known of this sale: each give-back takes the next,
@@ -16,15 +16,8 @@
 --                         loser; winner is its record, else ''
 -- Reply not_loaded | frozen | {settled, freed, epoch, seq}
 
-local sale = redis.call('HMGET', KEYS[1], 'state', 'epoch', 'seq', 'rebuy')
-if not sale[1] then return 'not_loaded' end
-local epoch, seq = tonumber(sale[2]), tonumber(sale[3])
-local known_epoch, known_seq = tonumber(ARGV[1]), tonumber(ARGV[2])
-if sale[1] ~= 'closed' and (epoch < known_epoch or (epoch == known_epoch and seq < known_seq)) then
-  redis.call('HSET', KEYS[1], 'state', 'frozen')
-  return 'frozen'
-end
-if sale[1] == 'frozen' then return 'frozen' end
+if not state then return 'not_loaded' end
+if state == 'frozen' then return 'frozen' end
 
 local function parse(record)
   local id, sku, quantity = string.match(record, '^(%x+)|[^|]+|[^|]+|([^|]+)|(-?%d+)$')
@@ -91,9 +84,10 @@ local function finish(user, id)
   end
   if not found then return 0 end
   -- What ended first stands first. Where nobody may buy again, each one counts.
+  local rebuy = redis.call('HGET', KEYS[1], 'rebuy') ~= '0'
   local left = {}
   for at = 1, #kept do
-    if sale[4] ~= '0' and ended >= REMEMBERED and string.find(kept[at], '|%-%d+$') then
+    if rebuy and ended >= REMEMBERED and string.find(kept[at], '|%-%d+$') then
       ended = ended - 1
     else
       left[#left + 1] = kept[at]

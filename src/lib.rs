@@ -10,6 +10,7 @@
 //! - [`intake`]: one request, from admission to the broker's confirm; the relay and the sweep.
 //! - [`worker`]: deliveries become rows.
 //! - [`control`]: what an operator does to a sale. [`audit`]: do the books balance?
+//! - [`replay`]: what was accepted gets its row, after an outage.
 //! - [`front`]: HTTP. [`drill`]: a crowd of buyers. [`dev`]: private servers as children.
 //! - [`chaos`]: the stack under attack, judged by the drill. [`bench`]: figures beside the servers' own.
 //! - [`process`]: configuration in, running process out.
@@ -34,5 +35,6 @@ pub mod life;
 pub mod link;
 pub mod process;
 pub mod queue;
+pub mod replay;
 pub mod store;
 pub mod worker;

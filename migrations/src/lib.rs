@@ -8,6 +8,7 @@ use sea_orm_migration::prelude::{SchemaManager, TableCreateStatement};
 
 mod m20260101_000001_orders;
 mod m20261121_000002_order_life;
+mod m20261122_000003_recovery;
 
 pub struct Migrator;
 
@@ -22,6 +23,10 @@ fn exact(table: &mut TableCreateStatement, manager: &SchemaManager) -> TableCrea
 #[sea_orm_migration::async_trait::async_trait]
 impl MigratorTrait for Migrator {
     fn migrations() -> Vec<Box<dyn sea_orm_migration::MigrationTrait>> {
-        vec![Box::new(m20260101_000001_orders::Migration), Box::new(m20261121_000002_order_life::Migration)]
+        vec![
+            Box::new(m20260101_000001_orders::Migration),
+            Box::new(m20261121_000002_order_life::Migration),
+            Box::new(m20261122_000003_recovery::Migration),
+        ]
     }
 }

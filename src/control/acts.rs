@@ -5,7 +5,7 @@ use super::{Control, ControlError};
 use crate::domain::{Amendment, Asked, Millis, Number, SaleId, SaleState, Sku};
 use crate::fault::fault;
 use crate::gate::{GateError, Restocked};
-use crate::store::{ActState, Begun, NotBegun, Restock, SaleAct};
+use crate::store::{ActState, Begun, NotBegun, Restock, SaleAct, SaleRow};
 
 /// Acts that died half way, looked at in one round of the upkeep.
 const UNFINISHED: u64 = 100;
@@ -33,7 +33,6 @@ impl Control {
             let rule = "above 0 to add, or below 0 to take away";
             return Err(crate::domain::Invalid { what: "units", rule }.into());
         }
-        self.trust(sale).await?;
         // An earlier one that died half way is finished first.
         for _ in 0..2 {
             let act = match self.store.begin_restock(sale, sku, units, asked).await? {
@@ -66,7 +65,6 @@ impl Control {
                 crate::domain::Invalid { what: "a change", rule: "of at least one of the terms" }.into()
             );
         }
-        self.trust(sale).await?;
         let now = match self.gate.describe(sale).await? {
             Some(gate) => gate.now,
             None => Millis::now(),
@@ -135,8 +133,7 @@ impl Control {
         if act.state != ActState::Pending {
             return Ok(act);
         }
-        self.trust(&act.sale).await?;
-        let row = self.row(&act.sale).await?;
+        let row = self.known(&act.sale).await?;
         let (state, result, number) = match &act.restock {
             // The gate does not know a draft yet: it is loaded with what the row has.
             None if row.state == SaleState::Draft => {
@@ -196,13 +193,12 @@ impl Control {
         Ok(SaleAct { state, result: Some(result), ..act })
     }
 
-    /// Freezes a gate that lost writes before this act takes the next number and hides that.
-    async fn trust(&self, sale: &SaleId) -> Result<(), ControlError> {
+    /// The sale's row. What the rows know of the gate goes into the next script call, which freezes a gate
+    /// that is behind: a command has no memory of its own.
+    async fn known(&self, sale: &SaleId) -> Result<SaleRow, ControlError> {
         let row = self.row(sale).await?;
-        let known = self.store.highest_number(sale).await?.max(row.number).max(row.told);
-        self.gate.saw(sale, known);
-        self.gate.freeze_if_behind(sale, known).await?;
-        Ok(())
+        self.gate.saw(sale, self.store.highest_number(sale).await?.max(row.number).max(row.told));
+        Ok(row)
     }
 
     /// Writes down an act that moves the sale between states, does it, and writes down its end.
@@ -224,7 +220,7 @@ impl Control {
         if written.state != ActState::Pending {
             return answered(written);
         }
-        self.trust(sale).await?;
+        self.known(sale).await?;
         match act.await {
             Ok(number) => self.end(written, ActState::Done, format!("at {number}"), Some(number)).await,
             Err(

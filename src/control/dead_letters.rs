@@ -36,6 +36,7 @@ pub fn letter_json(letter: &Letter, whole: bool) -> serde_json::Value {
         "id": letter.id,
         "reason": letter.reason.to_string(),
         "attempts": letter.attempts,
+        "replays": letter.replays,
         "first_error": letter.first_error,
         "last_error": letter.last_error,
         "since": letter.since,
@@ -108,7 +109,7 @@ impl DeadLetters {
                 Ok(orders) => orders,
                 Err(why) => return Err(LetterError::Unreadable(id.to_owned(), why.to_string())),
             };
-            self.letters.publish(orders).await?;
+            self.letters.replay(&held.letter, orders).await?;
             for order in orders {
                 self.gate.replayed(&order.sale, &[order.id]).await?;
             }

@@ -4,6 +4,7 @@
 //! module refuses to know any server, any protocol and the time of day.
 
 mod asked;
+mod entry;
 mod ids;
 mod millis;
 mod order;
@@ -12,6 +13,7 @@ mod sale;
 mod verdict;
 
 pub use asked::Asked;
+pub use entry::{ActEntry, Entry, ItemEntry, OrderEntry, PaymentEntry, SaleEntry, Step};
 pub use ids::{Fingerprint, IdempotencyKey, Invalid, KeyDigest, OrderId, SaleId, Sku, UserId};
 pub use millis::Millis;
 pub use order::{Act, Failure, Number, Order, OrderStatus};

@@ -33,7 +33,7 @@ impl Progress {
         Self { bar: ProgressBar::hidden(), lines: None, quiet: true }
     }
 
-    pub(super) fn begin(&self, total: usize, what: &'static str) {
+    pub fn begin(&self, total: usize, what: &'static str) {
         if let Ok(style) = ProgressStyle::with_template("  {bar:32} {pos}/{len} {msg}  {per_sec}  {eta} left")
         {
             self.bar.set_style(style);
@@ -46,6 +46,10 @@ impl Progress {
 
     pub(super) fn step(&self) {
         self.bar.inc(1);
+        self.line();
+    }
+
+    fn line(&self) {
         let Some(lines) = &self.lines else { return };
         let mut last = lines.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if last.elapsed() >= EVERY {
@@ -54,7 +58,17 @@ impl Progress {
         }
     }
 
-    pub(super) fn end(&self) {
+    pub fn length(&self, total: u64) {
+        self.bar.set_length(total);
+    }
+
+    /// As many are done as this.
+    pub fn reach(&self, done: u64) {
+        self.bar.set_position(done);
+        self.line();
+    }
+
+    pub fn end(&self) {
         self.bar.finish_and_clear();
     }
 

@@ -135,14 +135,16 @@ impl Gate {
         }
     }
 
-    /// Moves the sale to `to` if it is in one of `from`. May be repeated.
+    /// Moves the sale to `to` if it is in one of `from`. May be repeated. A gate that is behind what this
+    /// process knows is frozen first.
     pub async fn move_to(
         &self,
         sale: &SaleId,
         to: SaleState,
         from: &[SaleState],
     ) -> Result<Moved, GateError> {
-        let mut args = vec![write_state(to).to_owned()];
+        let mut args = self.highest_args(sale).to_vec();
+        args.push(write_state(to).to_owned());
         args.extend(from.iter().map(|state| write_state(*state).to_owned()));
         let keys = [self.keys(sale).sale()];
         let reply: redis::Value = self.link.run(&self.scripts.state, &keys, &args).await?;

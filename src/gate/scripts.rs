@@ -18,6 +18,15 @@ pub(super) struct Scripts {
     pub(super) due: Script,
 }
 
+/// What some scripts begin with, without the line that says it is Lua.
+const KNOWN: &str = include_str!("../../lua/known.lua").split_at("#!lua\n".len()).1;
+
+/// Behind its first line, which must stay the first.
+fn beginning_with_known(script: &str) -> Script {
+    let (first, rest) = script.split_once('\n').unwrap_or((script, ""));
+    Script::new(&format!("{first}\n{KNOWN}\n{rest}"))
+}
+
 impl Scripts {
     /// `prefix` makes the admission script this installation's own: that Redis knows it says that
     /// this installation has looked at its books since Redis was started.
@@ -29,15 +38,15 @@ impl Scripts {
         Self {
             admit: Script::new(&admit),
             admit_full: Script::new(&admit_full),
-            freeze: Script::new(include_str!("../../lua/freeze.lua")),
+            freeze: beginning_with_known(include_str!("../../lua/freeze.lua")),
             load: Script::new(include_str!("../../lua/load.lua")),
-            state: Script::new(include_str!("../../lua/state.lua")),
-            rules: Script::new(include_str!("../../lua/rules.lua")),
-            restock: Script::new(include_str!("../../lua/restock.lua")),
+            state: beginning_with_known(include_str!("../../lua/state.lua")),
+            rules: beginning_with_known(include_str!("../../lua/rules.lua")),
+            restock: beginning_with_known(include_str!("../../lua/restock.lua")),
             unload: Script::new(include_str!("../../lua/unload.lua")),
             describe: Script::new(include_str!("../../lua/describe.lua")),
             mark: Script::new(include_str!("../../lua/mark.lua")),
-            settle: Script::new(include_str!("../../lua/settle.lua")),
+            settle: beginning_with_known(include_str!("../../lua/settle.lua")),
             due: Script::new(include_str!("../../lua/due.lua")),
         }
     }

@@ -6,11 +6,13 @@
 //! sell the unit twice. Whatever dies in between leaves the note, and the upkeep finishes it.
 
 mod deadline;
+mod journal;
 mod orders;
 mod payments;
 mod returns;
 mod upkeep;
 
+pub use journal::write_log;
 pub use orders::{OrderError, Orders};
 pub use payments::{PaymentError, Payments};
 pub use returns::give_back;

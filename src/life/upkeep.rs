@@ -7,11 +7,12 @@ use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Payments, deadline, give_back};
+use super::{Payments, deadline, give_back, write_log};
 use crate::domain::{Millis, SaleId};
 use crate::gate::Gate;
 use crate::intake::{LEADERSHIP, lead};
 use crate::lease::{Guard, Leases};
+use crate::queue::OrderLog;
 use crate::store::{Return, Store};
 
 #[derive(Debug, Clone)]
@@ -42,6 +43,7 @@ pub struct Upkeep {
     pub leases: Leases,
     pub store: Store,
     pub payments: Payments,
+    pub log: OrderLog,
     /// Besides what is known here.
     pub also: Vec<Due>,
     pub settings: UpkeepSettings,
@@ -82,6 +84,12 @@ impl Upkeep {
         // Before the deadlines: who paid in time keeps his order.
         told("payments were gone on with", self.pay(leader).await);
         told("orders have expired", self.expire(leader).await);
+        self.still_leads(leader).await;
+        match write_log(&self.store, &self.log).await {
+            Ok(entries) => tracing::trace!(entries, "written to the order log"),
+            // Said by whoever publishes, and by a gauge.
+            Err(error) => tracing::debug!(error, "the order log waits"),
+        }
         for (due, last) in self.also.iter().zip(last) {
             if last.is_none_or(|last| last.elapsed() >= due.every) {
                 self.still_leads(leader).await;
@@ -112,6 +120,7 @@ impl Upkeep {
             "payments_pending",
             "payments_late",
             "sale_acts_pending",
+            "log_oldest_unwritten_seconds",
         ] {
             metrics::gauge!(name).set(0.0);
         }

@@ -17,7 +17,7 @@ use crate::control::{Control, DeadLetters};
 use crate::front::{self, Buyers, Operations, Readiness, Tokens};
 use crate::intake::{self, Intake, Sweep};
 use crate::life::{Due, Orders, Payments, Upkeep};
-use crate::queue::{Consumer, Letters, Publisher};
+use crate::queue::{Consumer, Letters, OrderLog, Publisher};
 use crate::worker::Worker;
 
 /// What a process does.
@@ -64,7 +64,11 @@ impl Running {
             let publisher = Publisher::open(config.queue());
             parts.publisher = Some(publisher.clone());
             let (gate, store) = (parts.gate.clone(), parts.store.clone());
-            parts.gate.verify_with(move || Box::pin(intake::verify(gate.clone(), store.clone())));
+            let log = OrderLog::with(config.queue(), publisher.clone());
+            let compared = log.clone();
+            parts
+                .gate
+                .verify_with(move || Box::pin(intake::verify(gate.clone(), store.clone(), compared.clone())));
             let intake = Intake::new(parts.gate.clone(), publisher, parts.store.clone(), config.intake());
             let sweep = Sweep {
                 gate: parts.gate.clone(),
@@ -80,6 +84,7 @@ impl Running {
                 leases: parts.leases.clone(),
                 store: parts.store.clone(),
                 payments: payments.clone(),
+                log,
                 also: upkeep_of_sales(&control, config.purge_after()),
                 settings: config.upkeep(),
             };

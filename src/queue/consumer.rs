@@ -22,6 +22,8 @@ pub struct Delivery {
     pub orders: Result<Vec<Order>, Unreadable>,
     /// Times that it was delivered before, to somebody who did not answer.
     pub redeliveries: u64,
+    /// Times that an operator had it processed again.
+    pub(super) replays: u32,
     /// Its bytes and its name, for the dead-letter queue.
     pub(super) payload: Vec<u8>,
     pub(super) id: Option<String>,
@@ -229,6 +231,7 @@ fn read(delivery: lapin::message::Delivery) -> Delivery {
     });
     Delivery {
         orders: message::read(&delivery.data),
+        replays: letters::replays(delivery.properties.headers().as_ref()),
         redeliveries: counted.unwrap_or_else(|| u64::from(delivery.redelivered)),
         id: delivery.properties.message_id().as_ref().map(ToString::to_string),
         payload: delivery.data,

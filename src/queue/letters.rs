@@ -21,6 +21,8 @@ const REASON: &str = "doorbuster-reason";
 const ATTEMPTS: &str = "doorbuster-attempts";
 const FIRST_ERROR: &str = "doorbuster-first-error";
 const LAST_ERROR: &str = "doorbuster-last-error";
+/// Times that an operator had it processed again. On the message itself, so that it comes back with it.
+const REPLAYS: &str = "doorbuster-replays";
 
 /// Why a message became a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +67,8 @@ pub struct Letter {
     pub orders: Result<Vec<Order>, Unreadable>,
     pub reason: Reason,
     pub attempts: u64,
+    /// Times that it was replayed, and came back.
+    pub replays: u32,
     pub first_error: Option<String>,
     pub last_error: Option<String>,
     /// When it became one, to the second.
@@ -120,9 +124,11 @@ impl Letters {
         Self { settings, publisher: Publisher::open(one_at_a_time) }
     }
 
-    /// Publishes the orders of a letter again; on `Ok` the broker has them.
-    pub async fn publish(&self, orders: &[Order]) -> Result<(), PublishError> {
-        self.publisher.publish(orders).await
+    /// Publishes the orders of a letter again, as replayed once more; on `Ok` the broker has them.
+    pub async fn replay(&self, letter: &Letter, orders: &[Order]) -> Result<(), PublishError> {
+        let mut headers = FieldTable::default();
+        headers.insert(REPLAYS.into(), AMQPValue::LongLongInt(i64::from(letter.replays) + 1));
+        self.publisher.publish_with(orders, headers).await
     }
 
     /// Returns once letters can be written and published again.
@@ -146,6 +152,7 @@ impl Letters {
         headers.insert(ATTEMPTS.into(), AMQPValue::LongLongInt(attempts));
         headers.insert(FIRST_ERROR.into(), cut(&trouble.first_error));
         headers.insert(LAST_ERROR.into(), cut(&trouble.last_error));
+        headers.insert(REPLAYS.into(), AMQPValue::LongLongInt(i64::from(delivery.replays)));
         let id = name(&delivery.orders, delivery.id.as_deref(), &delivery.payload);
         self.publisher.dead_letter(id, delivery.payload.clone(), headers).await
     }
@@ -239,6 +246,15 @@ fn name(orders: &Result<Vec<Order>, Unreadable>, id: Option<&str>, payload: &[u8
     }
 }
 
+/// How often a message was replayed already.
+pub(super) fn replays(headers: Option<&FieldTable>) -> u32 {
+    let count = headers.and_then(|headers| {
+        let (_, count) = headers.inner().iter().find(|(name, _)| name.as_str() == REPLAYS)?;
+        number(count).and_then(|count| u32::try_from(count).ok())
+    });
+    count.unwrap_or(0)
+}
+
 fn read(message: &BasicGetMessage) -> Letter {
     let properties = &message.properties;
     let header = |name: &str| {
@@ -269,6 +285,7 @@ fn read(message: &BasicGetMessage) -> Letter {
         id: name(&orders, properties.message_id().as_ref().map(|id| id.as_str()), &message.data),
         reason: Reason::read(&reason),
         attempts: attempts.and_then(|count| count.parse().ok()).unwrap_or(0),
+        replays: replays(properties.headers().as_ref()),
         first_error: said(FIRST_ERROR),
         last_error: said(LAST_ERROR),
         since: seconds.and_then(|seconds| i64::try_from(seconds).ok()).map(|seconds| Millis(seconds * 1000)),

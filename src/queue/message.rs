@@ -5,10 +5,13 @@
 //! {"v":1,"orders":[{"order_id":"…","sale_id":"drop","user_id":"ada","sku":"shoe","quantity":1,
 //!   "key":"…","fingerprint":"…","epoch":1,"seq":7,"limit":1,"accepted_at":"2030-05-01T12:00:00.000Z"}]}
 //! ```
+//!
+//! On the order log there are also messages with `entries` in the place of `orders`: see
+//! [`Entry`]. Each is read by itself, so that one that this build cannot read hides no other.
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::Order;
+use crate::domain::{Entry, Order};
 
 /// The version that this build writes. It reads this one alone: anything else is parked on the
 /// dead-letter queue, for a build that knows it.
@@ -54,6 +57,44 @@ pub(super) fn read(payload: &[u8]) -> Result<Vec<Order>, Unreadable> {
         return Err(Unreadable(format!("{} orders in one message", orders.len())));
     }
     Ok(orders)
+}
+
+#[derive(Serialize)]
+struct Logged<'a> {
+    v: u32,
+    entries: &'a [Entry],
+}
+
+#[derive(Deserialize)]
+struct Either {
+    v: u32,
+    #[serde(default)]
+    orders: Vec<serde_json::Value>,
+    #[serde(default)]
+    entries: Vec<serde_json::Value>,
+}
+
+pub(super) fn write_entries(entries: &[Entry]) -> Vec<u8> {
+    serde_json::to_vec(&Logged { v: VERSION, entries }).unwrap_or_default()
+}
+
+/// What a message of the log says: orders that were published, or entries.
+pub(super) fn read_logged(payload: &[u8]) -> Vec<Result<Entry, Unreadable>> {
+    let unreadable = |error: serde_json::Error| Unreadable(error.to_string());
+    let either = match serde_json::from_slice::<Either>(payload) {
+        Ok(either) if either.v == VERSION => either,
+        Ok(either) => {
+            let why = format!("version {} of the envelope; this build reads {VERSION}", either.v);
+            return vec![Err(Unreadable(why))];
+        }
+        Err(error) => return vec![Err(unreadable(error))],
+    };
+    let orders = either
+        .orders
+        .into_iter()
+        .map(|order| serde_json::from_value(order).map(Entry::Accepted).map_err(unreadable));
+    let entries = either.entries.into_iter().map(|entry| serde_json::from_value(entry).map_err(unreadable));
+    orders.chain(entries).collect()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 mod consumer;
 mod letters;
 mod link;
+mod log;
 mod message;
 mod publisher;
 mod topology;
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 pub use consumer::{Consumer, Delivery};
 pub use letters::{HeldLetter, HeldLetters, Letter, Letters, Reason, Trouble};
+pub use log::{LogFrom, LogMessage, LogReader, OrderLog};
 pub use message::{Unreadable, VERSION};
 pub use publisher::{PublishError, Publisher};
 pub use topology::Depths;
@@ -30,6 +32,9 @@ pub struct QueueSettings {
     pub window: usize,
     /// Times that the broker delivers a message before it goes to the dead-letter queue.
     pub delivery_limit: u32,
+    /// How long the order log remembers, at least until `log_bytes` are full.
+    pub log_hours: u64,
+    pub log_bytes: u64,
 }
 
 /// Can the URL be read? Says nothing of whether anybody answers there.

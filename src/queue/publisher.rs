@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::link::{Link, within};
 use super::topology::{self, Depths, Names};
 use super::{QueueError, QueueSettings, message};
-use crate::domain::{Millis, Order};
+use crate::domain::{Entry, Millis, Order};
 use crate::fault::fault;
 use crate::link::Backoff;
 
@@ -42,6 +42,7 @@ struct Job {
 enum Exchange {
     Orders,
     Dead,
+    Log,
 }
 
 /// A handle to the publishing task, which ends with the last handle. Cheap to clone.
@@ -65,9 +66,16 @@ impl Publisher {
     /// On `Ok` the broker has the message on a durable queue. May be repeated: workers recognise
     /// an order that they have seen.
     pub async fn publish(&self, orders: &[Order]) -> Result<(), PublishError> {
+        self.publish_with(orders, FieldTable::default()).await
+    }
+
+    pub(super) async fn publish_with(
+        &self,
+        orders: &[Order],
+        headers: FieldTable,
+    ) -> Result<(), PublishError> {
         let Some(first) = orders.first() else { return Ok(()) };
-        let id = first.id.to_string();
-        self.send(Exchange::Orders, id, message::write(orders), FieldTable::default()).await
+        self.send(Exchange::Orders, first.id.to_string(), message::write(orders), headers).await
     }
 
     /// On `Ok` the letter lies on the dead-letter queue. May be repeated: then it lies there twice.
@@ -78,6 +86,15 @@ impl Publisher {
         headers: FieldTable,
     ) -> Result<(), PublishError> {
         self.send(Exchange::Dead, id, payload, headers).await
+    }
+
+    /// On `Ok` the order log has these entries. May be repeated: readers count the higher version.
+    pub async fn log(&self, entries: &[Entry]) -> Result<(), PublishError> {
+        self.log_as(uuid::Uuid::new_v4().to_string(), entries).await
+    }
+
+    pub(super) async fn log_as(&self, id: String, entries: &[Entry]) -> Result<(), PublishError> {
+        self.send(Exchange::Log, id, message::write_entries(entries), FieldTable::default()).await
     }
 
     async fn send(
@@ -251,6 +268,7 @@ impl Owner {
                     let name = match exchange {
                         Exchange::Orders => names.orders.as_str(),
                         Exchange::Dead => names.dead.as_str(),
+                        Exchange::Log => names.log.as_str(),
                     };
                     let sent = link.channel.basic_publish(
                         name.into(),

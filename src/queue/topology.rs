@@ -6,6 +6,8 @@
 //! | `P.orders` (direct) -> `P.orders` | the orders that wait for a worker |
 //! | `P.dead` (fanout) -> `P.dead` | what no worker could process; see `doorbuster dead-letters` |
 //! | `P.unrouted` (fanout) -> `P.unrouted` | what met no queue; must be empty |
+//! | `P.log` (fanout) -> `P.log` | the order log, a stream: what became of orders, sales and payments |
+//! | `P.orders` -> `P.log` | and every order, by the same publish and under the same confirm |
 
 use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
@@ -17,6 +19,7 @@ pub(super) struct Names {
     pub(super) orders: String,
     pub(super) dead: String,
     pub(super) unrouted: String,
+    pub(super) log: String,
 }
 
 impl Names {
@@ -25,6 +28,7 @@ impl Names {
             orders: format!("{prefix}.orders"),
             dead: format!("{prefix}.dead"),
             unrouted: format!("{prefix}.unrouted"),
+            log: format!("{prefix}.log"),
         }
     }
 }
@@ -78,7 +82,24 @@ pub(super) async fn declare(channel: &Channel, settings: &QueueSettings) -> Resu
     let alternate = table(&[("alternate-exchange", text(&names.unrouted))]);
     exchange(channel, &names.orders, ExchangeKind::Direct, alternate).await?;
     let orders = queue(channel, &names.orders, orders).await?;
+    // A stream forgets by age and size, and never because somebody has read it.
+    let hours = settings.log_hours;
+    let log = table(&[
+        ("x-queue-type", text("stream")),
+        ("x-max-age", text(&format!("{hours}h"))),
+        ("x-max-length-bytes", AMQPValue::LongLongInt(i64::try_from(settings.log_bytes).unwrap_or(i64::MAX))),
+        ("x-stream-max-segment-size-bytes", AMQPValue::LongLongInt(segment(settings.log_bytes))),
+    ]);
+    exchange(channel, &names.log, ExchangeKind::Fanout, FieldTable::default()).await?;
+    queue(channel, &names.log, log).await?;
+    bind(channel, &names.log, &names.orders, &names.orders).await?;
     Ok(Depths { orders, dead, unrouted })
+}
+
+/// Whole segments are forgotten: a tenth of the whole, in the bounds that the broker has.
+fn segment(bytes: u64) -> i64 {
+    const MIB: u64 = 1024 * 1024;
+    i64::try_from((bytes / 10).clamp(MIB, 500 * MIB)).unwrap_or(i64::MAX)
 }
 
 /// How many messages wait in the queue of orders.
@@ -109,16 +130,27 @@ async fn queue(channel: &Channel, name: &str, arguments: FieldTable) -> Result<u
         let error = error.to_string();
         let hint = match error.contains("PRECONDITION") {
             true => {
-                "; it was declared with other settings, by another build or another queue.delivery_limit: \
-                     delete it while no sale is on, the orders in it come again from the outbox"
+                "; it was declared with other settings, by another build or with another queue.delivery_limit, \
+                     queue.log_hours or queue.log_mb: delete it while no sale is on. Orders that wait in a queue \
+                     come again from the outbox; what is in the log is gone"
             }
             false => "",
         };
         QueueError(format!("declaring the queue {name}: {error}{hint}"))
     })?;
-    channel
-        .queue_bind(name.into(), name.into(), name.into(), QueueBindOptions::default(), FieldTable::default())
-        .await
-        .map_err(|error| QueueError(format!("binding the queue {name}: {error}")))?;
+    bind(channel, name, name, name).await?;
     Ok(declared.message_count())
+}
+
+async fn bind(channel: &Channel, queue: &str, exchange: &str, key: &str) -> Result<(), QueueError> {
+    channel
+        .queue_bind(
+            queue.into(),
+            exchange.into(),
+            key.into(),
+            QueueBindOptions::default(),
+            FieldTable::default(),
+        )
+        .await
+        .map_err(|error| QueueError(format!("binding the queue {queue} to {exchange}: {error}")))
 }

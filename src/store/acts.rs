@@ -8,6 +8,7 @@ use sea_orm::{
 };
 
 use super::entities::{item, sale, sale_act};
+use super::journal::{Touched, log};
 use super::sales::{read_sale, terms_of};
 use super::{Store, StoreError};
 use crate::domain::{Amendment, Asked, Invalid, MAX_STOCK, Millis, Number, SaleId, SaleState, Sku};
@@ -91,11 +92,8 @@ impl Store {
     ) -> Result<Result<Begun, NotBegun>, StoreError> {
         self.within(async {
             let transaction = self.begin().await?;
-            if lock_sale(&transaction, sale).await?.is_none() {
-                return Ok(Err(NotBegun::NoSale));
-            }
-            if let Some(before) = known_act(&transaction, sale, asked).await? {
-                return Ok(Ok(Begun::Before(before)));
+            if let Err(answer) = sale_for(&transaction, sale, asked).await? {
+                return Ok(answer);
             }
             let begun = insert_act(&transaction, new_act(sale, kind, args, asked, None)).await?;
             transaction.commit().await?;
@@ -115,13 +113,11 @@ impl Store {
     ) -> Result<Result<Begun, NotBegun>, StoreError> {
         self.within(async {
             let transaction = self.begin().await?;
-            let Some(row) = lock_sale(&transaction, sale).await? else {
-                return Ok(Err(NotBegun::NoSale));
+            let row = match sale_for(&transaction, sale, asked).await? {
+                Ok(row) => row,
+                Err(answer) => return Ok(answer),
             };
             let args = serde_json::json!({ "sku": sku, "units": units }).to_string();
-            if let Some(before) = known_act(&transaction, sale, asked).await? {
-                return Ok(Ok(Begun::Before(before)));
-            }
             if row.state.parse().is_ok_and(SaleState::has_ended) {
                 return Ok(Err(NotBegun::Ended));
             }
@@ -203,6 +199,7 @@ impl Store {
                     .await?;
                 lowered_too = updated.rows_affected > 0;
             }
+            log(&transaction, act.sale.as_str(), [Touched::Act(&act.key), Touched::Sale]).await?;
             transaction.commit().await?;
             Ok(lowered_too)
         })
@@ -219,13 +216,11 @@ impl Store {
     ) -> Result<Result<Begun, NotBegun>, StoreError> {
         self.within(async {
             let transaction = self.begin().await?;
-            let Some(row) = lock_sale(&transaction, sale).await? else {
-                return Ok(Err(NotBegun::NoSale));
+            let row = match sale_for(&transaction, sale, asked).await? {
+                Ok(row) => row,
+                Err(answer) => return Ok(answer),
             };
             let args = serde_json::json!(amendment).to_string();
-            if let Some(before) = known_act(&transaction, sale, asked).await? {
-                return Ok(Ok(Begun::Before(before)));
-            }
             let items = item::Entity::find()
                 .filter(item::Column::SaleId.eq(sale.as_str()))
                 .order_by_asc(item::Column::Sku)
@@ -330,7 +325,7 @@ fn new_act(sale: &SaleId, kind: &str, args: String, asked: &Asked, restock: Opti
     }
 }
 
-/// The sale's row must be locked, so that of two acts with one key the second meets the first.
+/// The sale's row must be locked, as [`sale_for`] does.
 async fn insert_act(transaction: &DatabaseTransaction, act: SaleAct) -> Result<Begun, StoreError> {
     let row = sale_act::ActiveModel {
         sale_id: Set(act.sale.to_string()),
@@ -348,24 +343,25 @@ async fn insert_act(transaction: &DatabaseTransaction, act: SaleAct) -> Result<B
         ended_at_ms: Set(None),
     };
     sale_act::Entity::insert(row).exec_without_returning(transaction).await?;
+    log(transaction, act.sale.as_str(), [Touched::Act(&act.key), Touched::Sale]).await?;
     Ok(Begun::New(act))
 }
 
-async fn lock_sale(
-    transaction: &DatabaseTransaction,
-    sale: &SaleId,
-) -> Result<Option<sale::Model>, StoreError> {
-    Ok(sale::Entity::find_by_id(sale.as_str()).lock_exclusive().one(transaction).await?)
-}
-
-async fn known_act(
+/// The sale's row, locked, so that of two acts with one key the second meets the first; or the answer,
+/// where there is no such sale, or an act with this key.
+async fn sale_for(
     transaction: &DatabaseTransaction,
     sale: &SaleId,
     asked: &Asked,
-) -> Result<Option<SaleAct>, StoreError> {
-    let Some(key) = &asked.key else { return Ok(None) };
+) -> Result<Result<sale::Model, Result<Begun, NotBegun>>, StoreError> {
+    let row = sale::Entity::find_by_id(sale.as_str()).lock_exclusive().one(transaction).await?;
+    let Some(row) = row else { return Ok(Err(Err(NotBegun::NoSale))) };
+    let Some(key) = &asked.key else { return Ok(Ok(row)) };
     let key = (sale.to_string(), key.to_string());
-    sale_act::Entity::find_by_id(key).one(transaction).await?.map(read_act).transpose()
+    Ok(match sale_act::Entity::find_by_id(key).one(transaction).await? {
+        Some(before) => Err(Ok(Begun::Before(read_act(before)?))),
+        None => Ok(row),
+    })
 }
 
 /// Acts that move a sale between states; nobody finishes them but whoever asks again.

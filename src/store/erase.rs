@@ -1,10 +1,11 @@
 //! Forgetting: of a sale that is over, and of a person who asks for it.
 
-use sea_orm::sea_query::Expr;
+use sea_orm::sea_query::{Expr, ExprTrait as _};
 use sea_orm::{ColumnTrait as _, EntityTrait as _, QueryFilter as _, QueryOrder as _, QuerySelect as _};
 use uuid::Uuid;
 
 use super::entities::{gate_return, item, order, order_event, payment_event, user_units};
+use super::journal::{Touched, log};
 use super::{Store, StoreError};
 use crate::domain::{SaleId, SaleState, UserId};
 
@@ -142,11 +143,17 @@ impl Store {
             .filter(user_units::Column::UserId.eq(user.as_str()))
             .exec(&transaction)
             .await?;
+        // A version of its own: a replay of the log must not bring the name back.
         let orders = order::Entity::update_many()
             .col_expr(order::Column::UserId, Expr::val(to.as_str()))
-            .filter(order::Column::Id.is_in(ids))
+            .col_expr(order::Column::Version, Expr::col(order::Column::Version).add(1))
+            .filter(order::Column::Id.is_in(ids.iter().copied()))
             .exec(&transaction)
             .await?;
+        for ids in ids.chunks(usize::try_from(CHUNK).unwrap_or(usize::MAX)) {
+            let touched = ids.iter().map(|id| Touched::Order((*id).into()));
+            log(&transaction, sale.as_str(), touched).await?;
+        }
         transaction.commit().await?;
         Ok(orders.rows_affected)
     }

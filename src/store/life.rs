@@ -12,6 +12,7 @@ use sea_orm::{
 use uuid::Uuid;
 
 use super::entities::{gate_return, item, order, order_event, payment_event, user_units};
+use super::journal::{Touched, log};
 use super::orders::{OrderRow, read_order};
 use super::payments::{PaymentKind, PaymentState};
 use super::record::{Claim, cancelled_row};
@@ -129,6 +130,7 @@ impl Store {
             gate_return::Entity::insert(owed(&row.order, row.updated_at))
                 .exec_without_returning(&transaction)
                 .await?;
+            log(&transaction, order.sale.as_str(), [Touched::Order(order.id)]).await?;
             if !may_commit() {
                 transaction.rollback().await?;
                 return Err(StoreError::Overdue);
@@ -217,9 +219,8 @@ impl Store {
         let now = self.now(transaction).await?;
         let mut found = BTreeMap::new();
         for row in rows {
-            let version = row.version;
             let row = read_order(row)?;
-            found.insert(row.order.id, (version, row));
+            found.insert(row.order.id, row);
         }
         // Whoever paid in time must not lose his order because his payment waits for a server.
         let expiring: Vec<Uuid> = changes
@@ -231,7 +232,7 @@ impl Store {
         let mut answers = Vec::with_capacity(changes.len());
         let mut planned = Vec::new();
         for change in changes {
-            let Some((version, row)) = found.remove(&change.id) else {
+            let Some(row) = found.remove(&change.id) else {
                 answers.push(Changed::NoRow);
                 continue;
             };
@@ -242,7 +243,7 @@ impl Store {
             } else if !row.status.allows(change.act) || too_early {
                 answers.push(Changed::Refused(row));
             } else {
-                planned.push(Planned { at: answers.len(), change, version, row });
+                planned.push(Planned { at: answers.len(), change, row });
                 // Until the fence has spoken.
                 answers.push(Changed::Stale);
             }
@@ -255,6 +256,7 @@ impl Store {
         write(transaction, &planned, now).await?;
         for Planned { at, change, mut row, .. } in planned {
             (row.status, row.updated_at, row.pay_by) = (change.act.leads_to(), now, None);
+            row.version += 1;
             answers[at] = Changed::Now(row);
         }
         Ok(answers)
@@ -315,7 +317,6 @@ struct Planned<'a> {
     /// Its place among the answers.
     at: usize,
     change: &'a Change,
-    version: i32,
     row: OrderRow,
 }
 
@@ -378,8 +379,8 @@ async fn write(
     let (mut events, mut owing) = (Vec::new(), Vec::new());
     for change in planned {
         let (order, to) = (&change.row.order, change.change.act.leads_to());
-        alike.entry((to.as_str(), change.version)).or_default().push(order.id.uuid());
-        events.push(event(order, change.row.status, to, change.version + 1, &change.change.asked, now));
+        alike.entry((to.as_str(), change.row.version)).or_default().push(order.id.uuid());
+        events.push(event(order, change.row.status, to, change.row.version + 1, &change.change.asked, now));
         if change.freed() > 0 {
             *items.entry((order.sale.as_str(), order.sku.as_str())).or_default() += change.freed();
             owing.push(owed(order, now));
@@ -405,6 +406,13 @@ async fn write(
         }
     }
     order_event::Entity::insert_many(events).exec_without_returning(transaction).await?;
+    let mut touched: BTreeMap<&str, Vec<Touched>> = BTreeMap::new();
+    for Planned { row, .. } in planned {
+        touched.entry(row.order.sale.as_str()).or_default().push(Touched::Order(row.order.id));
+    }
+    for (sale, orders) in touched {
+        log(transaction, sale, orders).await?;
+    }
     for ((sale, sku), units) in items {
         item::Entity::update_many()
             .col_expr(item::Column::Sold, Expr::col(item::Column::Sold).sub(units))
@@ -440,7 +448,7 @@ fn event(
 }
 
 /// The gate has to be told, by whoever made the change or, if he dies, by the upkeep.
-fn owed(order: &Order, at: Millis) -> gate_return::ActiveModel {
+pub(super) fn owed(order: &Order, at: Millis) -> gate_return::ActiveModel {
     gate_return::ActiveModel {
         order_id: Set(order.id.uuid()),
         sale_id: Set(order.sale.to_string()),

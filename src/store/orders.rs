@@ -12,6 +12,8 @@ pub struct OrderRow {
     pub order: Order,
     pub status: OrderStatus,
     pub failure: Option<Failure>,
+    /// 1 for the row as it was written first, one more with each change.
+    pub version: i32,
     /// When the row was written.
     pub recorded_at: Millis,
     pub updated_at: Millis,
@@ -55,10 +57,15 @@ impl Store {
 
     /// The highest gate number among the sale's rows; (0, 0) where there is none.
     pub async fn highest_number(&self, sale: &SaleId) -> Result<Number, StoreError> {
+        Ok(self.last_order(sale).await?.map(|(number, _)| number).unwrap_or_default())
+    }
+
+    /// The row with the sale's highest gate number, as that number and when it was accepted.
+    pub async fn last_order(&self, sale: &SaleId) -> Result<Option<(Number, Millis)>, StoreError> {
         self.within(async {
-            let row: Option<(i64, i64)> = order::Entity::find()
+            let row: Option<(i64, i64, i64)> = order::Entity::find()
                 .select_only()
-                .columns([order::Column::Epoch, order::Column::Seq])
+                .columns([order::Column::Epoch, order::Column::Seq, order::Column::AcceptedAtMs])
                 .filter(order::Column::SaleId.eq(sale.as_str()))
                 .filter(order::Column::Seq.is_not_null())
                 .order_by_desc(order::Column::Epoch)
@@ -66,7 +73,7 @@ impl Store {
                 .into_tuple()
                 .one(&self.db)
                 .await?;
-            Ok(row.map_or_else(Number::default, |(epoch, seq)| Number { epoch, seq }))
+            Ok(row.map(|(epoch, seq, at)| (Number { epoch, seq }, Millis(at))))
         })
         .await
     }
@@ -108,6 +115,7 @@ pub(super) fn read_order(row: order::Model) -> Result<OrderRow, StoreError> {
         order,
         status: row.status.parse().map_err(unreadable)?,
         failure: row.failure.as_deref().map(str::parse).transpose().map_err(unreadable)?,
+        version: row.version,
         recorded_at: Millis(row.recorded_at_ms),
         updated_at: Millis(row.updated_at_ms),
         pay_by: row.pay_by_ms.map(Millis),

@@ -9,6 +9,7 @@ use sea_orm::{
 };
 
 use super::entities::{order, payment_event};
+use super::journal::{Touched, log};
 use super::life::{Change, Changed};
 use super::{Store, StoreError};
 use crate::domain::{Act, Asked, Millis, OrderId, OrderStatus, SaleId, UserId};
@@ -344,6 +345,7 @@ impl Store {
                 .filter(payment_event::Column::NewOrderId.is_null())
                 .exec(&transaction)
                 .await?;
+            touched(&transaction, payment).await?;
             transaction.commit().await?;
             Ok(updated.rows_affected == 1)
         })
@@ -375,6 +377,7 @@ impl Store {
                 .filter(payment_event::Column::State.eq(PaymentState::Pending.as_str()))
                 .exec(&transaction)
                 .await?;
+            touched(&transaction, payment).await?;
             transaction.commit().await?;
             Ok(updated.rows_affected == 1)
         })
@@ -445,6 +448,7 @@ async fn known_or_new(transaction: &DatabaseTransaction, payment: &Payment) -> R
             _ => error.into(),
         },
     )?;
+    touched(transaction, payment).await?;
     Ok(payment.clone())
 }
 
@@ -482,7 +486,13 @@ async fn set(
         .filter(payment_event::Column::EventId.eq(payment.event_id.as_str()))
         .exec(transaction)
         .await?;
-    Ok(())
+    touched(transaction, payment).await
+}
+
+/// Has the event logged.
+async fn touched(transaction: &DatabaseTransaction, payment: &Payment) -> Result<(), StoreError> {
+    let touched = Touched::Payment { provider: &payment.provider, event_id: &payment.event_id };
+    log(transaction, payment.sale.as_str(), [touched]).await
 }
 
 fn read_payment(row: payment_event::Model) -> Result<Payment, StoreError> {

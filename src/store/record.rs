@@ -42,11 +42,17 @@ pub enum Recorded {
     Stale,
 }
 
-struct Deadlines {
-    now: Millis,
+pub(super) struct Deadlines {
+    pub(super) now: Millis,
     pay_within: BTreeMap<String, Duration>,
     /// Units per user now.
-    limits: BTreeMap<String, i64>,
+    pub(super) limits: BTreeMap<String, i64>,
+}
+
+impl Deadlines {
+    pub(super) fn pay_by(&self, claim: &Claim) -> Option<Millis> {
+        self.pay_within.get(claim.order.sale.as_str()).map(|pay_within| self.now.plus(*pay_within))
+    }
 }
 
 /// What kept a batch from being committed.
@@ -115,11 +121,8 @@ impl Store {
         let attempt = Uuid::new_v4();
         fault!("insert.before", return Err(StoreError::Away("injected".into())));
         let deadlines = self.deadlines(&transaction, claims).await?;
-        let rows = claims.iter().map(|claim| {
-            let pay_within = deadlines.pay_within.get(claim.order.sale.as_str());
-            let pay_by = pay_within.map(|pay_within| deadlines.now.plus(*pay_within));
-            confirmed_row(claim, attempt, deadlines.now, pay_by)
-        });
+        let rows =
+            claims.iter().map(|claim| confirmed_row(claim, attempt, deadlines.now, deadlines.pay_by(claim)));
         order::Entity::insert_many(rows)
             .on_conflict(self.skip_duplicates())
             .exec_without_returning(&transaction)
@@ -162,7 +165,7 @@ impl Store {
 
     /// How long the orders of each sale may wait for their payment, from now by the database's clock:
     /// a backlog must not let them expire at birth, and no other clock may let them expire early.
-    async fn deadlines(
+    pub(super) async fn deadlines(
         &self,
         transaction: &DatabaseTransaction,
         claims: &[Claim],
@@ -226,7 +229,7 @@ impl Store {
 
     /// Adds the new orders' units to their users', then looks whether anyone holds too many, or
     /// was written for by a later holder of the lease. The upsert has locked the rows.
-    async fn add_units(
+    pub(super) async fn add_units(
         &self,
         transaction: &DatabaseTransaction,
         new: &[&Claim],
@@ -290,7 +293,7 @@ impl Store {
 }
 
 /// The last line against overselling: `sold` rises only as far as `stock`.
-async fn raise_sold(
+pub(super) async fn raise_sold(
     transaction: &DatabaseTransaction,
     new: &[&Claim],
 ) -> Result<Option<Refusal>, StoreError> {
@@ -351,7 +354,12 @@ async fn read_back(
         .collect()
 }
 
-fn confirmed_row(claim: &Claim, attempt: Uuid, now: Millis, pay_by: Option<Millis>) -> order::ActiveModel {
+pub(super) fn confirmed_row(
+    claim: &Claim,
+    attempt: Uuid,
+    now: Millis,
+    pay_by: Option<Millis>,
+) -> order::ActiveModel {
     let order = &claim.order;
     order::ActiveModel {
         id: Set(order.id.uuid()),

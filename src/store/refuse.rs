@@ -8,6 +8,7 @@ use sea_orm::{
 use uuid::Uuid;
 
 use super::entities::{order, user_units};
+use super::journal::{Touched, log};
 use super::orders::read_order;
 use super::record::{Claim, Recorded, Refusal, failed_row};
 use super::{Store, StoreError};
@@ -73,6 +74,9 @@ impl Store {
             // Its number, too, is another order's. A failed row can do without.
             row.epoch = Set(None);
             row.seq = Set(None);
+        }
+        if written.as_ref().is_some_and(|row| row.attempt_id == Some(attempt)) {
+            log(&transaction, claim.order.sale.as_str(), [Touched::Order(claim.order.id)]).await?;
         }
         if !may_commit() {
             transaction.rollback().await?;

@@ -5,6 +5,7 @@ use sea_orm::{
 };
 
 use super::entities::{item, sale};
+use super::journal::{Touched, log};
 use super::{Store, StoreError};
 use crate::domain::{Item, Millis, Number, Rules, Sale, SaleId, SaleState, Sku, Window};
 
@@ -23,6 +24,7 @@ pub struct SaleRow {
     pub rules_version: i64,
     /// Of its state or its terms, by the clock of the host that made the change.
     pub changed_at: Millis,
+    pub created_at: Millis,
     pub items: Vec<ItemRow>,
 }
 
@@ -70,6 +72,7 @@ impl Store {
             }
             inserted?;
             item::Entity::insert_many(items).exec_without_returning(&transaction).await?;
+            log(&transaction, sale.id.as_str(), [Touched::Sale]).await?;
             transaction.commit().await?;
             Ok(())
         })
@@ -139,6 +142,7 @@ impl Store {
         self.within(async {
             let transaction = self.begin().await?;
             update.exec(&transaction).await?;
+            log(&transaction, id.as_str(), [Touched::Sale]).await?;
             transaction.commit().await?;
             Ok(())
         })
@@ -207,6 +211,7 @@ pub(super) fn read_sale(row: sale::Model, items: Vec<item::Model>) -> Result<Sal
         told: Number { epoch: row.told_epoch, seq: row.told_seq },
         rules_version: row.rules_version,
         changed_at: Millis(row.updated_at_ms),
+        created_at: Millis(row.created_at_ms),
         items: read,
     })
 }

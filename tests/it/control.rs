@@ -1,29 +1,27 @@
-//! Live control: each act once, atomic for the gate, written down; and what a sale's rules do.
+//! Live control: each act once, atomic for the gate, written down.
 
 use std::time::Duration;
 
 use doorbuster::audit::audit;
 use doorbuster::control::{Control, ControlError};
 use doorbuster::domain::{
-    Amendment, Asked, IdempotencyKey, Item, Millis, OrderStatus, Rate, Rules, Sale, SaleState, Verdict,
-    Window,
+    Amendment, Asked, IdempotencyKey, Millis, OrderStatus, Rules, Sale, SaleState, Verdict, Window,
 };
 use doorbuster::front::Role;
-use doorbuster::gate::{Outcome, Settlement};
-use doorbuster::process::{Parts, Running};
+use doorbuster::process::Parts;
 use doorbuster::store::ActState;
 
 use crate::support::{
-    Answer, Buyer, Database, World, ask_redis, attempt, id, run, sale, servers, until, verdicts,
+    Answer, Buyer, Database, World, ask_redis, at_rest, attempt, id, run, sale, servers, until, verdicts,
 };
 
 const LONG: Duration = Duration::from_secs(40);
 
-fn keyed(key: &str) -> Asked {
+pub fn keyed(key: &str) -> Asked {
     Asked { key: Some(id::<IdempotencyKey>(key)), ..Asked::by("operator ada") }
 }
 
-async fn opened(stock: i64, limit: u32, rules: Rules) -> (World, Parts, Control, Sale) {
+pub async fn opened(stock: i64, limit: u32, rules: Rules) -> (World, Parts, Control, Sale) {
     let world = World::new(Database::Sqlite).await;
     let parts = world.parts().await;
     let sale = Sale { rules, ..sale(&world.name, stock, limit) };
@@ -32,7 +30,7 @@ async fn opened(stock: i64, limit: u32, rules: Rules) -> (World, Parts, Control,
     (world, parts, control, sale)
 }
 
-async fn left(parts: &Parts, sale: &Sale) -> i64 {
+pub async fn left(parts: &Parts, sale: &Sale) -> i64 {
     parts.gate.describe(&sale.id).await.unwrap().expect("loaded").items[0].left
 }
 
@@ -40,12 +38,12 @@ async fn stock(parts: &Parts, sale: &Sale) -> i64 {
     parts.store.sale(&sale.id).await.unwrap().expect("a row").items[0].stock
 }
 
-async fn balances(parts: &Parts, sale: &Sale) {
+pub async fn balances(parts: &Parts, sale: &Sale) {
     let books = audit(&parts.gate, &parts.store, &sale.id).await.unwrap();
     assert!(books.balances(), "{books:?}");
 }
 
-async fn admit(parts: &Parts, sale: &Sale, user: &str, key: Option<&str>, quantity: u32) -> Verdict {
+pub async fn admit(parts: &Parts, sale: &Sale, user: &str, key: Option<&str>, quantity: u32) -> Verdict {
     verdicts(&parts.gate, &sale.id, &[attempt(&sale.id, user, key, quantity)]).await.remove(0)
 }
 
@@ -194,134 +192,6 @@ async fn a_window_is_made_longer_and_shorter_and_not_in_the_past() {
     assert!(matches!(empty, Err(ControlError::Invalid(_))), "{empty:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_rate_lets_so_many_through_and_tells_the_rest_when_to_come() {
-    let rate = |text: &str| Some(text.parse::<Rate>().expect("a rate"));
-    let rules = Rules { user_rate: rate("3/1000s"), ..Rules::default() };
-    let (_world, parts, control, sale) = opened(100, 10, rules).await;
-    let tries = async |user: &str, from: u32, to: u32| {
-        let mut passed = 0;
-        for nth in from..to {
-            match admit(&parts, &sale, user, Some(&format!("k{nth}")), 1).await {
-                Verdict::Accepted(_) => passed += 1,
-                Verdict::RateLimited(limited) => {
-                    assert!(limited.of_user && limited.retry_after > Duration::from_secs(200), "{limited:?}");
-                }
-                other => panic!("{other:?}"),
-            }
-        }
-        passed
-    };
-    assert_eq!((tries("ada", 0, 6).await, tries("bob", 0, 6).await), (3, 3));
-    // A repeat is told of its order, whatever the rate.
-    let repeat = admit(&parts, &sale, "ada", Some("k0"), 1).await;
-    assert!(matches!(repeat, Verdict::InFlight(_)), "{repeat:?}");
-    // In one call as well as in many.
-    let at_once: Vec<_> = (0..6).map(|nth| attempt(&sale.id, "carl", Some(&format!("k{nth}")), 1)).collect();
-    let accepted = verdicts(&parts.gate, &sale.id, &at_once).await;
-    assert_eq!(accepted.iter().filter(|verdict| matches!(verdict, Verdict::Accepted(_))).count(), 3);
-
-    let amendment =
-        Amendment { user_rate: Some(None), sale_rate: Some(rate("4/1000s")), ..Default::default() };
-    control.amend(&sale.id, &amendment, &keyed("c")).await.unwrap();
-    let mut passed = 0;
-    for nth in 0..8 {
-        match admit(&parts, &sale, &format!("user{nth}"), Some("k"), 1).await {
-            Verdict::Accepted(_) => passed += 1,
-            Verdict::RateLimited(limited) => assert!(!limited.of_user, "{limited:?}"),
-            other => panic!("{other:?}"),
-        }
-    }
-    assert_eq!(passed, 4);
-    balances(&parts, &sale).await;
-}
-
-/// At many thousands a second an attempt is a fraction of a millisecond.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_high_rate_is_a_limit_too() {
-    let rules = Rules { sale_rate: Some("2000/1s".parse().unwrap()), ..Rules::default() };
-    let (_world, parts, _control, sale) = opened(1_000_000, 1, rules).await;
-    let started = std::time::Instant::now();
-    let (mut accepted, mut users) = (0_u32, 0..);
-    until("the limit is met", LONG, async || {
-        let attempts: Vec<_> = users
-            .by_ref()
-            .take(400)
-            .map(|nth: u32| attempt(&sale.id, &format!("user{nth}"), Some("k"), 1))
-            .collect();
-        let told = verdicts(&parts.gate, &sale.id, &attempts).await;
-        let passed = told.iter().filter(|verdict| matches!(verdict, Verdict::Accepted(_))).count();
-        accepted += u32::try_from(passed).unwrap();
-        (passed < 400).then_some(())
-    })
-    .await;
-    let most = 2_000.0 * (1.0 + started.elapsed().as_secs_f64());
-    assert!(accepted >= 2_000 && f64::from(accepted) <= most, "{accepted} of at most {most}");
-}
-
-/// By Redis's clock: what was spent comes back with time.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_bucket_fills_again() {
-    let rules = Rules { user_rate: Some("2/1s".parse().unwrap()), ..Rules::default() };
-    let (_world, parts, _control, sale) = opened(100, 10, rules).await;
-    let started = std::time::Instant::now();
-    let mut keys = 0..;
-    let mut accepted = 0;
-    until("five have passed", LONG, async || {
-        let key = format!("k{}", keys.next().expect("endless"));
-        let verdict = admit(&parts, &sale, "ada", Some(&key), 1).await;
-        accepted += u32::from(matches!(verdict, Verdict::Accepted(_)));
-        (accepted == 5).then_some(())
-    })
-    .await;
-    // Two at once, and one each half second after that.
-    assert!(started.elapsed() >= Duration::from_millis(1_450), "{:?}", started.elapsed());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_item_has_a_limit_of_its_own_and_orders_count_their_units() {
-    let world = World::new(Database::Sqlite).await;
-    let parts = world.parts().await;
-    let mut sale = sale(&world.name, 10, 5);
-    sale.items[0].limit_per_user = Some(2);
-    sale.items.push(Item { sku: id("other"), stock: 10, limit_per_user: None });
-    world.open_sale(&parts, &sale).await;
-    assert!(matches!(admit(&parts, &sale, "ada", Some("a"), 2).await, Verdict::Accepted(_)));
-    assert_eq!(admit(&parts, &sale, "ada", Some("b"), 1).await, Verdict::PurchaseLimit { limit: 2 });
-    let mut other = attempt(&sale.id, "ada", Some("c"), 3);
-    other.sku = id("other");
-    let fits = verdicts(&parts.gate, &sale.id, &[other.clone()]).await;
-    assert!(matches!(fits[0], Verdict::Accepted(_)), "{fits:?}");
-    other.id = doorbuster::domain::OrderId::generate();
-    other.key = doorbuster::domain::KeyDigest::of_text("d");
-    let over = verdicts(&parts.gate, &sale.id, &[other]).await;
-    assert_eq!(over, [Verdict::PurchaseLimit { limit: 5 }], "five in all");
-    let control = Control::new(parts.gate.clone(), parts.store.clone());
-    let limits = Amendment {
-        item_limits: [(id("unit"), Some(3))].into(),
-        limit_per_user: Some(9),
-        ..Default::default()
-    };
-    control.amend(&sale.id, &limits, &keyed("c")).await.unwrap();
-    assert!(matches!(admit(&parts, &sale, "ada", Some("e"), 1).await, Verdict::Accepted(_)));
-    assert_eq!(admit(&parts, &sale, "ada", Some("f"), 1).await, Verdict::PurchaseLimit { limit: 3 });
-    balances(&parts, &sale).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn whoever_may_not_buy_again_is_told_of_the_order_that_ended() {
-    let (_world, parts, _control, sale) = opened(5, 1, Rules { rebuy: false, ..Rules::default() }).await;
-    let Verdict::Accepted(order) = admit(&parts, &sale, "ada", Some("k"), 1).await else {
-        panic!("not accepted")
-    };
-    let ended = Settlement { id: order.id, user: order.user.clone(), outcome: Outcome::Ended };
-    parts.gate.settle(&sale.id, &[ended]).await.unwrap();
-    assert_eq!(left(&parts, &sale).await, 5, "its unit is for others");
-    assert_eq!(admit(&parts, &sale, "ada", Some("other"), 1).await, Verdict::AlreadyOrdered(order.id));
-    assert_eq!(admit(&parts, &sale, "ada", Some("k"), 1).await, Verdict::Settled(order.id));
-    assert!(matches!(admit(&parts, &sale, "bob", Some("k"), 1).await, Verdict::Accepted(_)));
-}
-
 fn admin(sale: &Sale, act: &str) -> String {
     format!("/v1/admin/sales/{}{act}", sale.id)
 }
@@ -404,24 +274,6 @@ async fn operators_steer_a_sale_over_http_and_every_act_is_listed() {
     running.stop().await;
 }
 
-async fn at_rest(running: &Running, sale: &Sale) {
-    let mut last = String::new();
-    until("everything has ended", LONG, async || {
-        let books = audit(&running.parts.gate, &running.parts.store, &sale.id).await;
-        if books.as_ref().is_ok_and(|books| books.is_at_rest() && books.balances()) {
-            return Some(());
-        }
-        // Shown when it never is.
-        let now = format!("{books:?}");
-        if now != last {
-            println!("{now}");
-            last = now;
-        }
-        None
-    })
-    .await;
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sale_is_checked_closed_archived_and_forgotten() {
     let world = World::new(Database::Postgres).await;
@@ -481,34 +333,6 @@ async fn a_sale_is_checked_closed_archived_and_forgotten() {
     running.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_address_that_asks_too_often_is_told_to_wait() {
-    let mut world = World::new(Database::Sqlite).await;
-    world.set("front.address_rate=3/1000s").set("front.address_header=X-Forwarded-For");
-    let running = world.running().await;
-    let sale = sale(&world.name, 3, 1);
-    world.open_sale(&running.parts, &sale).await;
-    let path = format!("/v1/sales/{}", sale.id);
-    let from = async |address: &str| {
-        let at = running.buyers.expect("a front");
-        crate::support::request(at, "GET", &path, &[("x-forwarded-for", address)], b"").await
-    };
-    for _ in 0..3 {
-        assert_eq!(from("9.9.9.9, 10.0.0.1").await.status, 200);
-    }
-    let limited = from("1.2.3.4, 10.0.0.1").await;
-    assert_eq!((limited.status, limited.code()), (429, "rate_limited"), "the last counts: {}", limited.text);
-    assert!(limited.headers.contains_key("retry-after") && limited.headers.contains_key("ratelimit"));
-    assert_eq!(from("10.0.0.2").await.status, 200, "another address");
-    assert_eq!(from("1.2.3.4, 10.0.0.1:4711").await.status, 429, "with its port");
-    // What cannot be read is no way around it: the connection's own address counts.
-    for _ in 0..3 {
-        assert_eq!(from("nobody").await.status, 200);
-    }
-    assert_eq!(from("nobody").await.status, 429);
-    running.stop().await;
-}
-
 /// A refund after the sale was archived has no gate to go back to, and the books must balance all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_that_ends_after_its_sale_was_archived_is_settled() {
@@ -532,40 +356,6 @@ async fn an_order_that_ends_after_its_sale_was_archived_is_settled() {
     running.stop().await;
 }
 
-/// With the old limit an order was placed, and comes again after the limit was changed.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_same_click_gets_the_same_order_whatever_the_limit_is_now() {
-    let world = World::new(Database::Sqlite).await;
-    let running = world.running().await;
-    let sale = sale(&world.name, 9, 3);
-    world.open_sale(&running.parts, &sale).await;
-    let control = Control::new(running.parts.gate.clone(), running.parts.store.clone());
-    let limit = |limit| Amendment { limit_per_user: Some(limit), ..Default::default() };
-    let ada = Buyer::of(&running, "ada");
-    let orders = format!("/v1/sales/{}/orders", sale.id);
-    let buy = async |headers: &[(&str, &str)], body: &str| ada.post(&orders, headers, body).await;
-    let first = buy(&[("idempotency-key", "k")], r#"{"quantity":3}"#).await;
-    assert_eq!(first.status, 202, "{}", first.text);
-    control.amend(&sale.id, &limit(1), &keyed("one")).await.unwrap();
-    let again = buy(&[("idempotency-key", "k")], r#"{"quantity":3}"#).await;
-    assert_eq!(again.order_id(), first.order_id(), "{}", again.text);
-    let more = buy(&[("idempotency-key", "l")], r#"{"quantity":2}"#).await;
-    assert_eq!((more.status, more.code()), (409, "already_ordered"), "{}", more.text);
-    let too_many = Buyer::of(&running, "dora").post(&orders, &[], r#"{"quantity":2}"#).await;
-    assert_eq!((too_many.status, too_many.code()), (422, "invalid_quantity"), "{}", too_many.text);
-
-    let bob = Buyer::of(&running, "bob");
-    let keyless = bob.post(&orders, &[], "").await;
-    assert_eq!(keyless.status, 202, "{}", keyless.text);
-    control.amend(&sale.id, &limit(2), &keyed("two")).await.unwrap();
-    let again = bob.post(&orders, &[], "").await;
-    assert_eq!(again.order_id(), keyless.order_id(), "{}", again.text);
-    let carl = Buyer::of(&running, "carl").post(&orders, &[], "").await;
-    assert_eq!((carl.status, carl.code()), (400, "idempotency_key_required"), "{}", carl.text);
-    at_rest(&running, &sale).await;
-    running.stop().await;
-}
-
 /// Redis came back as it was before a change of the terms: nothing else has that number.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gate_that_lost_a_change_is_noticed() {
@@ -576,7 +366,8 @@ async fn a_gate_that_lost_a_change_is_noticed() {
     let key = format!("{}:{{{}}}:sale", world.name, sale.id);
     let _: i64 = ask_redis(&servers().redis, &format!("HSET {key} seq {}", number.seq - 1)).await;
     let fresh = world.parts().await;
-    doorbuster::intake::verify(fresh.gate.clone(), fresh.store.clone()).await.unwrap();
+    let log = doorbuster::queue::OrderLog::open(world.config().queue());
+    doorbuster::intake::verify(fresh.gate.clone(), fresh.store.clone(), log).await.unwrap();
     let state = fresh.gate.describe(&sale.id).await.unwrap().expect("loaded").state;
     assert_eq!(state, SaleState::Frozen);
 }

@@ -217,6 +217,7 @@ async fn with_the_broker_away_orders_are_taken_and_the_answer_says_who_holds_the
     let front = Running::start(&world.config(), Role::Front).await.expect("starts without a broker");
     let sale = sale(&world.name, 5, 1);
     world.open_sale(&front.parts, &sale).await;
+    world.vouch_for_redis(&sale).await;
     let ada = Buyer::of(&front, "ada");
     let accepted = ada.buy(sale.id.as_str(), "k").await;
     assert_eq!(
@@ -253,6 +254,7 @@ async fn broker_only_says_unknown_instead_of_promising() {
     let front = Running::start(&world.config(), Role::Front).await.expect("starts");
     let sale = sale(&world.name, 5, 1);
     world.open_sale(&front.parts, &sale).await;
+    world.vouch_for_redis(&sale).await;
     let answer = Buyer::of(&front, "ada").buy(sale.id.as_str(), "k").await;
     assert_eq!((answer.status, answer.code()), (504, "outcome_unknown"));
     assert!(!answer.order_id().is_empty());

@@ -3,30 +3,19 @@
 
 use std::time::Duration;
 
-use doorbuster::audit::{Audit, audit};
 use doorbuster::chaos::Weather;
 use doorbuster::domain::{Act, Asked, Number, OrderStatus, Rules, Sale, SaleState, Verdict};
 use doorbuster::front::Role;
 use doorbuster::lease::Terms;
 use doorbuster::life::Orders;
-use doorbuster::process::{Role as Part, Running};
+use doorbuster::process::Role as Part;
 use doorbuster::store::{Change, Changed, Claim};
 
 use crate::support::{
-    Answer, Buyer, Database, World, ask_redis, attempt, behind_proxy, run, sale, servers, until,
+    Answer, Buyer, Database, World, ask_redis, at_rest, attempt, behind_proxy, run, sale, servers, until,
 };
 
 const LONG: Duration = Duration::from_secs(40);
-
-async fn at_rest(running: &Running, sale: &doorbuster::domain::Sale) -> Audit {
-    let books = until("everything has ended", LONG, async || {
-        let books = audit(&running.parts.gate, &running.parts.store, &sale.id).await.ok()?;
-        books.is_at_rest().then_some(books)
-    })
-    .await;
-    assert!(books.balances(), "{books:?}");
-    books
-}
 
 async fn confirmed(buyer: &Buyer, answer: &Answer) -> Answer {
     until("it is confirmed", LONG, async || {
@@ -301,7 +290,8 @@ async fn a_gate_that_lost_a_return_is_noticed_and_takes_no_other() {
 
     // Another process, that has seen nothing of this: it asks the books.
     let fresh = world.parts().await;
-    doorbuster::intake::verify(fresh.gate.clone(), fresh.store.clone()).await.unwrap();
+    let log = doorbuster::queue::OrderLog::open(world.config().queue());
+    doorbuster::intake::verify(fresh.gate.clone(), fresh.store.clone(), log).await.unwrap();
     let frozen = fresh.gate.describe(&sale.id).await.unwrap().expect("loaded");
     assert_eq!(frozen.state, SaleState::Frozen, "the lost return is noticed");
 

@@ -25,6 +25,8 @@ mod path;
 mod payments;
 mod processes;
 mod queue;
+mod replay;
+mod rules;
 mod store;
 mod structure;
 mod support;

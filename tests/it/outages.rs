@@ -7,22 +7,14 @@ use doorbuster::audit::audit;
 use doorbuster::chaos::Weather;
 use doorbuster::dev::Ending;
 use doorbuster::domain::{Asked, SaleState, Verdict};
-use doorbuster::process::{Role, Running};
+use doorbuster::process::Role;
 use lapin::options::QueuePurgeOptions;
 
-use crate::support::{Buyer, Database, World, ask_redis, attempt, behind_proxy, own_redis, sale, until};
+use crate::support::{
+    Buyer, Database, World, ask_redis, at_rest, attempt, behind_proxy, own_redis, sale, until,
+};
 
 const LONG: Duration = Duration::from_secs(40);
-
-async fn at_rest(running: &Running, sale: &doorbuster::domain::Sale) -> doorbuster::audit::Audit {
-    let books = until("every order has ended", LONG, async || {
-        let books = audit(&running.parts.gate, &running.parts.store, &sale.id).await.ok()?;
-        books.is_at_rest().then_some(books)
-    })
-    .await;
-    assert!(books.balances(), "{books:?}");
-    books
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_reply_of_the_gate_is_an_unknown_outcome_and_the_same_key_tells() {
@@ -106,6 +98,7 @@ async fn a_broker_that_hangs_is_away_to_new_orders_before_its_connection_is_lost
     let front = world.running_as(Role::Front).await;
     let sale = sale(&world.name, 5, 1);
     world.open_sale(&front.parts, &sale).await;
+    world.vouch_for_redis(&sale).await;
     proxy.set(Weather::Frozen);
     let first = Buyer::of(&front, "ada").buy(sale.id.as_str(), "k").await;
     assert_eq!((first.status, first.json["durability"].as_str()), (202, Some("outbox")));

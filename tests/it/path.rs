@@ -10,7 +10,7 @@ use doorbuster::lease::Terms;
 use doorbuster::process::Role;
 use doorbuster::queue::Publisher;
 
-use crate::support::{Buyer, Database, World, attempt, order, sale, until};
+use crate::support::{Buyer, Database, World, at_rest, attempt, order, sale, until};
 
 async fn sells_out(database: Database) {
     let world = World::new(database).await;
@@ -24,12 +24,7 @@ async fn sells_out(database: Database) {
         answers.iter().filter(|answer| answer.status == status && answer.code() == code).count()
     };
     assert_eq!((count(202, ""), count(409, "sold_out")), (20, 40));
-    let books = until("every order has its row", Duration::from_secs(60), async || {
-        Some(audit(&running.parts.gate, &running.parts.store, &sale.id).await.unwrap())
-            .filter(|books| books.is_at_rest())
-    })
-    .await;
-    assert!(books.balances(), "{books:?}");
+    let books = at_rest(&running, &sale).await;
     assert_eq!((books.live_orders, books.items[0].left), (20, 0));
     for (buyer, answer) in buyers.iter().zip(&answers).filter(|(_, answer)| answer.status == 202) {
         let read = buyer.get(&answer.headers["location"]).await;

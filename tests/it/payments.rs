@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use doorbuster::audit::audit;
 use doorbuster::domain::{Act, Asked, LatePayment, Millis, OrderStatus, Rules, Sale};
 use doorbuster::front::{Role, signature};
 use doorbuster::process::{Role as Part, Running};
 use doorbuster::store::{Change, Changed, Payment, PaymentKind, PaymentState};
 
-use crate::support::{Answer, Buyer, Database, World, request, run, sale, until};
+use crate::support::{Answer, Buyer, Database, World, at_rest, request, run, sale, until};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const NEXT_SECRET: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
@@ -71,15 +70,6 @@ async fn bought(running: &Running, sale: &Sale, user: &str) -> String {
     order.order_id().to_owned()
 }
 
-async fn balanced(running: &Running, sale: &Sale) {
-    let books = until("the books are at rest", LONG, async || {
-        let books = audit(&running.parts.gate, &running.parts.store, &sale.id).await.ok()?;
-        books.is_at_rest().then_some(books)
-    })
-    .await;
-    assert!(books.balances(), "{books:?}");
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_genuine_payment_counts_once_and_a_forged_one_not_at_all() {
     let (_world, running, sale) = world(Rules::default()).await;
@@ -132,7 +122,7 @@ async fn a_genuine_payment_counts_once_and_a_forged_one_not_at_all() {
     let at = running.buyers.unwrap();
     let unknown = request(at, "POST", "/v1/payments/callback/other", &[], b"{}").await;
     assert_eq!(unknown.status, 404, "{}", unknown.text);
-    balanced(&running, &sale).await;
+    at_rest(&running, &sale).await;
     running.stop().await;
 }
 
@@ -204,7 +194,7 @@ async fn a_late_payment_takes_a_unit_again_where_there_is_one() {
     assert_ne!(new, order);
     assert_eq!(status(&running, &order).await, Some(OrderStatus::Cancelled), "what has ended stays so");
     assert_eq!(status(&running, &new).await, Some(OrderStatus::Paid));
-    balanced(&running, &sale).await;
+    at_rest(&running, &sale).await;
     // The provider knows the first order alone: its refund is that of the second.
     let refunded = event("evt-2", "payment.refunded", &sale, &order).send(&running).await;
     assert_eq!(refunded.json["state"], "applied", "{}", refunded.text);
@@ -228,7 +218,7 @@ async fn a_late_payment_takes_a_unit_again_where_there_is_one() {
     assert_eq!(refunded.json["state"], "applied", "{}", refunded.text);
     assert!(running.parts.store.payments(PaymentState::Late, 10).await.unwrap().is_empty());
     assert_eq!(late.send(&running).await.json["state"], "refunded");
-    balanced(&running, &sale).await;
+    at_rest(&running, &sale).await;
     running.stop().await;
 }
 
@@ -245,7 +235,7 @@ async fn a_late_payment_is_kept_for_refund_where_the_sale_wants_that() {
     assert!(read.json["pay_by"].is_null() && read.json["status"] == "expired", "{}", read.text);
     assert_eq!(read.json["payments"][0]["state"], "late", "the buyer is told, too: {}", read.text);
     assert_eq!(status(&running, &order).await, Some(OrderStatus::Expired), "it is not resurrected");
-    balanced(&running, &sale).await;
+    at_rest(&running, &sale).await;
     running.stop().await;
 }
 
@@ -291,7 +281,7 @@ async fn an_unpaid_order_expires_late_and_its_unit_is_sold_again() {
     .await;
     until_it_is(&running, carl.order_id(), OrderStatus::Expired).await;
     assert_eq!(status(&running, &second).await, Some(OrderStatus::Paid), "what is paid stays");
-    balanced(&running, &sale).await;
+    at_rest(&running, &sale).await;
     running.stop().await;
 }
 
@@ -348,7 +338,7 @@ async fn one_refund_gives_one_payment_back_and_the_order_keeps_its_own() {
     let last = event("ref-3", "payment.refunded", &sale, &order).send(&running).await;
     assert_eq!(last.json["state"], "applied", "{}", last.text);
     assert_eq!(status(&running, &order).await, Some(OrderStatus::Refunded));
-    balanced(&running, &sale).await;
+    at_rest(&running, &sale).await;
     running.stop().await;
 }
 
@@ -365,6 +355,6 @@ async fn a_refund_that_comes_before_its_payment_leaves_nothing_bought() {
     assert_eq!(refund.send(&running).await.json["state"], "applied");
     let orders = running.parts.store.orders_of(&sale.id, &crate::support::id("ada")).await.unwrap();
     assert_eq!(orders.len(), 1, "nothing was bought with money that went back: {orders:?}");
-    balanced(&running, &sale).await;
+    at_rest(&running, &sale).await;
     running.stop().await;
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use doorbuster::domain::SaleId;
-use doorbuster::queue::{Consumer, Letters, PublishError, Publisher, Reason, Trouble};
+use doorbuster::domain::{Entry, SaleId};
+use doorbuster::queue::{Consumer, Letters, LogFrom, OrderLog, PublishError, Publisher, Reason, Trouble};
 use futures_util::StreamExt as _;
 use lapin::options::{BasicGetOptions, BasicPublishOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
@@ -112,6 +112,18 @@ async fn what_this_build_cannot_read_is_said_with_the_reason() {
     assert!(error.contains("version 99"), "{error}");
 }
 
+/// What the order log holds, from its head.
+async fn logged(world: &World) -> Vec<Entry> {
+    let log = OrderLog::open(world.config().queue());
+    let mut reader = log.read(LogFrom::Head).await.unwrap();
+    let mut entries = Vec::new();
+    while let Some(message) = reader.next().await.unwrap() {
+        entries.extend(message.entries.into_iter().map(Result::unwrap));
+    }
+    reader.close().await;
+    entries
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_without_a_queue_is_kept_and_a_deleted_queue_comes_back() {
     let world = World::new(Database::Sqlite).await;
@@ -119,6 +131,12 @@ async fn a_message_without_a_queue_is_kept_and_a_deleted_queue_comes_back() {
     let name = format!("{}.orders", world.name);
     let channel = channel(&world).await;
     channel.queue_delete(name.as_str().into(), Default::default()).await.unwrap();
+    // The order log has it, so it is no lie that the broker does; it comes again from the outbox.
+    publisher.publish(&[order(&id("s"), "carl", 1)]).await.unwrap();
+    let logged = logged(&world).await;
+    assert!(matches!(&logged[..], [Entry::Accepted(order)] if order.user.as_str() == "carl"), "{logged:?}");
+
+    channel.queue_delete(format!("{}.log", world.name).as_str().into(), Default::default()).await.unwrap();
     let result = publisher.publish(&[order(&id("s"), "ada", 1)]).await;
     assert!(matches!(result, Ok(()) | Err(PublishError::Refused(_))), "{result:?}");
     let kept = next_of(&world, "unrouted").await;

@@ -1,13 +1,16 @@
 //! The command line.
 
 mod bench;
+mod confirm;
 mod dead_letters;
 mod dev;
 mod drill;
+mod export;
 mod health;
 mod lease;
 mod order;
 mod payment;
+mod replay;
 mod sale;
 mod serve;
 mod servers;
@@ -82,6 +85,11 @@ enum Verb {
     /// Look at what no worker could process, and end it.
     #[command(subcommand)]
     DeadLetters(dead_letters::Verb),
+    /// After an outage: give what was accepted its row.
+    #[command(subcommand)]
+    Replay(replay::Verb),
+    /// Write a sale to a file, for `replay run file`.
+    Export(export::Args),
     /// See who may act for which user now.
     #[command(subcommand)]
     Lease(lease::Verb),
@@ -189,6 +197,8 @@ impl Cli {
             Verb::Payment(verb) => payment::run(&load(&sources)?, verb).await,
             Verb::User(verb) => user::run(&load(&sources)?, verb).await,
             Verb::DeadLetters(verb) => dead_letters::run(&load(&sources)?, verb).await,
+            Verb::Replay(verb) => replay::run(&load(&sources)?, verb).await,
+            Verb::Export(args) => export::run(&load(&sources)?, args).await,
             Verb::Lease(verb) => lease::run(&load(&sources)?, verb).await,
             Verb::Drill(args) => drill::run(&sources, args).await,
             Verb::Bench(verb) => bench::run(verb).await,

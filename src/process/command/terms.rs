@@ -95,8 +95,12 @@ pub(super) struct Why {
 
 impl Why {
     pub(super) fn asked(self) -> crate::domain::Asked {
-        let name = self.by.or_else(|| std::env::var("USER").ok()).filter(|name| !name.is_empty());
-        let by = name.map_or_else(|| "operator".to_owned(), |name| format!("operator {name}"));
-        crate::domain::Asked::by(by).because(self.reason)
+        crate::domain::Asked::by(operator(self.by)).because(self.reason)
     }
+}
+
+/// Whoever is logged in, where no name is given.
+pub(super) fn operator(name: Option<String>) -> String {
+    let name = name.or_else(|| std::env::var("USER").ok()).filter(|name| !name.is_empty());
+    name.map_or_else(|| "operator".to_owned(), |name| format!("operator {name}"))
 }

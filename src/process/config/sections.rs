@@ -36,7 +36,7 @@ sections! {
     Operations { listen: String }
     Auth { secret: String, secret_file: String, issuer: String, audience: String, leeway_s: u64 }
     Redis { url: String, prefix: String, timeout_ms: u64, check_settings: bool }
-    Queue { url: String, prefix: String, timeout_ms: u64, window: u64, delivery_limit: u64 }
+    Queue { url: String, prefix: String, timeout_ms: u64, window: u64, delivery_limit: u64, log_hours: u64, log_mb: u64 }
     Database { url: String, connections: u64, timeout_ms: u64 }
     Gate { outbox_bound: u64, outbox_bound_in_all: u64, batch: u64, backlog: u64 }
     Intake {
@@ -156,6 +156,8 @@ impl Config {
             ("queue.timeout_ms", queue.timeout_ms, 100, 60_000),
             ("queue.window", queue.window, 1, 100_000),
             ("queue.delivery_limit", queue.delivery_limit, 1, 1_000),
+            ("queue.log_hours", queue.log_hours, 1, 24 * 366),
+            ("queue.log_mb", queue.log_mb, 10, 10_000_000),
             ("database.connections", database.connections, 1, 1_000),
             ("database.timeout_ms", database.timeout_ms, 100, 60_000),
             ("gate.outbox_bound", gate.outbox_bound, 100, 10_000_000),
@@ -231,6 +233,8 @@ impl Config {
             timeout: ms(self.queue.timeout_ms),
             window: count(self.queue.window),
             delivery_limit: u32::try_from(self.queue.delivery_limit).unwrap_or(u32::MAX),
+            log_hours: self.queue.log_hours,
+            log_bytes: self.queue.log_mb * 1024 * 1024,
         }
     }
 

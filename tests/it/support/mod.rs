@@ -1,6 +1,7 @@
 //! What the tests share: servers, a world per test, buyers, waiting for facts.
 
 mod binary;
+mod books;
 mod http;
 mod servers;
 mod servers_of_its_own;
@@ -8,6 +9,7 @@ mod wait;
 mod world;
 
 pub use binary::{Doorbuster, run};
+pub use books::at_rest;
 pub use http::{Answer, Buyer, request, send_raw};
 pub use servers::servers;
 pub use servers_of_its_own::{ask_redis, behind_proxy, own_redis};

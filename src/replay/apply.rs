@@ -1,0 +1,314 @@
+//! Writing rows from entries, a batch at a time, under the leases of their users.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use super::entries::Entries;
+use super::rows::count_row;
+use super::survey::Survey;
+use super::{ReplayError, Work};
+use crate::domain::{Entry, Order, OrderEntry, OrderStatus, SaleId};
+use crate::gate::{GateError, Outcome, Settlement};
+use crate::lease::{Guard, NAMES_AT_ONCE, Terms};
+use crate::link::Backoff;
+use crate::store::{Restore, Restored, StoreError};
+
+/// Orders in one transaction.
+const BATCH: usize = 256;
+
+/// How long a user's lease lasts, and what of it must be left before COMMIT.
+const LEASE: Duration = Duration::from_secs(5);
+const MARGIN: Duration = Duration::from_secs(1);
+
+/// How often a batch is begun again because of a busy user or a server that is away.
+const TRIES: u32 = 20;
+
+/// What is written in one reading.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Ended,
+    Live,
+}
+
+impl Turn {
+    fn takes(self, entry: &Entry) -> bool {
+        let ended = matches!(entry, Entry::Order(entry) if !entry.status.is_live());
+        ended == (self == Self::Ended)
+    }
+}
+
+impl Work<'_> {
+    /// Reads three times: what became of each order in the end; then writes those that have ended, and
+    /// then those that live.
+    pub(super) async fn entries(&mut self) -> Result<(), ReplayError> {
+        let (source, filter) = (&self.asked.source, &self.asked.filter);
+        let log = &self.replay.log;
+        if let (super::Source::Log, Some(since)) = (source, filter.since) {
+            let head = log.head().await?.and_then(|head| head.at);
+            // What it lacks is not known: it may be nothing.
+            self.report.begins_at = head.filter(|at| *at > since);
+        }
+        let mut survey = Survey::default();
+        let mut reading = Entries::open(source, log, filter, None).await?;
+        while let Some(piece) = reading.next(filter).await? {
+            survey.look(&piece, filter, &mut self.report);
+            if self.stop.is_cancelled() {
+                reading.close().await;
+                return Ok(());
+            }
+        }
+        reading.close().await;
+        let total = filter.limit.map_or(survey.orders(), |limit| limit.min(survey.orders()));
+        self.begin(survey.sales.clone(), total).await?;
+        for change in std::mem::take(&mut survey.changes) {
+            self.sale(&change).await?;
+        }
+        // What has ended first: in the log its end may stand behind the order that got its unit. It is
+        // read again by a resumed run, and found to be there.
+        let mut taken = 0;
+        self.write_those(&mut survey, Turn::Ended, None, &mut taken, total).await?;
+        if !self.stop.is_cancelled() {
+            let from = self.position;
+            self.write_those(&mut survey, Turn::Live, from, &mut taken, total).await?;
+        }
+        Ok(())
+    }
+
+    async fn write_those(
+        &mut self,
+        survey: &mut Survey,
+        turn: Turn,
+        from: Option<u64>,
+        taken: &mut u64,
+        total: u64,
+    ) -> Result<(), ReplayError> {
+        let filter = &self.asked.filter;
+        let mut reading = Entries::open(&self.asked.source, &self.replay.log, filter, from).await?;
+        let mut batch = Vec::with_capacity(BATCH);
+        let mut last = from;
+        'reading: while let Some(piece) = reading.next(filter).await? {
+            let entries = piece.entries.into_iter().flatten();
+            for entry in entries.filter(|entry| filter.takes_entry(entry) && turn.takes(entry)) {
+                match &entry {
+                    Entry::Sale(_) => {}
+                    Entry::Act(_) | Entry::Payment(_) if survey.is_forgotten(entry.sale()) => {}
+                    Entry::Act(_) | Entry::Payment(_) => self.other(&entry).await?,
+                    Entry::Accepted(_) | Entry::Order(_) if !survey.decides(&entry) => {}
+                    Entry::Accepted(_) | Entry::Order(_) => {
+                        if filter.limit.is_some_and(|limit| *taken >= limit) {
+                            break 'reading;
+                        }
+                        *taken += 1;
+                        batch.push(entry);
+                    }
+                }
+            }
+            last = Some(piece.position);
+            if batch.len() >= BATCH {
+                self.batch(&mut batch, total).await?;
+                if turn == Turn::Live {
+                    self.position = last;
+                }
+                if self.stop.is_cancelled() {
+                    break;
+                }
+            }
+        }
+        reading.close().await;
+        if !self.stop.is_cancelled() {
+            self.batch(&mut batch, total).await?;
+            if turn == Turn::Live {
+                self.position = last;
+            }
+        }
+        Ok(())
+    }
+
+    async fn sale(&mut self, entry: &crate::domain::SaleEntry) -> Result<(), ReplayError> {
+        if self.run.is_none() {
+            return Ok(());
+        }
+        match self.replay.store.restore_sale(entry).await {
+            Ok(changed) => self.report.counts.others += u64::from(changed),
+            Err(StoreError::Broken(why)) => {
+                self.report.counts.refused += 1;
+                self.report.trouble(format!("sale {}: {why}", entry.sale_id));
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    async fn other(&mut self, entry: &Entry) -> Result<(), ReplayError> {
+        if self.run.is_none() {
+            return Ok(());
+        }
+        let restored = match entry {
+            Entry::Act(act) => self.replay.store.restore_act(act).await,
+            Entry::Payment(payment) => self.replay.store.restore_payment(payment).await,
+            Entry::Accepted(_) | Entry::Order(_) | Entry::Sale(_) => Ok(false),
+        };
+        match restored {
+            Ok(changed) => self.report.counts.others += u64::from(changed),
+            Err(StoreError::Broken(why)) => {
+                self.report.counts.refused += 1;
+                self.report.trouble(format!("{}: {why}", entry.sale()));
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    async fn batch(&mut self, batch: &mut Vec<Entry>, total: u64) -> Result<(), ReplayError> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let began = Instant::now();
+        let orders = batch.len() as u64;
+        let ids: Vec<_> = batch.iter().filter_map(Entry::order).map(|order| order.id).collect();
+        // What is there already takes no lease and no transaction.
+        let rows = self.rows(&ids).await?;
+        batch.retain(|entry| !Self::is_settled(&mut self.report.counts, &rows, entry));
+        if self.run.is_none() {
+            let changed = batch.iter().filter_map(Entry::order).filter(|order| rows.contains_key(&order.id));
+            let changed = changed.count() as u64;
+            self.report.counts.changed += changed;
+            self.report.counts.inserted += batch.len() as u64 - changed;
+            batch.clear();
+        }
+        let mut pending = std::mem::take(batch);
+        let mut backoff = Backoff::default();
+        for tries in 1.. {
+            if pending.is_empty() {
+                break;
+            }
+            match self.write(&mut pending).await {
+                Ok(()) if pending.is_empty() => break,
+                // Somebody acts for the users of the rest.
+                Ok(()) if tries < TRIES => {}
+                Ok(()) => {
+                    self.report.counts.busy += pending.len() as u64;
+                    for order in pending.iter().filter_map(Entry::order) {
+                        self.report.trouble(format!("{}: somebody else acts for its user", order.id));
+                    }
+                    break;
+                }
+                Err(
+                    error @ (ReplayError::Store(StoreError::Away(_) | StoreError::Overdue)
+                    | ReplayError::Lease(_)),
+                ) if tries < TRIES => {
+                    (self.progress.say)(&format!("waits: {error}"));
+                }
+                Err(error) => return Err(error),
+            }
+            tokio::time::sleep(backoff.delay()).await;
+        }
+        self.next(orders, total, began.elapsed()).await?;
+        Ok(())
+    }
+
+    /// Writes those whose users' leases are free; the others stay in `pending`.
+    async fn write(&mut self, pending: &mut Vec<Entry>) -> Result<(), ReplayError> {
+        let mut sales: BTreeMap<SaleId, BTreeSet<String>> = BTreeMap::new();
+        for entry in pending.iter() {
+            let Some(order) = entry.order() else { continue };
+            sales.entry(order.sale.clone()).or_default().insert(order.user.to_string());
+        }
+        let mut guards: Vec<Guard> = Vec::new();
+        let mut tokens: BTreeMap<(SaleId, String), i64> = BTreeMap::new();
+        for (sale, users) in sales {
+            let users: Vec<String> = users.into_iter().collect();
+            for users in users.chunks(NAMES_AT_ONCE) {
+                let names = users.iter().map(String::as_str);
+                let taken = self.replay.leases.take(sale.as_str(), names, Terms::lasting(LEASE)).await?;
+                let Some(guard) = taken.guard else { continue };
+                for (user, _) in users.iter().zip(&taken.held).filter(|(_, held)| **held) {
+                    tokens.insert((sale.clone(), user.clone()), guard.token());
+                }
+                guards.push(guard);
+            }
+        }
+        let token = |order: &Order| tokens.get(&(order.sale.clone(), order.user.to_string())).copied();
+        let (mut restores, mut busy) = (Vec::new(), Vec::new());
+        for entry in pending.drain(..) {
+            match (entry.order().and_then(token), entry) {
+                (Some(fence), Entry::Order(entry)) => {
+                    restores.push(Restore { entry: *entry, begins: false, fence });
+                }
+                (Some(fence), Entry::Accepted(order)) => {
+                    restores.push(Restore { entry: confirmed(order), begins: true, fence });
+                }
+                (_, entry) => busy.push(entry),
+            }
+        }
+        let written = self.commit(&restores, &guards, &mut busy).await;
+        for guard in guards {
+            let _ = guard.release().await;
+        }
+        *pending = busy;
+        if written.is_err() {
+            // Nothing of it is known to be written: all of it comes again, and is recognised.
+            pending.extend(restores.into_iter().map(into_entry));
+        }
+        written
+    }
+
+    /// What the last line refuses is told and left as it is: an order that has no row can still get one,
+    /// one that was written as failed cannot.
+    async fn commit(
+        &mut self,
+        restores: &[Restore],
+        guards: &[Guard],
+        busy: &mut Vec<Entry>,
+    ) -> Result<(), ReplayError> {
+        let valid = || guards.iter().all(|guard| guard.is_valid_for(MARGIN));
+        let restored = self.replay.store.restore_orders(restores, &valid).await?;
+        let mut settlements: BTreeMap<&SaleId, Vec<Settlement>> = BTreeMap::new();
+        for (restore, restored) in restores.iter().zip(restored) {
+            let (order, counts) = (&restore.entry.order, &mut self.report.counts);
+            match restored {
+                Restored::Inserted => counts.inserted += 1,
+                Restored::Changed => counts.changed += 1,
+                Restored::Same => count_row(counts, restore.entry.status),
+                Restored::Stale => busy.push(into_entry(restore.clone())),
+                Restored::Refused(why) => {
+                    counts.refused += 1;
+                    self.report.trouble(format!("{}: {why}", order.id));
+                }
+            }
+            if restored == Restored::Inserted && restore.entry.status.is_live() {
+                let kept = Settlement { id: order.id, user: order.user.clone(), outcome: Outcome::Kept };
+                settlements.entry(&order.sale).or_default().push(kept);
+            }
+        }
+        for (sale, settlements) in settlements {
+            match self.replay.gate.settle(sale, &settlements).await {
+                // A gate that is frozen, away or gone is told by the sweep, or rebuilt from the rows.
+                Ok(_) | Err(GateError::Frozen | GateError::NotLoaded) => {}
+                Err(error) => tracing::debug!(%sale, %error, "left to the sweep to settle"),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The row of an order of which only that is known that it was accepted.
+fn confirmed(order: Order) -> OrderEntry {
+    OrderEntry {
+        status: OrderStatus::Confirmed,
+        failure: None,
+        version: 1,
+        recorded_at: order.accepted_at,
+        updated_at: order.accepted_at,
+        pay_by: None,
+        history: Vec::new(),
+        order,
+    }
+}
+
+fn into_entry(restore: Restore) -> Entry {
+    match restore.begins {
+        true => Entry::Accepted(restore.entry.order),
+        false => Entry::Order(Box::new(restore.entry)),
+    }
+}

@@ -1,0 +1,39 @@
+//! What the books say of orders, before anything is done.
+
+use super::{Counts, ReplayError, Rows, Work};
+use crate::domain::{Entry, OrderId, OrderStatus};
+
+/// Orders that are asked for in one query.
+const AT_ONCE: usize = 500;
+
+impl Work<'_> {
+    pub(super) async fn rows(&self, ids: &[OrderId]) -> Result<Rows, ReplayError> {
+        let mut rows = Rows::new();
+        for ids in ids.chunks(AT_ONCE) {
+            let found = self.replay.store.orders_by_id(ids).await?;
+            rows.extend(found.into_iter().map(|row| (row.order.id, row)));
+        }
+        Ok(rows)
+    }
+
+    /// Counts an order by its row: is there nothing to do?
+    pub(super) fn is_settled(counts: &mut Counts, rows: &Rows, entry: &Entry) -> bool {
+        let Some(order) = entry.order() else { return true };
+        let Some(row) = rows.get(&order.id) else { return false };
+        if let Entry::Order(entry) = entry
+            && entry.version > row.version
+        {
+            return false;
+        }
+        count_row(counts, row.status);
+        true
+    }
+}
+
+pub(super) fn count_row(counts: &mut Counts, status: OrderStatus) {
+    match status {
+        OrderStatus::Failed => counts.failed += 1,
+        status if status.is_live() => counts.already += 1,
+        _ => counts.ended += 1,
+    }
+}

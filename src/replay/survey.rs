@@ -1,0 +1,85 @@
+//! The first of two readings: what became of each order in the end. So the second one writes each order
+//! once, as it ended, and not the way that it took: an order that was cancelled must not take a unit
+//! from the one that got it afterwards.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use super::entries::Piece;
+use super::{Filter, Report};
+use crate::domain::{Entry, OrderId, SaleEntry, SaleId};
+
+#[derive(Default)]
+pub(super) struct Survey {
+    /// Orders that have a row, with their highest version.
+    versions: HashMap<OrderId, i32>,
+    accepted: HashSet<OrderId>,
+    pub(super) sales: BTreeSet<SaleId>,
+    /// As they come; the versions in them sort it out.
+    pub(super) changes: Vec<SaleEntry>,
+    /// Sales whose orders were forgotten for good.
+    forgotten: BTreeSet<SaleId>,
+    /// Written in the second reading.
+    done: HashSet<OrderId>,
+}
+
+impl Survey {
+    pub(super) fn look(&mut self, piece: &Piece, filter: &Filter, report: &mut Report) {
+        for entry in &piece.entries {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(why) => {
+                    report.counts.malformed += 1;
+                    report.trouble(format!("{}: {why}", piece.position));
+                    continue;
+                }
+            };
+            // What was forgotten is forgotten, whatever is asked for.
+            if let Entry::Act(act) = entry
+                && act.act == "purge"
+                && act.state == "done"
+            {
+                self.forgotten.insert(act.sale_id.clone());
+            }
+            if !filter.takes_entry(entry) {
+                continue;
+            }
+            if !self.sales.contains(entry.sale()) {
+                self.sales.insert(entry.sale().clone());
+            }
+            match entry {
+                Entry::Accepted(order) => {
+                    self.accepted.insert(order.id);
+                }
+                Entry::Order(entry) => {
+                    let version = self.versions.entry(entry.order.id).or_insert(entry.version);
+                    *version = entry.version.max(*version);
+                }
+                Entry::Sale(entry) => self.changes.push((**entry).clone()),
+                Entry::Act(_) | Entry::Payment(_) => {}
+            }
+        }
+    }
+
+    /// Orders, each counted once.
+    pub(super) fn orders(&self) -> u64 {
+        let others = self.accepted.iter().filter(|id| !self.versions.contains_key(id)).count();
+        (self.versions.len() + others) as u64
+    }
+
+    /// Is it this entry that tells how the order ended? Once for each order.
+    pub(super) fn decides(&mut self, entry: &Entry) -> bool {
+        let (id, last) = match entry {
+            Entry::Accepted(order) => (order.id, !self.versions.contains_key(&order.id)),
+            Entry::Order(entry) => {
+                let id = entry.order.id;
+                (id, self.versions.get(&id) == Some(&entry.version))
+            }
+            Entry::Sale(_) | Entry::Act(_) | Entry::Payment(_) => return false,
+        };
+        last && !self.forgotten.contains(entry.sale()) && self.done.insert(id)
+    }
+
+    pub(super) fn is_forgotten(&self, sale: &SaleId) -> bool {
+        self.forgotten.contains(sale)
+    }
+}
