@@ -64,6 +64,9 @@ pub const LIFE_POINTS: [&str; 10] = [
     "act.told",
 ];
 
+/// And those of a rebuild of a gate.
+pub const REBUILD_POINTS: [&str; 3] = ["rebuild.gathered", "rebuild.read", "rebuild.loaded"];
+
 #[cfg(debug_assertions)]
 mod armed {
     use std::sync::OnceLock;
@@ -91,7 +94,9 @@ mod armed {
                 "pause" => Action::Pause,
                 _ => return None,
             };
-            let known = super::POINTS.contains(&point) || super::LIFE_POINTS.contains(&point);
+            let known = [&super::POINTS[..], &super::LIFE_POINTS[..], &super::REBUILD_POINTS[..]]
+                .iter()
+                .any(|points| points.contains(&point));
             known.then(|| (point.to_owned(), action))
         };
         ARMED.get_or_init(read).as_ref()

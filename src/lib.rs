@@ -10,6 +10,7 @@
 //! - [`intake`]: one request, from admission to the broker's confirm; the relay and the sweep.
 //! - [`worker`]: deliveries become rows.
 //! - [`control`]: what an operator does to a sale. [`audit`]: do the books balance?
+//! - [`repair`]: what puts the books right again; rebuilding a gate.
 //! - [`replay`]: what was accepted gets its row, after an outage.
 //! - [`front`]: HTTP. [`drill`]: a crowd of buyers. [`dev`]: private servers as children.
 //! - [`chaos`]: the stack under attack, judged by the drill. [`bench`]: figures beside the servers' own.
@@ -35,6 +36,7 @@ pub mod life;
 pub mod link;
 pub mod process;
 pub mod queue;
+pub mod repair;
 pub mod replay;
 pub mod store;
 pub mod worker;

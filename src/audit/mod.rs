@@ -4,11 +4,14 @@
 //! The gate is read first, then the outbox, then the database: an order that is committed in
 //! between is seen twice and counted once, never missed. The three are read at three moments, so
 //! the sum is exact at rest, and off by the orders in a hurry during a rush.
+//!
+//! This is the sum; which order differs, and why, is told by [`crate::repair::compare`].
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::{SaleId, SaleState, Sku, UserId};
+use crate::domain::{Number, SaleId, SaleState, Sku, UserId};
 use crate::gate::{Gate, GateError};
+use crate::queue::QueueError;
 use crate::store::{Store, StoreError};
 
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +22,8 @@ pub enum AuditError {
     Gate(#[from] GateError),
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error("the broker: {0}")]
+    Queue(#[from] QueueError),
 }
 
 /// The books of one sale, compared.
@@ -28,6 +33,9 @@ pub struct Audit {
     pub items: Vec<ItemBooks>,
     /// The sale was opened, and the gate does not know it: what was in flight is not known.
     pub gate_lost: bool,
+    /// The gate lost writes: what it has is not to be believed before it is rebuilt.
+    #[serde(default)]
+    pub frozen: bool,
     /// Orders in flight: accepted, no committed row seen.
     pub in_flight: u64,
     /// Orders with a committed row that the gate has not been told of yet.
@@ -38,6 +46,9 @@ pub struct Audit {
     /// The gate took a number while the books were read.
     #[serde(default)]
     pub moved: bool,
+    /// The gate's number when it was read.
+    #[serde(default)]
+    pub number: Option<Number>,
     pub live_orders: u64,
     /// Those of them that wait for their payment.
     #[serde(default)]
@@ -83,6 +94,11 @@ impl Audit {
                 .items
                 .iter()
                 .all(|item| item.oversold() == 0 && item.missing() == 0 && item.sold == item.live)
+    }
+
+    /// The gate has to be rebuilt.
+    pub fn needs_rebuild(&self) -> bool {
+        self.gate_lost || self.frozen
     }
 
     pub fn is_at_rest(&self) -> bool {
@@ -137,10 +153,12 @@ pub async fn audit(gate: &Gate, store: &Store, sale: &SaleId) -> Result<Audit, A
         sale_id: sale.clone(),
         items,
         gate_lost,
+        frozen: held.as_ref().is_some_and(|held| held.state == SaleState::Frozen),
         in_flight: tickets.len() as u64,
         unsettled: recorded.len() as u64,
         unreturned,
         moved,
+        number: number(&held),
         live_orders: totals.live_orders,
         unpaid_orders: totals.unpaid_orders,
         failed_orders: totals.failed_orders,

@@ -49,6 +49,8 @@ impl From<AuditError> for ControlError {
             AuditError::NotFound(sale) => Self::NotFound(sale),
             AuditError::Gate(error) => Self::Gate(error),
             AuditError::Store(error) => Self::Store(error),
+            // The sums ask no broker.
+            AuditError::Queue(error) => Self::Refused(error.to_string()),
         }
     }
 }

@@ -11,6 +11,7 @@
 //! | `P:{S}:age`    | zset | order id by the time it was accepted |
 //! | `P:{S}:due`    | zset | order id by the time the sweep looks at it |
 //! | `P:{S}:rates`  | hash | user -> when his token bucket is full again |
+//! | `P:{S}:staged` | hash | what becomes of `users` when a rebuild loads |
 //! | `P:sales`      | set  | the sales that were loaded, for the sweep |
 
 use crate::domain::SaleId;
@@ -54,6 +55,10 @@ impl SaleKeys {
 
     pub(super) fn due(&self) -> String {
         self.key("due")
+    }
+
+    pub(super) fn staged(&self) -> String {
+        self.key("staged")
     }
 
     /// What `settle.lua` works on, in its order.

@@ -8,8 +8,10 @@
 mod admission;
 mod batcher;
 mod error;
+mod holdings;
 mod keys;
 mod outbox;
+mod rebuild;
 mod sale;
 mod scripts;
 mod trust;
@@ -23,7 +25,9 @@ use crate::domain::{Millis, Number, SaleId};
 use crate::link::{RedisLink, RedisSettings};
 
 pub use error::GateError;
+pub use holdings::{Adjusted, Holding};
 pub use outbox::{Outcome, Settlement};
+pub use rebuild::{Begun, Held, RebuiltItem};
 pub use sale::{GateItem, GateSale, Loaded, Moved, Restocked, Unloaded, Versions};
 
 #[derive(Debug, Clone)]

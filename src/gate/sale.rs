@@ -280,7 +280,7 @@ impl Gate {
 }
 
 /// A sale's terms as fields of its hash; what is not set is the empty text.
-fn terms(sale: &Sale) -> Vec<String> {
+pub(super) fn terms(sale: &Sale) -> Vec<String> {
     fn text(value: Option<impl ToString>) -> String {
         value.map(|value| value.to_string()).unwrap_or_default()
     }

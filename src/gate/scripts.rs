@@ -16,6 +16,11 @@ pub(super) struct Scripts {
     pub(super) mark: Script,
     pub(super) settle: Script,
     pub(super) due: Script,
+    pub(super) adopt: Script,
+    pub(super) adjust: Script,
+    pub(super) rebuild_begin: Script,
+    pub(super) rebuild_flight: Script,
+    pub(super) rebuild_load: Script,
 }
 
 /// What some scripts begin with, without the line that says it is Lua.
@@ -48,6 +53,11 @@ impl Scripts {
             mark: Script::new(include_str!("../../lua/mark.lua")),
             settle: beginning_with_known(include_str!("../../lua/settle.lua")),
             due: Script::new(include_str!("../../lua/due.lua")),
+            adopt: beginning_with_known(include_str!("../../lua/adopt.lua")),
+            adjust: Script::new(include_str!("../../lua/adjust.lua")),
+            rebuild_begin: Script::new(include_str!("../../lua/rebuild_begin.lua")),
+            rebuild_flight: Script::new(include_str!("../../lua/rebuild_flight.lua")),
+            rebuild_load: Script::new(include_str!("../../lua/rebuild_load.lua")),
         }
     }
 }

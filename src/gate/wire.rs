@@ -54,6 +54,24 @@ pub(super) fn read_entry(sale: &SaleId, entry: &str) -> Result<Ticket, GateError
     Ok(Ticket { order, durability, parked: state == "parked", ended: state == "ended" })
 }
 
+/// The entry of an order that RabbitMQ holds, in its queue or parked as a dead letter.
+pub(super) fn entry(order: &Order, parked: bool) -> String {
+    let state = if parked { "parked" } else { "broker" };
+    format!(
+        "{state}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}",
+        order.number.epoch,
+        order.number.seq,
+        order.accepted_at.0,
+        order.limit,
+        order_id(order.id),
+        order.user,
+        order.sku,
+        order.quantity,
+        order.key,
+        order.fingerprint
+    )
+}
+
 /// Walks a reply from left to right; says what was expected where the reply differs.
 pub(super) struct Reader<'a> {
     values: std::slice::Iter<'a, redis::Value>,

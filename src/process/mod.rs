@@ -2,6 +2,7 @@
 
 pub mod command;
 mod config;
+mod due;
 mod health;
 mod log;
 mod parts;

@@ -11,13 +11,15 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::config::Config;
+use super::due::due;
 use super::health::Health;
 use super::parts::{Parts, StartError};
 use crate::control::{Control, DeadLetters};
 use crate::front::{self, Buyers, Operations, Readiness, Tokens};
 use crate::intake::{self, Intake, Sweep};
-use crate::life::{Due, Orders, Payments, Upkeep};
+use crate::life::{Orders, Payments, Upkeep};
 use crate::queue::{Consumer, Letters, OrderLog, Publisher};
+use crate::repair::{Rebuild, Watch};
 use crate::worker::Worker;
 
 /// What a process does.
@@ -79,13 +81,27 @@ impl Running {
                 settings: config.sweep(),
             };
             let payments = Payments::new(parts.store.clone(), orders.clone(), intake.clone());
+            let watch = Watch {
+                gate: parts.gate.clone(),
+                store: parts.store.clone(),
+                control: control.clone(),
+                pauses: config.audit.pause_sale,
+                before: Arc::default(),
+            };
+            let rebuild = Rebuild {
+                gate: parts.gate.clone(),
+                store: parts.store.clone(),
+                leases: parts.leases.clone(),
+                letters: letters.clone(),
+                log: log.clone(),
+            };
             let upkeep = Upkeep {
                 gate: parts.gate.clone(),
                 leases: parts.leases.clone(),
                 store: parts.store.clone(),
                 payments: payments.clone(),
                 log,
-                also: upkeep_of_sales(&control, config.purge_after()),
+                also: due(config, &control, watch, rebuild),
                 settings: config.upkeep(),
             };
             let router = front::buyers(Buyers {
@@ -220,42 +236,6 @@ fn begin_at_zero() {
     for why in ["taken", "ended", "held too long"] {
         metrics::counter!("leases_lost_total", "why" => why).increment(0);
     }
-}
-
-/// What is due of sales, besides what is due of orders.
-fn upkeep_of_sales(control: &Control, purge_after: Option<Duration>) -> Vec<Due> {
-    let (finishing, closing, purging) = (control.clone(), control.clone(), control.clone());
-    let mut due = vec![
-        Due {
-            what: "acts that had died half way were finished",
-            every: Duration::from_secs(1),
-            work: Box::new(move || {
-                let control = finishing.clone();
-                Box::pin(async move { control.finish_acts().await.map_err(|error| error.to_string()) })
-            }),
-        },
-        Due {
-            what: "sales whose time was over were closed",
-            every: Duration::from_secs(60),
-            work: Box::new(move || {
-                let control = closing.clone();
-                Box::pin(async move { control.close_what_is_over().await.map_err(|error| error.to_string()) })
-            }),
-        },
-    ];
-    if let Some(after) = purge_after {
-        due.push(Due {
-            what: "old sales were purged",
-            every: Duration::from_secs(3_600),
-            work: Box::new(move || {
-                let control = purging.clone();
-                Box::pin(
-                    async move { control.purge_what_is_old(after).await.map_err(|error| error.to_string()) },
-                )
-            }),
-        });
-    }
-    due
 }
 
 fn spawn(

@@ -288,6 +288,20 @@ impl Store {
         .await
     }
 
+    /// Changes of a sale's stock that have not ended.
+    pub async fn pending_restocks(&self, sale: &SaleId) -> Result<Vec<Restock>, StoreError> {
+        self.within(async {
+            let rows = sale_act::Entity::find()
+                .filter(sale_act::Column::SaleId.eq(sale.as_str()))
+                .filter(sale_act::Column::ItemVersion.is_not_null())
+                .filter(sale_act::Column::State.eq(ActState::Pending.as_str()))
+                .all(&self.db)
+                .await?;
+            rows.into_iter().filter_map(|row| read_act(row).map(|act| act.restock).transpose()).collect()
+        })
+        .await
+    }
+
     /// Acts upon stock and terms that died half way, the oldest first, those after `after`: what the
     /// database has, the gate must get.
     pub async fn unfinished_acts(&self, after: Millis, limit: u64) -> Result<Vec<SaleAct>, StoreError> {
@@ -365,7 +379,7 @@ async fn sale_for(
 }
 
 /// Acts that move a sale between states; nobody finishes them but whoever asks again.
-const STATES: [&str; 6] = ["open", "pause", "resume", "close", "archive", "purge"];
+const STATES: [&str; 7] = ["open", "pause", "resume", "close", "archive", "purge", "rebuild"];
 
 /// What was asked for before and never known to be done matters no more: the sale is in another state.
 async fn supersede(transaction: &DatabaseTransaction, act: &SaleAct) -> Result<(), StoreError> {

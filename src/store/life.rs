@@ -15,7 +15,7 @@ use super::entities::{gate_return, item, order, order_event, payment_event, user
 use super::journal::{Touched, log};
 use super::orders::{OrderRow, read_order};
 use super::payments::{PaymentKind, PaymentState};
-use super::record::{Claim, cancelled_row};
+use super::record::{Claim, ended_row};
 use super::{Store, StoreError};
 use crate::domain::{Act, Asked, Millis, Order, OrderId, OrderStatus, SaleId, UserId};
 use crate::fault::fault;
@@ -110,11 +110,23 @@ impl Store {
         fence: i64,
         may_commit: &(dyn Fn() -> bool + Sync),
     ) -> Result<Option<OrderRow>, StoreError> {
+        self.end_unrecorded(order, OrderStatus::Cancelled, asked, fence, may_commit).await
+    }
+
+    /// The same with another end, for an order of which nobody but the gate knows.
+    pub async fn end_unrecorded(
+        &self,
+        order: &Order,
+        status: OrderStatus,
+        asked: &Asked,
+        fence: i64,
+        may_commit: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Option<OrderRow>, StoreError> {
         self.within(async {
             let transaction = self.begin().await?;
             let attempt = Uuid::new_v4();
             let claim = Claim { order: order.clone(), fence };
-            order::Entity::insert(cancelled_row(&claim, attempt))
+            order::Entity::insert(ended_row(&claim, status, attempt))
                 .on_conflict(self.skip_duplicates())
                 .exec_without_returning(&transaction)
                 .await?;

@@ -369,8 +369,9 @@ pub(super) fn confirmed_row(
         quantity: Set(i32::try_from(order.quantity).unwrap_or(i32::MAX)),
         status: Set(OrderStatus::Confirmed.as_str().into()),
         failure: Set(None),
-        epoch: Set(Some(order.number.epoch)),
-        seq: Set(Some(order.number.seq)),
+        // Epochs begin at 1: of some orders the number is not known.
+        epoch: Set((order.number.epoch > 0).then_some(order.number.epoch)),
+        seq: Set((order.number.epoch > 0).then_some(order.number.seq)),
         limit_per_user: Set(i32::try_from(order.limit).unwrap_or(i32::MAX)),
         fence: Set(claim.fence),
         attempt_id: Set(Some(attempt)),
@@ -385,10 +386,10 @@ pub(super) fn confirmed_row(
     }
 }
 
-/// An order that was cancelled before a worker wrote its row. It keeps its number.
-pub(super) fn cancelled_row(claim: &Claim, attempt: Uuid) -> order::ActiveModel {
+/// An order that has ended before a worker wrote its row. It keeps its number.
+pub(super) fn ended_row(claim: &Claim, status: OrderStatus, attempt: Uuid) -> order::ActiveModel {
     let mut row = confirmed_row(claim, attempt, Millis::now(), None);
-    row.status = Set(OrderStatus::Cancelled.as_str().into());
+    row.status = Set(status.as_str().into());
     row.live_key = Set(None);
     row
 }

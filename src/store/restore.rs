@@ -353,11 +353,6 @@ fn restored_row(restore: &Restore, claim: &Claim, attempt: Uuid) -> order::Activ
     if !entry.status.is_live() {
         row.live_key = Set(None);
     }
-    // A row without a number of its own is written as 0.
-    if entry.order.number.epoch == 0 {
-        row.epoch = Set(None);
-        row.seq = Set(None);
-    }
     row
 }
 

@@ -43,6 +43,21 @@ impl Store {
         .await
     }
 
+    /// Orders of one sale whose units wait.
+    pub async fn returns_for(&self, sale: &SaleId) -> Result<Vec<OrderId>, StoreError> {
+        self.within(async {
+            let ids: Vec<uuid::Uuid> = gate_return::Entity::find()
+                .select_only()
+                .column(gate_return::Column::OrderId)
+                .filter(gate_return::Column::SaleId.eq(sale.as_str()))
+                .into_tuple()
+                .all(&self.db)
+                .await?;
+            Ok(ids.into_iter().map(OrderId::from).collect())
+        })
+        .await
+    }
+
     /// How many of one sale wait.
     pub async fn returns_of(&self, sale: &SaleId) -> Result<u64, StoreError> {
         self.within(async {

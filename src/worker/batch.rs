@@ -55,7 +55,7 @@ impl Worker {
         fault!("release.after");
         let books = result?;
         fault!("settle.before", return Ok(done));
-        books.settle(&self.gate).await;
+        books.settle(&self.gate, &self.store, &self.leases).await;
         fault!("settle.after");
         Ok(done)
     }

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use crate::domain::{Failure, Order, SaleId, SaleState};
 use crate::gate::{Gate, GateError, Outcome, Settlement};
 use crate::intake::settlement;
-use crate::lease::LeaseError;
+use crate::lease::{LeaseError, Leases};
+use crate::repair::adopt;
 use crate::store::{Recorded, Store, StoreError};
 
 /// Why a batch has to wait. Nothing was acknowledged.
@@ -19,9 +20,17 @@ pub(super) enum WorkerError {
 
 #[derive(Default)]
 pub(super) struct Books {
-    sales: BTreeMap<SaleId, Vec<Settlement>>,
+    sales: BTreeMap<SaleId, Told>,
     /// Orders whose refusal stops their sale.
     refused: Vec<(Order, Failure)>,
+}
+
+/// What the gate of one sale is told.
+#[derive(Default)]
+struct Told {
+    settlements: Vec<Settlement>,
+    /// Of each, the epoch in which it was accepted.
+    epochs: Vec<i64>,
 }
 
 impl Books {
@@ -61,12 +70,14 @@ impl Books {
             }
         }
         let settlement = Settlement { id: order.id, user: order.user.clone(), outcome };
-        self.sales.entry(order.sale.clone()).or_default().push(settlement);
+        let told = self.sales.entry(order.sale.clone()).or_default();
+        told.settlements.push(settlement);
+        told.epochs.push(order.number.epoch);
         Ok(())
     }
 
     /// Pauses first: a gate that has promised what does not exist must not free a user to try again.
-    pub(super) async fn settle(self, gate: &Gate) {
+    pub(super) async fn settle(self, gate: &Gate, store: &Store, leases: &Leases) {
         let mut stopped: BTreeMap<SaleId, Failure> = BTreeMap::new();
         for (order, failure) in self.refused {
             // A late copy of a refusal that was settled long ago stops nothing again.
@@ -79,12 +90,27 @@ impl Books {
             let paused = gate.move_to(&sale, SaleState::Paused, &[SaleState::Open]).await;
             tracing::error!(%sale, failure = failure.as_str(), ?paused, "sale paused: gate and database disagree");
         }
-        for (sale, settlements) in self.sales {
-            // Archived, or lost: there is nothing to tell.
-            if let Err(error) = gate.settle(&sale, &settlements).await
-                && !matches!(error, GateError::NotLoaded)
-            {
-                tracing::warn!(%sale, orders = settlements.len(), %error, "left to the sweep to settle");
+        for (sale, Told { settlements, epochs }) in self.sales {
+            let number = match gate.settle(&sale, &settlements).await {
+                Ok(number) => number,
+                // Archived, or lost: there is nothing to tell.
+                Err(GateError::NotLoaded) => continue,
+                Err(error) => {
+                    tracing::warn!(%sale, orders = settlements.len(), %error, "left to the sweep to settle");
+                    continue;
+                }
+            };
+            // The gate was rebuilt after these were accepted: it may not know them.
+            let older = settlements
+                .iter()
+                .zip(epochs)
+                .filter(|(settlement, epoch)| *epoch < number.epoch && settlement.outcome == Outcome::Kept);
+            let older: Vec<_> = older.map(|(settlement, _)| (&settlement.user, settlement.id)).collect();
+            let known = gate.knows(&sale, &older).await.unwrap_or_default();
+            for ((user, id), _) in older.into_iter().zip(known).filter(|(_, known)| !known) {
+                if let Err(error) = adopt(gate, store, leases, &sale, user, id).await {
+                    tracing::warn!(order_id = %id, %error, "left to the next comparison to adopt");
+                }
             }
         }
     }

@@ -25,6 +25,7 @@ mod path;
 mod payments;
 mod processes;
 mod queue;
+mod repair;
 mod replay;
 mod rules;
 mod store;

@@ -1,5 +1,6 @@
 //! The command line.
 
+mod audit;
 mod bench;
 mod confirm;
 mod dead_letters;
@@ -85,6 +86,10 @@ enum Verb {
     /// Look at what no worker could process, and end it.
     #[command(subcommand)]
     DeadLetters(dead_letters::Verb),
+    /// Compare the books of gate, queue and database; `--repair` mends what differs.
+    Audit(audit::Args),
+    /// Rebuild the gate of a sale that Redis has lost, or has lost writes of.
+    Rebuild(audit::RebuildArgs),
     /// After an outage: give what was accepted its row.
     #[command(subcommand)]
     Replay(replay::Verb),
@@ -197,6 +202,8 @@ impl Cli {
             Verb::Payment(verb) => payment::run(&load(&sources)?, verb).await,
             Verb::User(verb) => user::run(&load(&sources)?, verb).await,
             Verb::DeadLetters(verb) => dead_letters::run(&load(&sources)?, verb).await,
+            Verb::Audit(args) => audit::run(&load(&sources)?, args).await,
+            Verb::Rebuild(args) => audit::rebuild(&load(&sources)?, args).await,
             Verb::Replay(verb) => replay::run(&load(&sources)?, verb).await,
             Verb::Export(args) => export::run(&load(&sources)?, args).await,
             Verb::Lease(verb) => lease::run(&load(&sources)?, verb).await,

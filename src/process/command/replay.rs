@@ -264,6 +264,8 @@ fn finished(done: Finished, output: &Output) -> Result<Ended, Failed> {
 pub(super) fn tell_books(books: &crate::audit::Audit) -> String {
     let units = |of: fn(&crate::audit::ItemBooks) -> i64| books.items.iter().map(of).sum::<i64>();
     let verdict = match (books.balances(), books.is_at_rest()) {
+        _ if books.gate_lost => "IS NOT IN REDIS: rebuild it",
+        _ if books.frozen => "IS FROZEN: rebuild it",
         (true, true) => "balances",
         (true, false) => "balances, with orders under way",
         (false, true) => "DOES NOT BALANCE",

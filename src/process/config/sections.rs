@@ -16,6 +16,14 @@ use crate::queue::QueueSettings;
 use crate::store::StoreSettings;
 use crate::worker::WorkerSettings;
 
+/// What becomes of a sale whose gate lost writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RebuildPolicy {
+    Manual,
+    Auto,
+}
+
 macro_rules! sections {
     ($($name:ident { $($key:ident: $type:ty),+ $(,)? })+) => {
         $(#[derive(Debug, Clone, Serialize, Deserialize)]
@@ -27,7 +35,7 @@ sections! {
     Config {
         front: Front, operations: Operations, auth: Auth, redis: Redis, queue: Queue,
         database: Database, gate: Gate, intake: Intake, sweep: Sweep, worker: Worker,
-        upkeep: Upkeep, payments: Payments, process: Process, log: Log,
+        upkeep: Upkeep, audit: Audit, payments: Payments, process: Process, log: Log,
     }
     Front {
         listen: String, connections: u64, header_within_ms: u64, body_within_ms: u64,
@@ -38,13 +46,14 @@ sections! {
     Redis { url: String, prefix: String, timeout_ms: u64, check_settings: bool }
     Queue { url: String, prefix: String, timeout_ms: u64, window: u64, delivery_limit: u64, log_hours: u64, log_mb: u64 }
     Database { url: String, connections: u64, timeout_ms: u64 }
-    Gate { outbox_bound: u64, outbox_bound_in_all: u64, batch: u64, backlog: u64 }
+    Gate { outbox_bound: u64, outbox_bound_in_all: u64, batch: u64, backlog: u64, rebuild: RebuildPolicy }
     Intake {
         durability: DurabilityPolicy, confirm_within_ms: u64, sale_cache_ms: u64, watch_every_ms: u64,
     }
     Sweep { every_ms: u64, batch: u64, grace_ms: u64, overtaken_after_ms: u64, parked_after_ms: u64, spacing_ms: u64 }
     Worker { batch: u64, linger_ms: u64, prefetch: u64, lease_ms: u64, hold_ms: u64 }
     Upkeep { every_ms: u64, batch: u64, purge_after_days: u64 }
+    Audit { every_s: u64, pause_sale: bool }
     Payments { secrets: String, secrets_file: String }
     Process { drain_ms: u64 }
     Log { format: String, level: String }
@@ -179,6 +188,7 @@ impl Config {
             ("worker.lease_ms", worker.lease_ms, 2_000, 5_000),
             ("worker.hold_ms", worker.hold_ms, 100, 600_000),
             ("upkeep.every_ms", upkeep.every_ms, 50, 60_000),
+            ("audit.every_s", self.audit.every_s, 0, 86_400),
             ("upkeep.batch", upkeep.batch, 1, 1_000),
             ("upkeep.purge_after_days", upkeep.purge_after_days, 0, 36_500),
             ("process.drain_ms", process.drain_ms, 0, 600_000),

@@ -11,10 +11,16 @@ use super::World;
 
 /// A finished command: exit code, standard output, standard error.
 pub async fn run(world: Option<&World>, args: &[&str]) -> (i32, String, String) {
+    run_with(world, args, None).await
+}
+
+/// The same with a failure point armed, such as `commit.after=abort`.
+pub async fn run_with(world: Option<&World>, args: &[&str], fault: Option<&str>) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_doorbuster"));
     for pair in world.iter().flat_map(|world| &world.overrides) {
         command.args(["--set", pair]);
     }
+    let command = command.envs(fault.map(|fault| ("DOORBUSTER_FAULT", fault)));
     let output = command.args(args).stdin(Stdio::null()).kill_on_drop(true).output();
     let output =
         tokio::time::timeout(Duration::from_secs(240), output).await.expect("it ends").expect("it runs");

@@ -8,7 +8,7 @@ mod servers_of_its_own;
 mod wait;
 mod world;
 
-pub use binary::{Doorbuster, run};
+pub use binary::{Doorbuster, run, run_with};
 pub use books::at_rest;
 pub use http::{Answer, Buyer, request, send_raw};
 pub use servers::servers;

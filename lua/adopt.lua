@@ -1,0 +1,20 @@
+#!lua flags=allow-oom
+-- Takes an order into the gate that the database has and the gate has not: its user holds it, and its
+-- units are no longer on sale, even if that leaves fewer than none. Begins with known.lua.
+--
+-- KEYS  1 sale   2 items   3 users
+-- ARGV  1 epoch  2 seq     the highest number that is known of this sale
+--       3 user   4 id   5 record   6 sku   7 quantity
+-- Reply not_loaded | frozen | {adopted|held, epoch, seq}
+
+if not state then return 'not_loaded' end
+if state == 'frozen' then return 'frozen' end
+
+local records = redis.call('HGET', KEYS[3], ARGV[3])
+for id in string.gmatch(records or '', '(%x+)|[^,]*') do
+  if id == ARGV[4] then return {'held', epoch, seq} end
+end
+redis.call('HSET', KEYS[3], ARGV[3], records and (records .. ',' .. ARGV[5]) or ARGV[5])
+redis.call('HINCRBY', KEYS[2], ARGV[6], -tonumber(ARGV[7]))
+redis.call('HSET', KEYS[1], 'seq', seq + 1)
+return {'adopted', epoch, seq + 1}

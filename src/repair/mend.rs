@@ -1,0 +1,200 @@
+//! Mending what differs. Each step is conditional on what it mends being there still, so it may be
+//! repeated, and a sale may go on meanwhile.
+
+use std::time::Duration;
+
+use super::adopt::adopt;
+use super::compare::{Comparison, Difference, Why};
+use crate::audit::{AuditError, audit};
+use crate::domain::{Asked, Failure, OrderStatus, SaleId};
+use crate::gate::{Adjusted, Gate, GateError, Settlement};
+use crate::intake::{Unknown, settlement};
+use crate::lease::{LeaseError, Leases, Terms};
+use crate::life::give_back;
+use crate::queue::{PublishError, Publisher};
+use crate::store::{Return, Store, StoreError};
+
+#[derive(Debug, thiserror::Error)]
+pub enum MendError {
+    #[error("somebody else acts for its user; do it again")]
+    Busy,
+    #[error("the gate does not know the sale, or is frozen: use `doorbuster rebuild`")]
+    Rebuild,
+    #[error(transparent)]
+    Gate(GateError),
+    #[error("the database: {0}")]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+    #[error(transparent)]
+    Publish(#[from] PublishError),
+    #[error(transparent)]
+    Audit(#[from] AuditError),
+}
+
+impl From<GateError> for MendError {
+    fn from(error: GateError) -> Self {
+        match error {
+            GateError::Frozen | GateError::NotLoaded => Self::Rebuild,
+            other => Self::Gate(other),
+        }
+    }
+}
+
+impl From<Unknown> for MendError {
+    fn from(error: Unknown) -> Self {
+        match error {
+            Unknown::Gate(error) => error.into(),
+            Unknown::Store(error) => error.into(),
+        }
+    }
+}
+
+/// What was mended, in words.
+#[derive(Debug, Clone, Default, serde::Serialize)]
+pub struct Mended {
+    pub done: Vec<String>,
+    pub left: Vec<String>,
+}
+
+/// How long whoever else acts for the user is waited for, and what of a lease must be left at COMMIT.
+const WAIT: Duration = Duration::from_secs(5);
+const MARGIN: Duration = Duration::from_secs(1);
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct Mend {
+    pub gate: Gate,
+    pub store: Store,
+    pub leases: Leases,
+    pub publisher: Publisher,
+}
+
+impl Mend {
+    /// Mends what a comparison has found, then how many units are left, where the books are at rest and
+    /// still do not balance. Says of each what became of it.
+    pub async fn mend(&self, comparison: &Comparison, asked: &Asked) -> Result<Mended, MendError> {
+        let mut mended = Mended::default();
+        for difference in &comparison.differences {
+            let (id, why) = (difference.order_id, difference.why.as_str());
+            if !difference.why.is_mendable() {
+                mended.left.push(format!("{id} {why}: {}", difference.why.remedy()));
+                continue;
+            }
+            match self.one(difference, asked).await {
+                Ok(done) => mended.done.push(format!("{id} {why}: {done}")),
+                Err(error) => mended.left.push(format!("{id} {why}: {error}")),
+            }
+        }
+        let waits = comparison.differences.iter().any(|difference| difference.why == Why::Lost);
+        if !waits {
+            self.adjust(&comparison.books.sale_id, &mut mended).await?;
+        }
+        Ok(mended)
+    }
+
+    async fn one(&self, difference: &Difference, asked: &Asked) -> Result<&'static str, MendError> {
+        let order = &difference.order;
+        match difference.why {
+            Why::Lost | Why::Waiting => {
+                let up = tokio::time::timeout(WAIT, self.publisher.wait_until_up());
+                up.await.map_err(|_| PublishError::Away)?;
+                self.publisher.publish(std::slice::from_ref(order)).await?;
+                Ok("published again")
+            }
+            Why::Leaked => self.end_leaked(difference, asked).await,
+            Why::Unsettled => {
+                let Some(row) = self.store.order(order.id).await? else {
+                    return Ok("it has no row any more");
+                };
+                let outcome = settlement::outcome(&self.store, &row.order, row.failure).await?;
+                let settlement = Settlement { id: order.id, user: order.user.clone(), outcome };
+                self.gate.settle(&order.sale, &[settlement]).await?;
+                Ok("its flight has ended")
+            }
+            Why::Unreturned => {
+                let Some(row) = self.store.order(order.id).await? else {
+                    return Ok("it has no row any more");
+                };
+                match row.failure {
+                    // Its user is freed as he would have been when it failed.
+                    Some(failure) => self.free(difference, failure).await?,
+                    None => self.give_back(difference).await?,
+                }
+                Ok("its units are on sale again")
+            }
+            Why::UnknownToGate => {
+                let Self { gate, store, leases, .. } = self;
+                match adopt(gate, store, leases, &order.sale, &order.user, order.id).await? {
+                    true => Ok("the gate holds it"),
+                    false => Err(MendError::Busy),
+                }
+            }
+            Why::Duplicate | Why::Oversold => Ok("left"),
+        }
+    }
+
+    async fn free(&self, difference: &Difference, failure: Failure) -> Result<(), MendError> {
+        let order = &difference.order;
+        let outcome = settlement::outcome(&self.store, order, Some(failure)).await?;
+        let settlement = Settlement { id: order.id, user: order.user.clone(), outcome };
+        self.gate.settle(&order.sale, &[settlement]).await?;
+        Ok(())
+    }
+
+    /// First a row in a final state, so that a late message meets it; then the units.
+    async fn end_leaked(&self, difference: &Difference, asked: &Asked) -> Result<&'static str, MendError> {
+        let order = &difference.order;
+        let terms = Terms::lasting(WAIT);
+        let taken = self.leases.take(order.sale.as_str(), [order.user.as_str()], terms).await?;
+        let guard = taken.guard.ok_or(MendError::Busy)?;
+        let may_commit = || guard.is_valid_for(MARGIN);
+        let ended =
+            self.store.end_unrecorded(order, OrderStatus::Expired, asked, guard.token(), &may_commit).await;
+        let _ = guard.release().await;
+        if ended?.is_none() {
+            return Ok("it has its row by now");
+        }
+        self.give_back(difference).await?;
+        Ok("ended, and its units are on sale again")
+    }
+
+    async fn give_back(&self, difference: &Difference) -> Result<(), MendError> {
+        let order = &difference.order;
+        let owed = Return { id: order.id, sale: order.sale.clone(), user: order.user.clone() };
+        Ok(give_back(&self.gate, &self.store, &[owed]).await?)
+    }
+
+    /// What no order explains: the gate has too many units, or too few.
+    async fn adjust(&self, sale: &SaleId, mended: &mut Mended) -> Result<(), MendError> {
+        let books = audit(&self.gate, &self.store, sale).await?;
+        if books.balances() {
+            return Ok(());
+        }
+        if books.needs_rebuild() {
+            return Err(MendError::Rebuild);
+        }
+        let Some(number) = books.number.filter(|_| books.is_at_rest()) else {
+            mended.left.push("orders are under way: how many units are left is put right at rest".into());
+            return Ok(());
+        };
+        let mut at = number;
+        for item in &books.items {
+            let missing = item.missing();
+            if missing == 0 {
+                continue;
+            }
+            match self.gate.adjust(sale, &item.sku, missing, at).await? {
+                Adjusted::Done { left } => {
+                    at.seq += 1;
+                    tracing::warn!(%sale, sku = %item.sku, units = missing, left, "units left were put right");
+                    mended.done.push(format!("{}: {missing:+} units, {left} are left now", item.sku));
+                }
+                Adjusted::Moved => {
+                    mended.left.push(format!("{}: the sale went on meanwhile; do it again", item.sku));
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,18 @@
+//! What puts the books right again: an order that the gate does not know is adopted, what differs is
+//! compared and mended, a gate that lost writes is rebuilt.
+//!
+//! In each case the database comes first and is never changed to please the gate, but for one row: a
+//! reservation that nobody knows of gets a row in a final state before its units go back, so that a late
+//! message meets it.
+
+mod adopt;
+mod compare;
+mod mend;
+mod rebuild;
+mod watch;
+
+pub use adopt::adopt;
+pub use compare::{Comparison, Difference, Why, compare};
+pub use mend::{Mend, MendError, Mended};
+pub use rebuild::{Gathered, Rebuild, RebuildError, Rebuilding, Rebuilt};
+pub use watch::Watch;

@@ -1,0 +1,439 @@
+//! A gate that lost writes, or everything: rebuilt, while orders wait, fail, end and get their rows.
+
+use std::time::Duration;
+
+use doorbuster::domain::{Act, Asked, OrderId, OrderStatus, Sale, SaleState, Verdict};
+use doorbuster::lease::Terms;
+use doorbuster::life::Orders;
+use doorbuster::process::{Parts, Role, Running};
+use doorbuster::queue::{Letters, OrderLog};
+use doorbuster::repair::{Rebuild, RebuildError, Why, adopt, compare};
+
+use crate::queue::channel;
+use crate::support::{
+    Buyer, Database, World, ask_redis, at_rest, attempt, id, run, run_with, sale, servers, until, verdicts,
+};
+
+const LONG: Duration = Duration::from_secs(40);
+
+fn rebuild(world: &World, parts: &Parts) -> Rebuild {
+    Rebuild {
+        gate: parts.gate.clone(),
+        store: parts.store.clone(),
+        leases: parts.leases.clone(),
+        letters: Letters::open(world.config().queue()),
+        log: OrderLog::open(world.config().queue()),
+    }
+}
+
+/// Redis no longer knows the sale.
+async fn forget(world: &World, sale: &Sale) {
+    for key in ["sale", "items", "stock", "users", "outbox", "age", "due", "rates"] {
+        let command = format!("DEL {}:{{{}}}:{key}", world.name, sale.id);
+        let _: i64 = ask_redis(&servers().redis, &command).await;
+    }
+}
+
+async fn buy(running: &Running, sale: &Sale, users: std::ops::Range<u32>) -> Vec<OrderId> {
+    let mut orders = Vec::new();
+    for user in users {
+        let answer = Buyer::of(running, &format!("user{user}")).buy(sale.id.as_str(), "k").await;
+        assert_eq!(answer.status, 202, "{}", answer.text);
+        orders.push(id(answer.order_id()));
+    }
+    orders
+}
+
+async fn act(parts: &Parts, sale: &Sale, order: OrderId, act: Act) {
+    let orders = Orders::new(parts.gate.clone(), parts.store.clone(), parts.leases.clone());
+    orders.act(&sale.id, order, act, &Asked::by("operator ada"), None).await.unwrap();
+}
+
+async fn left(parts: &Parts, sale: &Sale) -> i64 {
+    parts.gate.describe(&sale.id).await.unwrap().expect("loaded").items[0].left
+}
+
+async fn none_failed(running: &Running, sale: &Sale) {
+    for row in running.parts.store.orders_after(&sale.id, None, 1_000).await.unwrap() {
+        assert_ne!(row.status, OrderStatus::Failed, "nobody was promised what is not there: {row:?}");
+    }
+}
+
+/// A front, orders with rows in every state, a backlog in the queue, and a sale that Redis has lost.
+async fn lost_in_mid_sale(stock: i64) -> (World, Running, Sale, Vec<OrderId>) {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("sweep.overtaken_after_ms=1000").set("sweep.every_ms=200").set("upkeep.every_ms=100");
+    let front = world.running_as(Role::Front).await;
+    let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
+    let sale = sale(&world.name, stock, 1);
+    world.open_sale(&front.parts, &sale).await;
+    let mut orders = buy(&front, &sale, 0..5).await;
+    at_rest(&front, &sale).await;
+    act(&front.parts, &sale, orders[0], Act::Pay).await;
+    act(&front.parts, &sale, orders[1], Act::Cancel).await;
+    at_rest(&front, &sale).await;
+    worker.stop().await;
+    orders.extend(buy(&front, &sale, 5..9).await);
+    forget(&world, &sale).await;
+    let refused = Buyer::of(&front, "eve").buy(sale.id.as_str(), "k").await;
+    assert_eq!((refused.status, refused.code()), (503, "gate_unavailable"), "{}", refused.text);
+    (world, front, sale, orders)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sale_that_redis_lost_during_a_backlog_is_rebuilt_and_sells_nothing_twice() {
+    let (world, front, sale, orders) = lost_in_mid_sale(12).await;
+    let (code, out, err) = run(Some(&world), &["rebuild", "--sale", sale.id.as_str()]).await;
+    assert!(code == 2 && err.contains("--yes"), "{out}{err}");
+    let (code, out, err) = run(Some(&world), &["rebuild", "--sale", sale.id.as_str(), "--yes"]).await;
+    assert!(code == 0 && out.contains("is open again") && out.contains("4 orders in flight"), "{out}{err}");
+    // Nine were sold, one of them ended.
+    assert_eq!(left(&front.parts, &sale).await, 4);
+    for (user, order) in orders.iter().enumerate() {
+        let again = Buyer::of(&front, &format!("user{user}")).buy(sale.id.as_str(), "k").await;
+        assert_eq!(again.order_id(), order.to_string(), "the same click: {}", again.text);
+    }
+    let other = Buyer::of(&front, "user7").buy(sale.id.as_str(), "another").await;
+    assert_eq!((other.status, other.code()), (409, "already_ordered"), "{}", other.text);
+    buy(&front, &sale, 20..24).await;
+    let late = Buyer::of(&front, "late").buy(sale.id.as_str(), "k").await;
+    assert_eq!((late.status, late.code()), (409, "sold_out"), "{}", late.text);
+    let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
+    assert_eq!(at_rest(&front, &sale).await.live_orders, 12);
+    none_failed(&front, &sale).await;
+    let (_, out, _) = run(Some(&world), &["sale", "acts", sale.id.as_str()]).await;
+    assert!(out.contains("rebuild"), "{out}");
+    worker.stop().await;
+    front.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rebuild_that_dies_at_any_step_is_done_again() {
+    for point in doorbuster::fault::REBUILD_POINTS {
+        let (world, front, sale, _) = lost_in_mid_sale(12).await;
+        let command = ["rebuild", "--sale", sale.id.as_str(), "--yes"];
+        let (code, out, err) = run_with(Some(&world), &command, Some(&format!("{point}=abort"))).await;
+        assert!(code != 0 && err.contains(point), "{point}: {out}{err}");
+        let paused = Buyer::of(&front, "eve").buy(sale.id.as_str(), "k").await;
+        assert_eq!(paused.status, 503, "{point}: {}", paused.text);
+        // Its lease ends by itself.
+        until("it is rebuilt", LONG, async || (run(Some(&world), &command).await.0 == 0).then_some(())).await;
+        assert_eq!(left(&front.parts, &sale).await, 4, "{point}");
+        let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
+        assert_eq!(at_rest(&front, &sale).await.live_orders, 8, "{point}");
+        none_failed(&front, &sale).await;
+        worker.stop().await;
+        front.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_gets_its_row_between_the_two_readings_is_counted_once() {
+    let (world, front, sale, orders) = lost_in_mid_sale(12).await;
+    let rebuild = rebuild(&world, &front.parts);
+    let begun = rebuild.begin(&sale.id).await.unwrap();
+    let gathered = rebuild.gather(&begun).await.unwrap();
+    let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
+    until("the backlog has its rows", LONG, async || {
+        front.parts.store.order(orders[8]).await.unwrap().map(|_| ())
+    })
+    .await;
+    // And one of them has ended by then.
+    act(&front.parts, &sale, orders[8], Act::Cancel).await;
+    let (users, in_flight) = rebuild.load(&begun, &gathered).await.unwrap();
+    assert_eq!((users, in_flight), (9, 0));
+    // What ends now, the frozen gate cannot take back: it does when it sells again.
+    act(&front.parts, &sale, orders[7], Act::Cancel).await;
+    rebuild.finish(&begun, users, in_flight, None).await.unwrap();
+    at_rest(&front, &sale).await;
+    assert_eq!(left(&front.parts, &sale).await, 6);
+    none_failed(&front, &sale).await;
+    worker.stop().await;
+    front.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_only_a_message_knows_of_is_adopted_when_it_gets_its_row() {
+    let (world, front, sale, _) = lost_in_mid_sale(9).await;
+    let name = format!("{}.log", world.name);
+    channel(&world).await.queue_delete(name.as_str().into(), Default::default()).await.unwrap();
+    let (code, out, err) = run(Some(&world), &["rebuild", "--sale", sale.id.as_str(), "--yes"]).await;
+    assert!(code == 0 && out.contains("0 orders in flight"), "{out}{err}");
+    // Four orders are in the queue alone, and the gate thinks that five units are left: there is one.
+    assert_eq!(left(&front.parts, &sale).await, 5);
+    buy(&front, &sale, 30..31).await;
+    let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
+    until("all are adopted", LONG, async || (left(&front.parts, &sale).await == 0).then_some(())).await;
+    assert_eq!(at_rest(&front, &sale).await.live_orders, 9);
+    none_failed(&front, &sale).await;
+    worker.stop().await;
+    front.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_sold_than_there_is_leaves_less_than_none_until_units_come_back() {
+    let world = World::new(Database::Sqlite).await;
+    let running = world.running().await;
+    let sale = sale(&world.name, 2, 1);
+    world.open_sale(&running.parts, &sale).await;
+    let orders = buy(&running, &sale, 0..2).await;
+    at_rest(&running, &sale).await;
+    forget(&world, &sale).await;
+    // As if the gate had been loaded without them, and had sold one already.
+    let parts = &running.parts;
+    let second = doorbuster::gate::Versions { epoch: 2, ..Default::default() };
+    parts.gate.load(&sale, &second).await.unwrap();
+    parts.gate.move_to(&sale.id, SaleState::Open, &[SaleState::Draft]).await.unwrap();
+    let sold = verdicts(&parts.gate, &sale.id, &[attempt(&sale.id, "eve", Some("k"), 1)]).await;
+    assert!(matches!(sold[0], Verdict::Accepted(_)), "{sold:?}");
+    for (user, order) in ["user0", "user1"].into_iter().zip(&orders) {
+        let user = id(user);
+        let adopt = async || adopt(&parts.gate, &parts.store, &parts.leases, &sale.id, &user, *order).await;
+        assert!(adopt().await.unwrap());
+        assert!(!adopt().await.unwrap(), "once");
+    }
+    assert_eq!(left(parts, &sale).await, -1);
+    let late = Buyer::of(&running, "late").buy(sale.id.as_str(), "k").await;
+    assert_eq!(late.code(), "sold_out", "{}", late.text);
+    act(parts, &sale, orders[0], Act::Cancel).await;
+    assert_eq!(left(parts, &sale).await, 0);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_rebuilds_the_older_one_loads_nothing() {
+    let (world, front, sale, _) = lost_in_mid_sale(12).await;
+    let rebuild = rebuild(&world, &front.parts);
+    let first = rebuild.begin(&sale.id).await.unwrap();
+    let error = rebuild.begin(&sale.id).await.err().expect("one at a time");
+    assert!(matches!(error, RebuildError::UnderWay(_)), "{error}");
+    let gathered = rebuild.gather(&first).await.unwrap();
+    // As if its lease had ended, and another had begun.
+    let row = front.parts.store.sale(&sale.id).await.unwrap().expect("a row");
+    front.parts.gate.begin_rebuild(&row.sale, 7).await.unwrap();
+    let error = rebuild.load(&first, &gathered).await.expect_err("another's epoch");
+    assert!(error.to_string().contains("another rebuild"), "{error}");
+    drop(first);
+    until("the lease is free", LONG, async || rebuild.run(&sale.id, &Asked::by("operator ada")).await.ok())
+        .await;
+    let number = front.parts.gate.describe(&sale.id).await.unwrap().expect("loaded").number;
+    assert_eq!((number.epoch, left(&front.parts, &sale).await), (8, 4));
+    front.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_stock_that_is_under_way_is_neither_lost_nor_done_twice() {
+    for units in [-2, 3] {
+        let (world, front, sale, _) = lost_in_mid_sale(12).await;
+        front
+            .parts
+            .store
+            .begin_restock(&sale.id, &id("unit"), units, &Asked::by("ada"))
+            .await
+            .unwrap()
+            .unwrap();
+        let rebuild = rebuild(&world, &front.parts);
+        rebuild.run(&sale.id, &Asked::by("operator ada")).await.unwrap();
+        // Whoever comes next finishes it; here, the upkeep.
+        until("the change has ended", LONG, async || {
+            front.parts.store.pending_restocks(&sale.id).await.unwrap().is_empty().then_some(())
+        })
+        .await;
+        assert_eq!(left(&front.parts, &sale).await, 4 + units);
+        let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
+        let books = at_rest(&front, &sale).await;
+        assert_eq!(books.items[0].stock, 12 + units);
+        worker.stop().await;
+        front.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_is_older_than_the_log_is_brought_up_to_date_before() {
+    let (world, front, sale, orders) = lost_in_mid_sale(12).await;
+    until("the log has the end", LONG, async || {
+        front.parts.store.unlogged(1).await.unwrap().ids.is_empty().then_some(())
+    })
+    .await;
+    use sqlx::{Connection as _, Executor as _};
+    let mut database = sqlx::SqliteConnection::connect(&world.config().database.url).await.unwrap();
+    let paid = format!(
+        "UPDATE orders SET status = 'confirmed', version = 1 WHERE hex(id) = '{}'",
+        orders[0].uuid().simple().to_string().to_uppercase()
+    );
+    let changed = database.execute(sqlx::AssertSqlSafe(paid)).await.unwrap();
+    assert_eq!(changed.rows_affected(), 1);
+    let (code, _, err) = run(Some(&world), &["rebuild", "--sale", sale.id.as_str(), "--yes"]).await;
+    assert!(code == 1 && err.contains("replay run log"), "{err}");
+    let (code, out, err) = run(Some(&world), &["replay", "run", "log", "--yes"]).await;
+    assert!(code == 0 && out.contains("1 have an older row"), "{out}{err}");
+    let (code, out, err) = run(Some(&world), &["rebuild", "--sale", sale.id.as_str(), "--yes"]).await;
+    assert_eq!(code, 0, "{out}{err}");
+    front.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_parked_order_is_counted_and_stays_parked() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("queue.delivery_limit=1").set("sweep.overtaken_after_ms=60000");
+    let front = world.running_as(Role::Front).await;
+    let sale = sale(&world.name, 3, 1);
+    world.open_sale(&front.parts, &sale).await;
+    let orders = buy(&front, &sale, 0..1).await;
+    // Given back more often than the broker allows: it becomes a dead letter.
+    for _ in 0..3 {
+        let mut consumer = doorbuster::queue::Consumer::new(world.config().queue(), 1);
+        let patience = Duration::from_secs(2);
+        consumer.next_batch_within(1, Duration::from_millis(20), patience).await;
+        consumer.close().await;
+    }
+    let letters = Letters::open(world.config().queue());
+    until("it is a dead letter", LONG, async || letters.list(10).await.unwrap().pop()).await;
+    forget(&world, &sale).await;
+    let rebuild = rebuild(&world, &front.parts);
+    let rebuilt = rebuild.run(&sale.id, &Asked::by("operator ada")).await.unwrap();
+    assert_eq!((rebuilt.in_flight, left(&front.parts, &sale).await), (1, 2));
+    let ticket = front.parts.gate.ticket(&sale.id, orders[0]).await.unwrap().expect("in flight");
+    assert!(ticket.parked);
+    let (code, out, err) = run(Some(&world), &["replay", "run", "dead-letters", "--yes"]).await;
+    assert!(code == 0 && out.contains("1 get a row"), "{out}{err}");
+    let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
+    assert_eq!(at_rest(&front, &sale).await.live_orders, 1);
+    worker.stop().await;
+    front.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_it_is_configured_a_lost_sale_is_rebuilt_by_itself_and_paused_stays_paused() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("gate.rebuild=auto").set("upkeep.every_ms=100");
+    let running = world.running().await;
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&running.parts, &sale).await;
+    buy(&running, &sale, 0..3).await;
+    at_rest(&running, &sale).await;
+    forget(&world, &sale).await;
+    until("it is rebuilt", LONG, async || {
+        let gate = running.parts.gate.describe(&sale.id).await.ok()??;
+        (gate.state == SaleState::Open).then_some(())
+    })
+    .await;
+    assert_eq!(left(&running.parts, &sale).await, 2);
+    running.control.pause(&sale.id, None, &Asked::by("test")).await.unwrap();
+    forget(&world, &sale).await;
+    until("it is paused again", LONG, async || {
+        let gate = running.parts.gate.describe(&sale.id).await.ok()??;
+        (gate.state == SaleState::Paused).then_some(())
+    })
+    .await;
+    running.control.resume(&sale.id, &Asked::by("test")).await.unwrap();
+    buy(&running, &sale, 3..5).await;
+    assert_eq!(at_rest(&running, &sale).await.live_orders, 5);
+    running.stop().await;
+}
+
+/// Every kind of difference that can be made by hand, named and mended.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_difference_is_named_and_mended() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("sweep.every_ms=60000").set("upkeep.every_ms=60000");
+    let front = world.running_as(Role::Front).await;
+    let sale = sale(&world.name, 20, 1);
+    world.open_sale(&front.parts, &sale).await;
+    let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
+    let orders = buy(&front, &sale, 0..4).await;
+    at_rest(&front, &sale).await;
+    worker.stop().await;
+    let key = |name: &str| format!("{}:{{{}}}:{name}", world.name, sale.id);
+    let redis = async |command: String| {
+        let _: redis::Value = ask_redis(&servers().redis, &command).await;
+    };
+    // Held by nobody: its user's record is gone, and its unit on sale.
+    redis(format!("HDEL {} user0", key("users"))).await;
+    redis(format!("HINCRBY {} unit 1", key("items"))).await;
+    // Ended in its row, and held all the same.
+    let parts = &front.parts;
+    let lease = parts.leases.take(sale.id.as_str(), ["user1"], Terms::default()).await.unwrap();
+    let change = doorbuster::store::Change {
+        id: orders[1],
+        act: Act::Cancel,
+        asked: Asked::by("test"),
+        fence: lease.guard.as_ref().expect("free").token(),
+    };
+    parts.store.change(&[change], &|| true).await.unwrap();
+    let number = parts.gate.describe(&sale.id).await.unwrap().expect("loaded").number;
+    parts.store.returned(&sale.id, number, &[orders[1]]).await.unwrap();
+    drop(lease);
+    // Published, and then gone from queue and outbox: the log has it.
+    let lost = buy(&front, &sale, 4..5).await;
+    let name = format!("{}.orders", world.name);
+    channel(&world).await.queue_purge(name.as_str().into(), Default::default()).await.unwrap();
+    redis(format!("HDEL {} {}", key("outbox"), lost[0].uuid().simple())).await;
+    // Known to the gate alone.
+    let leaked = attempt(&sale.id, "user5", Some("k"), 1);
+    verdicts(&parts.gate, &sale.id, std::slice::from_ref(&leaked)).await;
+    redis(format!("HDEL {} {}", key("outbox"), leaked.id.uuid().simple())).await;
+    // In the outbox, and nowhere else.
+    let waiting = attempt(&sale.id, "user6", Some("k"), 1);
+    verdicts(&parts.gate, &sale.id, std::slice::from_ref(&waiting)).await;
+
+    let log = OrderLog::open(world.config().queue());
+    let look = async |older: u64| {
+        compare(&parts.gate, &parts.store, Some(&log), &sale.id, Duration::from_secs(older)).await.unwrap()
+    };
+    assert!(look(3_600).await.differences.is_empty(), "what is young is left alone");
+    let found = look(0).await;
+    let whys: Vec<_> = found.differences.iter().map(|differs| (differs.why, differs.order_id)).collect();
+    let expected = [
+        (Why::Lost, lost[0]),
+        (Why::Leaked, leaked.id),
+        (Why::Waiting, waiting.id),
+        (Why::Unreturned, orders[1]),
+        (Why::UnknownToGate, orders[0]),
+    ];
+    assert_eq!(whys, expected);
+    let audit = ["audit", "--sale", sale.id.as_str(), "--older-than", "0"];
+    let (code, out, err) = run(Some(&world), &audit).await;
+    assert!(code == 4 && out.contains("unknown_to_gate") && out.contains("leaked"), "{out}{err}");
+    let repair = [&audit[..], &["--repair", "--yes"]].concat();
+    let (code, out, err) = run(Some(&world), &repair).await;
+    assert!(out.matches("mended: ").count() == 5, "{code} {out}{err}");
+    let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
+    let books = at_rest(&front, &sale).await;
+    assert_eq!((books.live_orders, left(parts, &sale).await), (5, 15));
+    let row = parts.store.order(leaked.id).await.unwrap().expect("a row in a final state");
+    assert_eq!(row.status, OrderStatus::Expired);
+    assert!(look(0).await.balances());
+    // The same once more changes nothing.
+    let (code, out, err) = run(Some(&world), &repair).await;
+    assert!(code == 0 && !out.contains("mended"), "{out}{err}");
+    worker.stop().await;
+    front.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gate_with_too_many_units_or_too_few_is_put_right_and_the_sale_is_paused() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("audit.every_s=1").set("audit.pause_sale=true").set("upkeep.every_ms=100");
+    let running = world.running().await;
+    let sale = sale(&world.name, 9, 1);
+    world.open_sale(&running.parts, &sale).await;
+    buy(&running, &sale, 0..2).await;
+    at_rest(&running, &sale).await;
+    for wrong in [3, -2] {
+        let command = format!("HINCRBY {}:{{{}}}:items unit {wrong}", world.name, sale.id);
+        let _: i64 = ask_redis(&servers().redis, &command).await;
+        until("the sale is paused", LONG, async || {
+            let state = running.parts.gate.describe(&sale.id).await.unwrap().expect("loaded").state;
+            (state == SaleState::Paused).then_some(())
+        })
+        .await;
+        let (code, out, err) = run(Some(&world), &["audit", "--all", "--repair", "--yes"]).await;
+        assert!(code == 0 && out.contains("7 are left now"), "{out}{err}");
+        assert_eq!(left(&running.parts, &sale).await, 7);
+        running.control.resume(&sale.id, &Asked::by("test")).await.unwrap();
+    }
+    let acts = running.parts.store.acts(&sale.id, 100).await.unwrap();
+    assert!(acts.iter().any(|act| act.kind == "pause" && act.by == "audit"), "{acts:?}");
+    running.stop().await;
+}
