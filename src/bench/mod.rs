@@ -3,9 +3,11 @@
 //! other figures have a limit that they must keep.
 
 mod lease;
+mod replay;
 mod report;
 
 pub use lease::run as lease;
+pub use replay::run as replay;
 pub use report::{Figure, Report, Wanted};
 
 /// Why a benchmark could not be finished.

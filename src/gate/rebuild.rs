@@ -43,9 +43,12 @@ impl Gate {
     pub async fn begin_rebuild(&self, sale: &Sale, epoch: i64) -> Result<Begun, GateError> {
         let register = keys::sales(&self.settings.prefix);
         let () = self.link.query(redis::cmd("SADD").arg(register).arg(sale.id.as_str())).await?;
-        let mut args = vec![epoch.to_string()];
-        args.extend(terms(sale));
-        let keys = [self.keys(&sale.id).sale()];
+        let fields = terms(sale);
+        let mut args = vec![epoch.to_string(), fields.len().to_string()];
+        args.extend(fields);
+        args.extend(sale.items.iter().map(|item| item.sku.to_string()));
+        let keys = self.keys(&sale.id);
+        let keys = [keys.sale(), keys.items(), keys.stock()];
         let reply: redis::Value = self.link.run(&self.scripts.rebuild_begin, &keys, &args).await?;
         if word(&reply).as_deref() == Some("begun") {
             self.saw(&sale.id, Number { epoch, seq: 0 });

@@ -40,6 +40,14 @@ pub struct LogMessage {
     pub entries: Vec<Result<Entry, Unreadable>>,
 }
 
+/// The first message that was met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogHead {
+    /// Above 0 at the head of the log: something was forgotten.
+    pub offset: u64,
+    pub at: Option<Millis>,
+}
+
 /// Cheap to clone.
 #[derive(Clone)]
 pub struct OrderLog {
@@ -54,6 +62,7 @@ pub struct LogReader {
     mark: String,
     patience: Duration,
     unacknowledged: u16,
+    first: Option<LogHead>,
 }
 
 impl OrderLog {
@@ -90,15 +99,17 @@ impl OrderLog {
             Ok(link.channel.basic_consume(log.as_str().into(), "".into(), options, arguments).await?)
         };
         let stream = within(self.settings.timeout, consuming).await?;
-        Ok(LogReader { link, stream, mark, patience: self.settings.timeout, unacknowledged: 0 })
+        Ok(LogReader { link, stream, mark, patience: self.settings.timeout, unacknowledged: 0, first: None })
     }
 
-    /// The oldest message that is remembered; `None` while nothing was ever written.
-    pub async fn head(&self) -> Result<Option<LogMessage>, QueueError> {
+    /// Where the log begins.
+    pub async fn head(&self) -> Result<LogHead, QueueError> {
         let mut reader = self.read(LogFrom::Head).await?;
-        let head = reader.next().await?;
+        reader.next().await?;
+        let head = reader.first;
         reader.close().await;
-        Ok(head)
+        // There is the mark, at least.
+        head.ok_or_else(|| QueueError("the order log has no beginning".into()))
     }
 }
 
@@ -130,6 +141,14 @@ impl LogReader {
                 delivery.acker.ack(BasicAckOptions { multiple: true }).await?;
             }
             let properties = &delivery.properties;
+            let offset = properties.headers().as_ref().and_then(|headers| {
+                let (_, at) = headers.inner().iter().find(|(name, _)| name.as_str() == "x-stream-offset")?;
+                letters::number(at).and_then(|at| u64::try_from(at).ok())
+            });
+            let offset = offset.ok_or_else(|| QueueError("a message of the log without an offset".into()))?;
+            let at = properties.timestamp().and_then(|seconds| i64::try_from(seconds).ok());
+            let at = at.map(|seconds| Millis(seconds * 1000));
+            self.first.get_or_insert(LogHead { offset, at });
             let id = properties.message_id().as_ref().map(|id| id.as_str()).unwrap_or_default();
             if id == self.mark {
                 return Ok(None);
@@ -137,18 +156,13 @@ impl LogReader {
             if id.starts_with("mark-") {
                 continue;
             }
-            let offset = properties.headers().as_ref().and_then(|headers| {
-                let (_, at) = headers.inner().iter().find(|(name, _)| name.as_str() == "x-stream-offset")?;
-                letters::number(at).and_then(|at| u64::try_from(at).ok())
-            });
-            let offset = offset.ok_or_else(|| QueueError("a message of the log without an offset".into()))?;
-            let at = properties.timestamp().and_then(|seconds| i64::try_from(seconds).ok());
-            return Ok(Some(LogMessage {
-                offset,
-                at: at.map(|seconds| Millis(seconds * 1000)),
-                entries: message::read_logged(&delivery.data),
-            }));
+            return Ok(Some(LogMessage { offset, at, entries: message::read_logged(&delivery.data) }));
         }
+    }
+
+    /// The first message that was read; `None` before the first call of [`LogReader::next`].
+    pub fn first(&self) -> Option<LogHead> {
+        self.first
     }
 
     pub async fn close(self) {

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 pub use consumer::{Consumer, Delivery};
 pub use letters::{HeldLetter, HeldLetters, Letter, Letters, Reason, Trouble};
-pub use log::{LogFrom, LogMessage, LogReader, OrderLog};
+pub use log::{LogFrom, LogHead, LogMessage, LogReader, OrderLog};
 pub use message::{Unreadable, VERSION};
 pub use publisher::{PublishError, Publisher};
 pub use topology::Depths;

@@ -187,7 +187,7 @@ impl Mend {
             match self.gate.adjust(sale, &item.sku, missing, at).await? {
                 Adjusted::Done { left } => {
                     at.seq += 1;
-                    tracing::warn!(%sale, sku = %item.sku, units = missing, left, "units left were put right");
+                    tracing::info!(%sale, sku = %item.sku, units = missing, left, "units left were put right");
                     mended.done.push(format!("{}: {missing:+} units, {left} are left now", item.sku));
                 }
                 Adjusted::Moved => {

@@ -190,7 +190,7 @@ impl Rebuild {
             let epoch = known + 1;
             match self.gate.begin_rebuild(&row.sale, epoch).await? {
                 Begun::Now => {
-                    tracing::warn!(sale = %before.sale, epoch, "sale frozen: its gate is being rebuilt");
+                    tracing::info!(sale = %before.sale, epoch, "sale frozen: its gate is being rebuilt");
                     return Ok(Rebuilding { epoch, ..before });
                 }
                 Begun::Behind { epoch } => known = epoch,
@@ -209,11 +209,7 @@ impl Rebuild {
         }
         let created = self.row(sale).await?.created_at;
         let mut reader = self.log.read(LogFrom::Time(Millis(created.0 - CLOCKS_MS))).await?;
-        let mut first = true;
         while let Some(message) = reader.next().await? {
-            if std::mem::take(&mut first) && message.offset > 0 {
-                gathered.begins_at = message.at.filter(|at| *at > created);
-            }
             for entry in message.entries.into_iter().flatten().filter(|entry| entry.sale() == sale) {
                 match entry {
                     Entry::Accepted(order) => {
@@ -230,6 +226,9 @@ impl Rebuild {
                 }
             }
         }
+        // That the sale was created stands in the log, unless that was forgotten, or the log wiped.
+        let first = reader.first().and_then(|first| first.at);
+        gathered.begins_at = first.filter(|at| at.0 > created.0 + CLOCKS_MS);
         reader.close().await;
         for letter in self.letters.list(LETTERS).await? {
             for order in letter.orders.into_iter().flatten().filter(|order| order.sale == *sale) {
@@ -333,7 +332,7 @@ impl Rebuild {
         log_begins_at: Option<Millis>,
     ) -> Result<Rebuilt, RebuildError> {
         let sale = &rebuilding.sale;
-        let books = audit(&self.gate, &self.store, sale).await?;
+        let mut books = audit(&self.gate, &self.store, sale).await?;
         if !books.balances() {
             return Err(RebuildError::OutOfBalance(Box::new(books)));
         }
@@ -350,8 +349,9 @@ impl Rebuild {
             }
         };
         self.store.set_sale_state(sale, state, number).await?;
+        books.frozen = false;
         metrics::counter!("gate_rebuilt_total").increment(1);
-        tracing::warn!(%sale, %state, %number, users, in_flight, "gate rebuilt");
+        tracing::info!(%sale, %state, %number, users, in_flight, "gate rebuilt");
         Ok(Rebuilt { sale_id: sale.clone(), state, number, users, in_flight, log_begins_at, books })
     }
 

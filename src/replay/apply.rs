@@ -7,11 +7,12 @@ use super::entries::Entries;
 use super::rows::count_row;
 use super::survey::Survey;
 use super::{ReplayError, Work};
-use crate::domain::{Entry, Order, OrderEntry, OrderStatus, SaleId};
+use crate::domain::{Entry, Millis, Order, OrderEntry, OrderStatus, SaleId};
 use crate::gate::{GateError, Outcome, Settlement};
 use crate::lease::{Guard, NAMES_AT_ONCE, Terms};
+use crate::life::give_back;
 use crate::link::Backoff;
-use crate::store::{Restore, Restored, StoreError};
+use crate::store::{Restore, Restored, Return, StoreError};
 
 /// Orders in one transaction.
 const BATCH: usize = 256;
@@ -19,6 +20,9 @@ const BATCH: usize = 256;
 /// How long a user's lease lasts, and what of it must be left before COMMIT.
 const LEASE: Duration = Duration::from_secs(5);
 const MARGIN: Duration = Duration::from_secs(1);
+
+/// What the clocks of fronts, database and broker may differ by.
+const CLOCKS_MS: i64 = 60_000;
 
 /// How often a batch is begun again because of a busy user or a server that is away.
 const TRIES: u32 = 20;
@@ -44,9 +48,7 @@ impl Work<'_> {
         let (source, filter) = (&self.asked.source, &self.asked.filter);
         let log = &self.replay.log;
         if let (super::Source::Log, Some(since)) = (source, filter.since) {
-            let head = log.head().await?.and_then(|head| head.at);
-            // What it lacks is not known: it may be nothing.
-            self.report.begins_at = head.filter(|at| *at > since);
+            self.report.begins_at = self.log_begins_after(since).await?;
         }
         let mut survey = Survey::default();
         let mut reading = Entries::open(source, log, filter, None).await?;
@@ -72,6 +74,16 @@ impl Work<'_> {
             self.write_those(&mut survey, Turn::Live, from, &mut taken, total).await?;
         }
         Ok(())
+    }
+
+    /// When the log begins, if it lacks what was before: it has forgotten something, or it was begun anew
+    /// though there were sales already.
+    async fn log_begins_after(&self, since: Millis) -> Result<Option<Millis>, ReplayError> {
+        let head = self.replay.log.head().await?;
+        let Some(at) = head.at.filter(|at| *at > since) else { return Ok(None) };
+        let sales = self.replay.store.sales().await?;
+        let older = sales.iter().any(|row| row.created_at.0 + CLOCKS_MS < at.0);
+        Ok((head.offset > 0 || older).then_some(at))
     }
 
     async fn write_those(
@@ -264,6 +276,7 @@ impl Work<'_> {
         let valid = || guards.iter().all(|guard| guard.is_valid_for(MARGIN));
         let restored = self.replay.store.restore_orders(restores, &valid).await?;
         let mut settlements: BTreeMap<&SaleId, Vec<Settlement>> = BTreeMap::new();
+        let mut owed: BTreeMap<&SaleId, Vec<Return>> = BTreeMap::new();
         for (restore, restored) in restores.iter().zip(restored) {
             let (order, counts) = (&restore.entry.order, &mut self.report.counts);
             match restored {
@@ -276,6 +289,11 @@ impl Work<'_> {
                     self.report.trouble(format!("{}: {why}", order.id));
                 }
             }
+            let written = matches!(restored, Restored::Inserted | Restored::Changed);
+            if written && !restore.entry.status.is_live() && restore.entry.failure.is_none() {
+                let owes = Return { id: order.id, sale: order.sale.clone(), user: order.user.clone() };
+                owed.entry(&order.sale).or_default().push(owes);
+            }
             if restored == Restored::Inserted && restore.entry.status.is_live() {
                 let kept = Settlement { id: order.id, user: order.user.clone(), outcome: Outcome::Kept };
                 settlements.entry(&order.sale).or_default().push(kept);
@@ -286,6 +304,12 @@ impl Work<'_> {
                 // A gate that is frozen, away or gone is told by the sweep, or rebuilt from the rows.
                 Ok(_) | Err(GateError::Frozen | GateError::NotLoaded) => {}
                 Err(error) => tracing::debug!(%sale, %error, "left to the sweep to settle"),
+            }
+        }
+        for (sale, owed) in owed {
+            // The gate may have these units back already: it takes what it still holds.
+            if let Err(error) = give_back(&self.replay.gate, &self.replay.store, &owed).await {
+                tracing::debug!(%sale, %error, "left to the upkeep to give back");
             }
         }
         Ok(())

@@ -5,13 +5,13 @@ use std::path::Path;
 use clap::Parser as _;
 use doorbuster::process::command::Cli;
 
-fn read(name: &str) -> String {
+pub fn read(name: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name))
         .unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 /// The lines of shell blocks, without prompts, comments and continuations.
-fn commands(text: &str) -> Vec<String> {
+pub fn commands(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut inside = false;
     for line in text.lines() {
@@ -37,7 +37,7 @@ fn commands(text: &str) -> Vec<String> {
 }
 
 /// As a shell parts them: what stands in quotes is one word.
-fn words(command: &str) -> Vec<String> {
+pub fn words(command: &str) -> Vec<String> {
     let (mut words, mut quote) = (vec![String::new()], None);
     for c in command.chars() {
         match (c, quote) {
@@ -54,7 +54,8 @@ fn words(command: &str) -> Vec<String> {
 #[test]
 fn every_doorbuster_command_in_the_documents_is_understood() {
     let mut count = 0;
-    for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/runbook.md"] {
+    for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/runbook.md", "docs/recovery.md"]
+    {
         for command in commands(&read(document)) {
             if let Err(error) = Cli::try_parse_from(words(&command)) {
                 let shown = matches!(

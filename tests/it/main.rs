@@ -25,6 +25,7 @@ mod path;
 mod payments;
 mod processes;
 mod queue;
+mod recovery;
 mod repair;
 mod replay;
 mod rules;

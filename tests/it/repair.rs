@@ -296,7 +296,7 @@ async fn a_parked_order_is_counted_and_stays_parked() {
     let ticket = front.parts.gate.ticket(&sale.id, orders[0]).await.unwrap().expect("in flight");
     assert!(ticket.parked);
     let (code, out, err) = run(Some(&world), &["replay", "run", "dead-letters", "--yes"]).await;
-    assert!(code == 0 && out.contains("1 get a row"), "{out}{err}");
+    assert!(code == 0 && out.contains("1 get their row"), "{out}{err}");
     let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
     assert_eq!(at_rest(&front, &sale).await.live_orders, 1);
     worker.stop().await;

@@ -213,7 +213,10 @@ async fn a_sale_goes_from_database_to_database_as_a_file() {
     std::fs::write(&file, lines).unwrap();
     let (code, out, err) = run(Some(&other), &["replay", "run", "file", &file, "--yes"]).await;
     assert_eq!(code, 3, "{out}{err}");
-    assert!(out.contains("left: 2: ") && out.contains("left: 3: ") && out.contains("5 get a row"), "{out}");
+    assert!(
+        out.contains("left: 2: ") && out.contains("left: 3: ") && out.contains("5 get their row"),
+        "{out}"
+    );
     assert_eq!(contents(&parts, &sale.id).await, expected);
 
     // A disk without room, and a place without rights to it: said, and nothing is half there.
@@ -245,7 +248,7 @@ async fn a_broker_that_lost_its_queue_gets_the_orders_again_from_the_outbox() {
     assert!(code == 0 && out.contains("\"inserted\":1"), "{out}{err}");
     for _ in 0..2 {
         let (code, out, err) = run(Some(&world), &["replay", "run", "outbox", "--yes"]).await;
-        assert!(code == 0 && out.contains("30 get a row"), "{out}{err}");
+        assert!(code == 0 && out.contains("30 get their row"), "{out}{err}");
     }
     let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
     assert_eq!(at_rest(&worker, &sale).await.live_orders, 30);

@@ -10,17 +10,25 @@ pub(super) enum Verb {
         #[arg(long, default_value = "text", value_parser = ["text", "json"])]
         output: String,
     },
+    /// Replaying the order log, beside the workers' ordinary rate. Takes about a minute.
+    Replay {
+        #[arg(long, default_value = "text", value_parser = ["text", "json"])]
+        output: String,
+    },
 }
 
 /// Exit code 3 where a figure falls short of what is wanted.
 pub(super) async fn run(verb: Verb) -> Result<Ended, Failed> {
     crate::process::log::start_with("text", "warn");
-    let Verb::Lease { output } = verb;
     if cfg!(debug_assertions) {
         eprintln!("doorbuster: this is a debug build: its figures say nothing");
     }
     let tell = |step: &str| eprintln!("doorbuster: {step}");
-    let report = bench::lease(tell).await.map_err(|error| Failed::Said(error.to_string()))?;
+    let (report, output) = match verb {
+        Verb::Lease { output } => (bench::lease(tell).await, output),
+        Verb::Replay { output } => (Box::pin(bench::replay(tell)).await, output),
+    };
+    let report = report.map_err(|error| Failed::Said(error.to_string()))?;
     if output == "json" {
         println!("{}", serde_json::json!(report));
     } else {

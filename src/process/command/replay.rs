@@ -286,7 +286,7 @@ pub(super) fn tell_books(books: &crate::audit::Audit) -> String {
 fn print_counts(report: &Report) {
     let counts = &report.counts;
     for (count, what) in [
-        (counts.inserted, "get a row, or are on their way to one"),
+        (counts.inserted, "get their row, or are on their way to it"),
         (counts.changed, "have an older row, which is brought up to date"),
         (counts.already, "are there already"),
         (counts.ended, "were cancelled, expired or refunded, and stay so"),

@@ -9,8 +9,9 @@ use doorbuster::domain::{
 };
 use doorbuster::gate::Versions;
 use doorbuster::process::{Config, Parts, Role, Running, Sources};
+use doorbuster::queue::OrderLog;
 
-use super::servers;
+use super::{servers, until};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Database {
@@ -86,6 +87,10 @@ impl World {
         let running = Running::start(&self.config(), role).await.expect("starts");
         if role != Role::Worker {
             running.publisher_is_up(Duration::from_secs(60)).await.expect("the broker");
+            // A stream that was declared a moment ago may be slow, and the first buyer needs it.
+            let publisher = running.parts.publisher.clone().expect("a front publishes");
+            let log = OrderLog::with(self.config().queue(), publisher);
+            until("the order log answers", Duration::from_secs(60), async || log.head().await.ok()).await;
         }
         running
     }
