@@ -120,6 +120,7 @@ local function decide(id, user, sku, quantity, key, keyed, fingerprint)
     local told = redis.call('HMGET', sale_key, 'message', 'retry_after')
     return {'paused', told[1] or '', told[2] or ''}
   end
+  if state ~= 'open' and state ~= 'loading' then return {'closed'} end
   if state == 'loading' or now < opens_at then return {'not_open', sale[2]} end
   if keyed ~= '1' and limit > 1 then return {'key_required'} end
   -- On a full Redis nothing is written, and nobody is admitted.

@@ -10,11 +10,17 @@
 if not state then return 'not_loaded' end
 if state == 'frozen' then return 'frozen' end
 
-local records = redis.call('HGET', KEYS[3], ARGV[3])
-for id in string.gmatch(records or '', '(%x+)|[^,]*') do
-  if id == ARGV[4] then return {'held', epoch, seq} end
+local kept = {}
+for record in string.gmatch(redis.call('HGET', KEYS[3], ARGV[3]) or '', '[^,]+') do
+  if string.match(record, '^(%x+)|') ~= ARGV[4] then
+    kept[#kept + 1] = record
+  -- One that has ended here, and lives there, is taken for what the database says.
+  elseif not string.find(record, '|%-%d+$') then
+    return {'held', epoch, seq}
+  end
 end
-redis.call('HSET', KEYS[3], ARGV[3], records and (records .. ',' .. ARGV[5]) or ARGV[5])
+kept[#kept + 1] = ARGV[5]
+redis.call('HSET', KEYS[3], ARGV[3], table.concat(kept, ','))
 redis.call('HINCRBY', KEYS[2], ARGV[6], -tonumber(ARGV[7]))
 redis.call('HSET', KEYS[1], 'seq', seq + 1)
 return {'adopted', epoch, seq + 1}

@@ -5,9 +5,10 @@
 -- KEYS  1 sale   2 items   3 stock
 -- ARGV  1 epoch    higher than every one that is known
 --       2 how many of the following are the sale's fields: name value    then each sku
--- Reply begun | {behind, epoch}, where the gate's own is not lower
+-- Reply {begun, state} with that before, or '' | {behind, epoch}, where the gate's own is not lower
 
-local epoch = tonumber(redis.call('HGET', KEYS[1], 'epoch') or '0')
+local before = redis.call('HMGET', KEYS[1], 'epoch', 'state')
+local epoch = tonumber(before[1] or '0')
 if epoch >= tonumber(ARGV[1]) then return {'behind', epoch} end
 redis.call('HSET', KEYS[1], 'state', 'frozen', 'epoch', ARGV[1], 'seq', 0)
 local fields = tonumber(ARGV[2])
@@ -17,4 +18,4 @@ for at = 3 + fields, #ARGV do
   redis.call('HSETNX', KEYS[2], ARGV[at], 0)
   redis.call('HSETNX', KEYS[3], ARGV[at], 0)
 end
-return 'begun'
+return {'begun', before[2] or ''}

@@ -8,8 +8,8 @@
 --                        and a gate that is behind must be noticed before
 --       then for each order: id user outcome winner
 --       outcome kept      the row is there, the user keeps the order
---               dropped   refused for stock: the user is freed, `left` is not raised, because the
---                         unit never existed
+--               dropped   refused for stock: the user is freed, `left` is not raised above 0, because
+--                         the unit never existed
 --               ended     its row has reached its end: its units go back, and its record stays, with
 --                         minus their number, so that the same click again gets the same order
 --               replaced  refused as one too many for the user: the winner takes the place of the
@@ -55,11 +55,15 @@ end
 local function drop(user, id)
   local records = redis.call('HGET', KEYS[3], user)
   if not records then return 0 end
-  local kept, found = {}, 0
+  local kept, found, sku, quantity = {}, 0, nil, 0
   for record in string.gmatch(records, '[^,]+') do
-    if parse(record) == id then found = 1 else kept[#kept + 1] = record end
+    local r_id, r_sku, r_quantity = parse(record)
+    if r_id == id then found, sku, quantity = 1, r_sku, r_quantity else kept[#kept + 1] = record end
   end
   if found == 0 then return 0 end
+  -- Where fewer than none are left, the unit that never existed is among those that are promised.
+  local left = tonumber(redis.call('HGET', KEYS[2], sku) or '0')
+  if left < 0 then redis.call('HINCRBY', KEYS[2], sku, math.min(math.max(quantity, 0), -left)) end
   redis.call('HINCRBY', KEYS[1], 'seq', 1)
   if #kept == 0 then redis.call('HDEL', KEYS[3], user)
   else redis.call('HSET', KEYS[3], user, table.concat(kept, ',')) end

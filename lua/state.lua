@@ -9,6 +9,8 @@
 
 if not state then return 'not_loaded' end
 if state == ARGV[3] then return {'already', epoch, seq} end
+-- What is behind may be closed, and nothing else.
+if behind and ARGV[3] ~= 'closed' then return {'refused', state} end
 
 for at = 4, #ARGV do
   if state == ARGV[at] then

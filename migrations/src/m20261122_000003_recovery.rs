@@ -1,9 +1,7 @@
 //! What is not in the order log yet, and replays.
 
 use sea_orm_migration::prelude::*;
-use sea_orm_migration::schema::{
-    big_integer, big_integer_null, boolean, string_len, string_len_null, text, text_null, uuid,
-};
+use sea_orm_migration::schema::{big_integer, big_integer_null, boolean, string_len, text, text_null, uuid};
 
 use crate::exact;
 
@@ -27,7 +25,6 @@ enum ReplayRuns {
     Source,
     Settings,
     State,
-    Position,
     Report,
     Actor,
     CancelAsked,
@@ -65,8 +62,6 @@ impl MigrationTrait for Migration {
                     .col(text(ReplayRuns::Settings))
                     // running, done, stopped, cancelled or failed.
                     .col(string_len(ReplayRuns::State, 16))
-                    // From where it goes on, in the source's own terms.
-                    .col(string_len_null(ReplayRuns::Position, 40))
                     // JSON.
                     .col(text_null(ReplayRuns::Report))
                     .col(string_len(ReplayRuns::Actor, 100))

@@ -1,9 +1,9 @@
 //! Do the books balance? For every item: stock = left in the gate + in flight + live orders, and what
 //! is on its way back to the gate.
 //!
-//! The gate is read first, then the outbox, then the database: an order that is committed in
-//! between is seen twice and counted once, never missed. The three are read at three moments, so
-//! the sum is exact at rest, and off by the orders in a hurry during a rush.
+//! The gate is read first, then the outbox, then the database, as it is at one moment: an order that is
+//! committed in between is seen twice and counted once, never missed. Where the gate took no number
+//! meanwhile the sum is exact, however many orders are in flight; else it may be off by those in a hurry.
 //!
 //! This is the sum; which order differs, and why, is told by [`crate::repair::compare`].
 
@@ -43,7 +43,8 @@ pub struct Audit {
     /// Ended orders whose units were on their way to the gate before it was read.
     #[serde(default)]
     pub unreturned: u64,
-    /// The gate took a number while the books were read.
+    /// The gate took a number while the books were read, or a change of stock is half way: the sums may be
+    /// off by it.
     #[serde(default)]
     pub moved: bool,
     /// The gate's number when it was read.
@@ -114,18 +115,19 @@ pub async fn audit(gate: &Gate, store: &Store, sale: &SaleId) -> Result<Audit, A
     let unreturned = store.returns_of(sale).await?;
     let held = gate.describe(sale).await?;
     let mut tickets = gate.in_flight(sale).await?;
-    let mut recorded = std::collections::HashSet::new();
-    for chunk in tickets.chunks(1_000) {
-        let ids: Vec<_> = chunk.iter().map(|ticket| ticket.order.id).collect();
-        recorded.extend(store.orders_by_id(&ids).await?.into_iter().map(|row| row.order.id));
-    }
+    let ids: Vec<_> = tickets.iter().map(|ticket| ticket.order.id).collect();
+    let books = store.books(sale, &ids).await?.ok_or_else(|| AuditError::NotFound(sale.clone()))?;
+    let crate::store::Books { recorded, row, totals, is_restocked } = books;
     tickets.retain(|ticket| !recorded.contains(&ticket.order.id));
-    let totals = store.totals(sale).await?;
-    // After the orders: a counter read before them would lack those committed in between.
-    let row = store.sale(sale).await?.ok_or_else(|| AuditError::NotFound(sale.clone()))?;
     // What came back to the gate while the rest was read is in two books, or in none.
     let number = |held: &Option<crate::gate::GateSale>| held.as_ref().map(|held| held.number);
     let moved = number(&gate.describe(sale).await?) != number(&held);
+    // Between the two stores of a change of stock, one has it and the other has not.
+    let half_way = |held: &crate::gate::GateSale| {
+        let version = |sku: &Sku| held.items.iter().find(|item| item.sku == *sku).map(|item| item.version);
+        row.items.iter().any(|item| version(&item.sku).is_some_and(|version| version != item.version))
+    };
+    let moved = moved || is_restocked || held.as_ref().is_some_and(half_way);
     let gate_lost = held.is_none() && !matches!(row.state, SaleState::Draft | SaleState::Archived);
     let items = row
         .items

@@ -20,6 +20,7 @@ pub struct Holding {
 pub enum Adjusted {
     Done {
         left: i64,
+        number: Number,
     },
     /// Something was written to the sale since the books were compared; nothing was changed.
     Moved,
@@ -75,9 +76,10 @@ impl Gate {
         Ok(known.collect())
     }
 
-    /// Takes an order into the gate that the database has and the gate has not. `false` where it was
-    /// there. May be repeated. Its row must be live, and the caller hold its user's lease.
-    pub async fn adopt(&self, order: &Order) -> Result<bool, GateError> {
+    /// Takes an order into the gate that the database has as live and the gate has not. `None` where it was
+    /// there; else the gate's number afterwards, which the caller writes down. May be repeated. The caller
+    /// holds its user's lease.
+    pub async fn adopt(&self, order: &Order) -> Result<Option<Number>, GateError> {
         let mut args = self.highest_args(&order.sale).to_vec();
         args.extend([
             order.user.to_string(),
@@ -93,7 +95,7 @@ impl Gate {
         let answer = reply.text()?;
         let number = Number { epoch: reply.number()?, seq: reply.number()? };
         self.saw(&order.sale, number);
-        Ok(answer == "adopted")
+        Ok((answer == "adopted").then_some(number))
     }
 
     /// Puts right how many units of an item are left, if the gate's number is still `at`.
@@ -116,7 +118,7 @@ impl Gate {
                 reply.text()?;
                 let number = Number { epoch: reply.number()?, seq: reply.number()? };
                 self.saw(sale, number);
-                Ok(Adjusted::Done { left: reply.number()? })
+                Ok(Adjusted::Done { left: reply.number()?, number })
             }
         }
     }

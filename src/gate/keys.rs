@@ -11,7 +11,7 @@
 //! | `P:{S}:age`    | zset | order id by the time it was accepted |
 //! | `P:{S}:due`    | zset | order id by the time the sweep looks at it |
 //! | `P:{S}:rates`  | hash | user -> when his token bucket is full again |
-//! | `P:{S}:staged` | hash | what becomes of `users` when a rebuild loads |
+//! | `P:{S}:staged:N` | hash | what becomes of `users` when a rebuild loads; each has its own |
 //! | `P:sales`      | set  | the sales that were loaded, for the sweep |
 
 use crate::domain::SaleId;
@@ -57,8 +57,8 @@ impl SaleKeys {
         self.key("due")
     }
 
-    pub(super) fn staged(&self) -> String {
-        self.key("staged")
+    pub(super) fn staged(&self, of: &str) -> String {
+        self.key(&format!("staged:{of}"))
     }
 
     /// What `settle.lua` works on, in its order.

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::sale::terms;
-use super::wire::{Reader, broken, entry, order_id, record, word};
+use super::sale::{read_state, terms};
+use super::wire::{Reader, entry, order_id, record, word};
 use super::{Gate, GateError, keys};
-use crate::domain::{Number, Order, Sale, SaleId, Sku, UserId};
+use crate::domain::{Number, Order, Sale, SaleId, SaleState, Sku, UserId};
 
 /// Orders, or users, in one call.
 const AT_ONCE: usize = 500;
@@ -15,11 +15,10 @@ const STAGED_S: u64 = 3_600;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Begun {
-    Now,
+    /// With the state that it had in the gate.
+    Now(Option<SaleState>),
     /// The gate's own epoch is not lower than this one.
-    Behind {
-        epoch: i64,
-    },
+    Behind { epoch: i64 },
 }
 
 /// What a user holds, in the order in which it is remembered.
@@ -50,13 +49,13 @@ impl Gate {
         let keys = self.keys(&sale.id);
         let keys = [keys.sale(), keys.items(), keys.stock()];
         let reply: redis::Value = self.link.run(&self.scripts.rebuild_begin, &keys, &args).await?;
-        if word(&reply).as_deref() == Some("begun") {
-            self.saw(&sale.id, Number { epoch, seq: 0 });
-            return Ok(Begun::Now);
-        }
         let mut reply = Reader::of(&reply)?;
-        reply.text()?;
-        Ok(Begun::Behind { epoch: reply.number()? })
+        if reply.text()? == "behind" {
+            return Ok(Begun::Behind { epoch: reply.number()? });
+        }
+        self.saw(&sale.id, Number { epoch, seq: 0 });
+        let before = reply.text()?;
+        Ok(Begun::Now(if before.is_empty() { None } else { Some(read_state(&before)?) }))
     }
 
     /// Puts orders in flight back into the outbox; `true` stands for one on the dead-letter queue. The
@@ -90,8 +89,8 @@ impl Gate {
         items: &[RebuiltItem],
     ) -> Result<Number, GateError> {
         let keys = self.keys(&sale.id);
-        let staged = keys.staged();
-        let () = self.link.query(redis::cmd("UNLINK").arg(&staged)).await?;
+        // Of its own, so that two who rebuild at once do not mix; the load counts what is in it.
+        let staged = keys.staged(&uuid::Uuid::new_v4().simple().to_string());
         let users: Vec<(&UserId, &Vec<Held>)> = users.iter().collect();
         for users in users.chunks(AT_ONCE) {
             let mut put = redis::cmd("HSET");
@@ -105,7 +104,7 @@ impl Gate {
         }
         let mut fields = terms(sale);
         fields.extend(["rules_version".to_owned(), rules_version.to_string()]);
-        let mut args = vec![epoch.to_string(), fields.len().to_string()];
+        let mut args = vec![epoch.to_string(), users.len().to_string(), fields.len().to_string()];
         args.extend(fields);
         for item in items {
             args.extend([
@@ -136,7 +135,9 @@ fn record_of(held: &Held) -> String {
 
 fn lost(reply: &redis::Value) -> Result<(), GateError> {
     match word(reply).as_deref() {
-        Some("lost") => Err(broken("another rebuild of the sale, or somebody who closed it", "")),
+        Some("lost") => Err(GateError::Broken(
+            "another rebuild of the sale, or somebody who closed it, was quicker".into(),
+        )),
         _ => Ok(()),
     }
 }

@@ -358,7 +358,7 @@ fn write_state(state: SaleState) -> &'static str {
     }
 }
 
-fn read_state(text: &str) -> Result<SaleState, GateError> {
+pub(super) fn read_state(text: &str) -> Result<SaleState, GateError> {
     match text {
         "loading" => Ok(SaleState::Draft),
         other => other.parse().map_err(|_| broken("a sale's state", other)),

@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
-use super::config::{Config, RebuildPolicy};
+use super::config::Config;
 use crate::control::Control;
 use crate::life::Due;
-use crate::repair::{Rebuild, Watch};
 
-pub(super) fn due(config: &Config, control: &Control, watch: Watch, rebuild: Rebuild) -> Vec<Due> {
+pub(super) fn due(config: &Config, control: &Control) -> Vec<Due> {
     let mut due = vec![
         every(1, "acts that had died half way were finished", control, |control| {
             Box::pin(async move { control.finish_acts().await.map_err(|error| error.to_string()) })
@@ -18,16 +17,6 @@ pub(super) fn due(config: &Config, control: &Control, watch: Watch, rebuild: Reb
             Box::pin(async move { control.close_what_is_over().await.map_err(|error| error.to_string()) })
         }),
     ];
-    if config.audit.every_s > 0 {
-        due.push(every(config.audit.every_s, "sales do not balance", &watch, |watch| {
-            Box::pin(async move { watch.look().await })
-        }));
-    }
-    if config.gate.rebuild == RebuildPolicy::Auto {
-        due.push(every(2, "frozen sales were rebuilt", &rebuild, |rebuild| {
-            Box::pin(async move { rebuild.rebuild_what_is_frozen().await })
-        }));
-    }
     if let Some(after) = config.purge_after() {
         due.push(every(3_600, "old sales were purged", control, move |control| {
             Box::pin(async move { control.purge_what_is_old(after).await.map_err(|error| error.to_string()) })

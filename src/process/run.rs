@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::config::Config;
+use super::config::{Config, RebuildPolicy};
 use super::due::due;
 use super::health::Health;
 use super::parts::{Parts, StartError};
@@ -19,7 +19,7 @@ use crate::front::{self, Buyers, Operations, Readiness, Tokens};
 use crate::intake::{self, Intake, Sweep};
 use crate::life::{Orders, Payments, Upkeep};
 use crate::queue::{Consumer, Letters, OrderLog, Publisher};
-use crate::repair::{Rebuild, Watch};
+use crate::repair::{Adoption, Rebuild, Watch};
 use crate::worker::Worker;
 
 /// What a process does.
@@ -84,10 +84,14 @@ impl Running {
             let watch = Watch {
                 gate: parts.gate.clone(),
                 store: parts.store.clone(),
+                leases: parts.leases.clone(),
                 control: control.clone(),
+                every: Duration::from_secs(config.audit.every_s),
                 pauses: config.audit.pause_sale,
-                before: Arc::default(),
             };
+            if config.audit.every_s > 0 {
+                spawn(&mut tasks, "the audit", watch.run(stop.clone()));
+            }
             let rebuild = Rebuild {
                 gate: parts.gate.clone(),
                 store: parts.store.clone(),
@@ -95,13 +99,22 @@ impl Running {
                 letters: letters.clone(),
                 log: log.clone(),
             };
+            if config.gate.rebuild == RebuildPolicy::Auto {
+                spawn(&mut tasks, "the rebuild", rebuild.run_always(stop.clone()));
+            }
+            let adoption = Adoption {
+                gate: parts.gate.clone(),
+                store: parts.store.clone(),
+                leases: parts.leases.clone(),
+            };
+            spawn(&mut tasks, "the adoption", adoption.run(stop.clone()));
             let upkeep = Upkeep {
                 gate: parts.gate.clone(),
                 leases: parts.leases.clone(),
                 store: parts.store.clone(),
                 payments: payments.clone(),
                 log,
-                also: due(config, &control, watch, rebuild),
+                also: due(config, &control),
                 settings: config.upkeep(),
             };
             let router = front::buyers(Buyers {

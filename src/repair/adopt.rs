@@ -42,7 +42,12 @@ pub async fn adopt(
             return Ok(false);
         };
         match gate.adopt(&row.order).await {
-            Ok(adopted) => Ok(adopted),
+            // A Redis that comes back without this is behind.
+            Ok(Some(number)) => {
+                store.returned(sale, number, &[]).await?;
+                Ok(true)
+            }
+            Ok(None) => Ok(false),
             // There is no gate that could sell its unit.
             Err(GateError::NotLoaded) => Ok(false),
             Err(error) => Err(Unknown::from(error)),

@@ -21,6 +21,8 @@ pub enum Why {
     Lost,
     /// The gate holds it, and nobody else knows of it.
     Leaked,
+    /// The gate holds it and the order log has its row, but the database has not: it is older than the log.
+    DatabaseBehind,
     /// It has waited for its row for long, in the outbox.
     Waiting,
     /// Its row is there, and its outbox entry still is.
@@ -40,6 +42,7 @@ impl Why {
         match self {
             Self::Lost => "lost",
             Self::Leaked => "leaked",
+            Self::DatabaseBehind => "database_behind",
             Self::Waiting => "waiting",
             Self::Unsettled => "unsettled",
             Self::Unreturned => "unreturned",
@@ -57,13 +60,14 @@ impl Why {
             Self::Unsettled => "end its flight",
             Self::Unreturned => "give its units back",
             Self::UnknownToGate => "have the gate hold it",
+            Self::DatabaseBehind => "bring the database up to date first: `doorbuster replay run log`",
             Self::Duplicate | Self::Oversold => "for you to decide: `doorbuster order cancel`, or refund",
         }
     }
 
     /// Can it be mended without a decision about whose order it is?
     pub fn is_mendable(self) -> bool {
-        !matches!(self, Self::Duplicate | Self::Oversold)
+        !matches!(self, Self::Duplicate | Self::Oversold | Self::DatabaseBehind)
     }
 }
 
@@ -89,10 +93,17 @@ pub struct Comparison {
 }
 
 impl Comparison {
+    /// An order that waits for long is in nobody's way. Sums of a sale that went on the whole time say
+    /// nothing; its orders do.
     pub fn balances(&self) -> bool {
-        self.books.balances() && self.differences.iter().all(|difference| difference.why == Why::Waiting)
+        let sums = self.books.balances() || (self.books.moved && !self.books.needs_rebuild());
+        sums && self.differences.iter().all(|difference| difference.why == Why::Waiting)
     }
 }
+
+/// Times that the sums are looked at while the sale goes on, and the pause in between.
+const LOOKS: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// Rows in one query.
 const PAGE: u64 = 1_000;
@@ -106,7 +117,14 @@ pub async fn compare(
     sale: &SaleId,
     older_than: Duration,
 ) -> Result<Comparison, AuditError> {
-    let books = audit(gate, store, sale).await?;
+    let mut books = audit(gate, store, sale).await?;
+    for _ in 1..LOOKS {
+        if books.balances() || !books.moved {
+            break;
+        }
+        tokio::time::sleep(PAUSE).await;
+        books = audit(gate, store, sale).await?;
+    }
     if books.needs_rebuild() {
         return Ok(Comparison { books, differences: Vec::new() });
     }
@@ -262,20 +280,26 @@ async fn tell_lost_from_leaked(
     };
     let wanted: HashSet<OrderId> = leaked().map(|difference| difference.order_id).collect();
     let mut known: HashMap<OrderId, Order> = HashMap::new();
+    let mut recorded: HashSet<OrderId> = HashSet::new();
     let mut reader = log.read(LogFrom::Time(Millis(oldest.0 - 60_000))).await.map_err(AuditError::Queue)?;
     while let Some(message) = reader.next().await.map_err(AuditError::Queue)? {
         for entry in message.entries.into_iter().flatten() {
-            if let Entry::Accepted(order) = entry
-                && order.sale == *sale
-                && wanted.contains(&order.id)
-            {
-                known.insert(order.id, order);
+            match entry {
+                Entry::Accepted(order) if order.sale == *sale && wanted.contains(&order.id) => {
+                    known.insert(order.id, order);
+                }
+                Entry::Order(entry) if wanted.contains(&entry.order.id) => {
+                    recorded.insert(entry.order.id);
+                }
+                _ => {}
             }
         }
     }
     reader.close().await;
     for difference in differences {
-        if difference.why == Why::Leaked
+        if difference.why == Why::Leaked && recorded.contains(&difference.order_id) {
+            difference.why = Why::DatabaseBehind;
+        } else if difference.why == Why::Leaked
             && let Some(order) = known.remove(&difference.order_id)
         {
             (difference.why, difference.order) = (Why::Lost, order);

@@ -71,9 +71,9 @@ pub struct Mend {
 }
 
 impl Mend {
-    /// Mends what a comparison has found, then how many units are left, where the books are at rest and
-    /// still do not balance. Says of each what became of it.
-    pub async fn mend(&self, comparison: &Comparison, asked: &Asked) -> Result<Mended, MendError> {
+    /// Mends what a comparison has found, then how many units are left, where the books still do not
+    /// balance. Says of each what became of it.
+    pub async fn mend(&self, comparison: &Comparison, asked: &Asked) -> Mended {
         let mut mended = Mended::default();
         for difference in &comparison.differences {
             let (id, why) = (difference.order_id, difference.why.as_str());
@@ -87,10 +87,10 @@ impl Mend {
             }
         }
         let waits = comparison.differences.iter().any(|difference| difference.why == Why::Lost);
-        if !waits {
-            self.adjust(&comparison.books.sale_id, &mut mended).await?;
+        if !waits && let Err(error) = self.adjust(&comparison.books.sale_id, &mut mended).await {
+            mended.left.push(error.to_string());
         }
-        Ok(mended)
+        mended
     }
 
     async fn one(&self, difference: &Difference, asked: &Asked) -> Result<&'static str, MendError> {
@@ -130,7 +130,7 @@ impl Mend {
                     false => Err(MendError::Busy),
                 }
             }
-            Why::Duplicate | Why::Oversold => Ok("left"),
+            Why::Duplicate | Why::Oversold | Why::DatabaseBehind => Ok("left"),
         }
     }
 
@@ -174,19 +174,19 @@ impl Mend {
         if books.needs_rebuild() {
             return Err(MendError::Rebuild);
         }
-        let Some(number) = books.number.filter(|_| books.is_at_rest()) else {
-            mended.left.push("orders are under way: how many units are left is put right at rest".into());
+        let Some(mut at) = books.number.filter(|_| !books.moved) else {
+            mended
+                .left
+                .push("the sale went on meanwhile, or a change of stock is half way: do it again".into());
             return Ok(());
         };
-        let mut at = number;
-        for item in &books.items {
+        for item in books.items.iter().filter(|item| item.missing() != 0) {
             let missing = item.missing();
-            if missing == 0 {
-                continue;
-            }
             match self.gate.adjust(sale, &item.sku, missing, at).await? {
-                Adjusted::Done { left } => {
-                    at.seq += 1;
+                Adjusted::Done { left, number } => {
+                    // A Redis that comes back without this is behind.
+                    self.store.returned(sale, number, &[]).await?;
+                    at = number;
                     tracing::info!(%sale, sku = %item.sku, units = missing, left, "units left were put right");
                     mended.done.push(format!("{}: {missing:+} units, {left} are left now", item.sku));
                 }

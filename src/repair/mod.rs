@@ -14,5 +14,5 @@ mod watch;
 pub use adopt::adopt;
 pub use compare::{Comparison, Difference, Why, compare};
 pub use mend::{Mend, MendError, Mended};
-pub use rebuild::{Gathered, Rebuild, RebuildError, Rebuilding, Rebuilt};
-pub use watch::Watch;
+pub use rebuild::{Gathered, Loaded, Rebuild, RebuildError, Rebuilding, Rebuilt};
+pub use watch::{Adoption, Watch};

@@ -57,6 +57,9 @@ pub enum RebuildError {
     DatabaseBehind(OrderId),
     #[error("the books do not balance after the rebuild; the sale stays frozen: see `doorbuster audit --sale {}`", .0.sale_id)]
     OutOfBalance(Box<Audit>),
+    /// Somebody has closed it, or Redis was set back once more; the sale stays frozen.
+    #[error("the gate was changed while it was being rebuilt: do it again")]
+    Moved,
     #[error(transparent)]
     Gate(#[from] GateError),
     #[error("the database: {0}")]
@@ -93,6 +96,8 @@ pub struct Rebuilding {
     sale: SaleId,
     epoch: i64,
     guard: Guard,
+    /// What the gate was before it was frozen, where it knew.
+    before: Option<SaleState>,
 }
 
 /// What outbox, log and dead-letter queue know of a sale.
@@ -106,6 +111,18 @@ pub struct Gathered {
     highest: Number,
     /// The log remembers nothing older.
     pub begins_at: Option<Millis>,
+    /// Entries and letters that this build cannot read.
+    unreadable: usize,
+}
+
+/// What was loaded.
+#[derive(Debug, Clone, Copy)]
+pub struct Loaded {
+    /// Who hold something.
+    pub users: usize,
+    /// Orders without a row.
+    pub in_flight: usize,
+    number: Number,
 }
 
 /// What a rebuild has done.
@@ -120,51 +137,46 @@ pub struct Rebuilt {
     pub in_flight: usize,
     /// The log begins after the sale did: older orders without a row are known from elsewhere, or not.
     pub log_begins_at: Option<Millis>,
+    /// Entries of the log and dead letters that this build cannot read: orders in them are not counted.
+    pub unreadable: usize,
     pub books: Audit,
 }
 
 impl Rebuild {
     /// Rebuilds a sale that lost writes, or that Redis no longer knows. On return it is in the state that
-    /// its row has. After an error it is frozen, and may be rebuilt again; nothing is lost by it.
+    /// its row has. After an error it may be rebuilt again, and nothing is lost by it; the sale is frozen,
+    /// unless only the end could not be written down.
     pub async fn run(&self, sale: &SaleId, asked: &Asked) -> Result<Rebuilt, RebuildError> {
+        let mut rebuilding = self.begin(sale).await?;
         let act = match self.store.begin_act(sale, "rebuild", "{}".into(), asked).await? {
             Ok(BegunAct::New(act) | BegunAct::Before(act)) => act,
             Err(NotBegun::NoSale) => return Err(RebuildError::NotFound(sale.clone())),
             Err(other) => return Err(StoreError::Broken(format!("{other:?}")).into()),
         };
-        let done = self.steps(sale).await;
+        let done = self.steps(&mut rebuilding).await;
         let (state, said, number) = match &done {
             Ok(rebuilt) => (ActState::Done, format!("at {}", rebuilt.number), Some(rebuilt.number)),
             Err(error) => (ActState::Refused, error.to_string(), None),
         };
+        let _ = rebuilding.guard.release().await;
         self.store.end_act(&act, state, &said, number).await?;
         done
     }
 
-    async fn steps(&self, sale: &SaleId) -> Result<Rebuilt, RebuildError> {
-        let mut rebuilding = self.begin(sale).await?;
-        let mut gathered = self.gather(&rebuilding).await?;
+    async fn steps(&self, rebuilding: &mut Rebuilding) -> Result<Rebuilt, RebuildError> {
+        let mut gathered = self.gather(rebuilding).await?;
         // The log may know of an epoch that Redis and the database have both forgotten.
         while gathered.highest.epoch >= rebuilding.epoch {
-            rebuilding = self.begin_above(rebuilding, gathered.highest.epoch).await?;
-            gathered = self.gather(&rebuilding).await?;
+            self.freeze_above(rebuilding, gathered.highest.epoch).await?;
+            gathered = self.gather(rebuilding).await?;
         }
-        let done = self.load_and_finish(&rebuilding, &gathered).await;
-        let _ = rebuilding.guard.release().await;
-        done
-    }
-
-    async fn load_and_finish(
-        &self,
-        rebuilding: &Rebuilding,
-        gathered: &Gathered,
-    ) -> Result<Rebuilt, RebuildError> {
         let mut tries = 1;
         loop {
-            let (users, in_flight) = self.load(rebuilding, gathered).await?;
-            match self.finish(rebuilding, users, in_flight, gathered.begins_at).await {
-                // An order that only a message knew of may have got its row in between.
-                Err(RebuildError::OutOfBalance(_)) if tries < TRIES => tries += 1,
+            let loaded = self.load(rebuilding, &gathered).await?;
+            match self.finish(rebuilding, &gathered, loaded).await {
+                // An order that only a message knew of may have got its row in between; or Redis was set
+                // back once more.
+                Err(RebuildError::OutOfBalance(_) | RebuildError::Moved) if tries < TRIES => tries += 1,
                 finished => return finished,
             }
         }
@@ -181,17 +193,27 @@ impl Rebuild {
         let guard = guard.ok_or_else(|| RebuildError::UnderWay(sale.clone()))?;
         let rows = self.store.highest_number(sale).await?;
         let known = rows.max(row.number).max(row.told).epoch;
-        self.begin_above(Rebuilding { sale: sale.clone(), epoch: known, guard }, known).await
+        let mut rebuilding = Rebuilding { sale: sale.clone(), epoch: known, guard, before: None };
+        self.freeze_above(&mut rebuilding, known).await?;
+        Ok(rebuilding)
     }
 
-    async fn begin_above(&self, before: Rebuilding, mut known: i64) -> Result<Rebuilding, RebuildError> {
-        let row = self.row(&before.sale).await?;
+    async fn freeze_above(&self, rebuilding: &mut Rebuilding, mut known: i64) -> Result<(), RebuildError> {
+        let row = self.row(&rebuilding.sale).await?;
         loop {
             let epoch = known + 1;
             match self.gate.begin_rebuild(&row.sale, epoch).await? {
-                Begun::Now => {
-                    tracing::info!(sale = %before.sale, epoch, "sale frozen: its gate is being rebuilt");
-                    return Ok(Rebuilding { epoch, ..before });
+                Begun::Now(before) => {
+                    let row = self.row(&rebuilding.sale).await?;
+                    let sells = before.filter(|state| *state != SaleState::Frozen);
+                    rebuilding.before = rebuilding.before.or(sells);
+                    // Whoever told the gate before of a change does not end it now: the new gate has to be
+                    // told. And no later rebuild takes this epoch again.
+                    let number = Number { epoch, seq: 0 };
+                    self.store.set_sale_state(&rebuilding.sale, row.state, number).await?;
+                    tracing::info!(sale = %rebuilding.sale, epoch, "sale frozen: its gate is being rebuilt");
+                    rebuilding.epoch = epoch;
+                    return Ok(());
                 }
                 Begun::Behind { epoch } => known = epoch,
             }
@@ -210,8 +232,13 @@ impl Rebuild {
         let created = self.row(sale).await?.created_at;
         let mut reader = self.log.read(LogFrom::Time(Millis(created.0 - CLOCKS_MS))).await?;
         while let Some(message) = reader.next().await? {
-            for entry in message.entries.into_iter().flatten().filter(|entry| entry.sale() == sale) {
+            for entry in message.entries {
+                let Ok(entry) = entry else {
+                    gathered.unreadable += 1;
+                    continue;
+                };
                 match entry {
+                    entry if entry.sale() != sale => {}
                     Entry::Accepted(order) => {
                         gathered.highest = gathered.highest.max(order.number);
                         gathered.accepted.entry(order.id).or_insert((order, false));
@@ -231,7 +258,9 @@ impl Rebuild {
         gathered.begins_at = first.filter(|at| at.0 > created.0 + CLOCKS_MS);
         reader.close().await;
         for letter in self.letters.list(LETTERS).await? {
+            gathered.unreadable += usize::from(letter.orders.is_err());
             for order in letter.orders.into_iter().flatten().filter(|order| order.sale == *sale) {
+                gathered.highest = gathered.highest.max(order.number);
                 gathered.accepted.insert(order.id, (order, true));
             }
         }
@@ -239,13 +268,8 @@ impl Rebuild {
         Ok(gathered)
     }
 
-    /// Reads the database, and loads. Answers how many users hold something, and how many orders have no
-    /// row.
-    pub async fn load(
-        &self,
-        rebuilding: &Rebuilding,
-        gathered: &Gathered,
-    ) -> Result<(usize, usize), RebuildError> {
+    /// Reads the database, and loads.
+    pub async fn load(&self, rebuilding: &Rebuilding, gathered: &Gathered) -> Result<Loaded, RebuildError> {
         let sale = &rebuilding.sale;
         // Before the rows: what is owed by then has ended in them, and is taken back by the load.
         let owed = self.store.returns_for(sale).await?;
@@ -311,6 +335,9 @@ impl Rebuild {
             })
             .collect();
         let flight: Vec<(&Order, bool)> = waiting.values().map(|held| (&held.0, held.1)).collect();
+        if !rebuilding.guard.is_valid_for(Duration::ZERO) {
+            return Err(RebuildError::UnderWay(sale.clone()));
+        }
         fault!("rebuild.read", return Err(GateError::Unavailable("injected".into()).into()));
         self.gate.refill_outbox(sale, rebuilding.epoch, &flight).await?;
         let number =
@@ -320,39 +347,59 @@ impl Rebuild {
         for ids in returned.chunks(500) {
             self.store.returned(sale, number, ids).await?;
         }
-        Ok((users.len(), flight.len()))
+        Ok(Loaded { users: users.len(), in_flight: flight.len(), number })
     }
 
     /// Compares the books, and lets the sale go on in the state that its row has.
     pub async fn finish(
         &self,
         rebuilding: &Rebuilding,
-        users: usize,
-        in_flight: usize,
-        log_begins_at: Option<Millis>,
+        gathered: &Gathered,
+        loaded: Loaded,
     ) -> Result<Rebuilt, RebuildError> {
         let sale = &rebuilding.sale;
         let mut books = audit(&self.gate, &self.store, sale).await?;
+        if books.number != Some(loaded.number) {
+            return Err(RebuildError::Moved);
+        }
         if !books.balances() {
             return Err(RebuildError::OutOfBalance(Box::new(books)));
         }
-        let state = match self.row(sale).await?.state {
+        let row = self.row(sale).await?.state;
+        let state = match row {
+            // What somebody has just done in the gate, and had no time to write down.
+            SaleState::Open | SaleState::Paused if rebuilding.before == Some(SaleState::Closed) => {
+                SaleState::Closed
+            }
+            SaleState::Open if rebuilding.before == Some(SaleState::Paused) => SaleState::Paused,
             // What somebody wrote down as frozen is for somebody to resume.
             SaleState::Frozen => SaleState::Paused,
+            SaleState::Archived => SaleState::Closed,
             state => state,
         };
         let number = match self.gate.move_to(sale, state, &[SaleState::Frozen]).await? {
             Moved::Now(number) | Moved::Already(number) => number,
-            Moved::Refused(_) => {
-                let why = "the sale was moved while it was being rebuilt".into();
-                return Err(GateError::Broken(why).into());
-            }
+            Moved::Refused(_) => return Err(RebuildError::Moved),
         };
+        if row == SaleState::Archived {
+            // It was archived meanwhile, and there was nothing to take out of the gate then.
+            self.gate.unload(sale).await?;
+        }
         self.store.set_sale_state(sale, state, number).await?;
         books.frozen = false;
         metrics::counter!("gate_rebuilt_total").increment(1);
+        let Loaded { users, in_flight, .. } = loaded;
         tracing::info!(%sale, %state, %number, users, in_flight, "gate rebuilt");
-        Ok(Rebuilt { sale_id: sale.clone(), state, number, users, in_flight, log_begins_at, books })
+        Ok(Rebuilt {
+            sale_id: sale.clone(),
+            state,
+            number,
+            users,
+            in_flight,
+            log_begins_at: gathered.begins_at,
+            unreadable: gathered.unreadable,
+            books,
+        })
     }
 
     async fn row(&self, sale: &SaleId) -> Result<SaleRow, RebuildError> {

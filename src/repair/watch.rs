@@ -1,32 +1,71 @@
-//! The books of every sale, looked at though nobody asks.
+//! What is looked at though nobody asks: the books of every sale, gates that have to be rebuilt, orders
+//! that a rebuilt gate does not know. Tasks of their own, because each may take long.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use super::Rebuild;
+use tokio_util::sync::CancellationToken;
+
+use super::adopt;
+use super::rebuild::{Rebuild, RebuildError};
 use crate::audit::{Audit, ItemBooks, audit};
 use crate::control::Control;
-use crate::domain::{Asked, SaleId, SaleState};
+use crate::domain::{Asked, Millis, SaleId, SaleState};
 use crate::gate::Gate;
+use crate::lease::{Leases, Terms};
 use crate::store::Store;
 
-/// Cheap to clone.
-#[derive(Clone)]
+/// No sale can have these ids.
+const BOOKS: &str = "_audit";
+const ADOPTION: &str = "_adoption";
+
+/// For how long another front must wait when the one that looks dies.
+const LEASE: Duration = Duration::from_secs(15);
+
+/// How long a look may take.
+const AT_MOST: Duration = Duration::from_secs(3_600);
+
 pub struct Watch {
     pub gate: Gate,
     pub store: Store,
+    pub leases: Leases,
     pub control: Control,
+    pub every: Duration,
     /// Pause a sale whose books do not balance.
     pub pauses: bool,
-    /// What was missing in the look before, of sales in which something was.
-    pub before: Arc<Mutex<HashMap<SaleId, i64>>>,
 }
 
 impl Watch {
-    /// Compares the sums of each sale that the gate knows. Says how many do not balance.
-    pub async fn look(&self) -> Result<usize, String> {
-        let mut broken = 0;
-        for sale in self.gate.sales().await.map_err(|error| error.to_string())? {
+    /// Compares the sums of every sale once in each interval, by one front of all. Runs until `stop`.
+    pub async fn run(self, stop: CancellationToken) {
+        // What was missing of each item in the look before, of sales in which something was.
+        let mut before: HashMap<SaleId, Vec<i64>> = HashMap::new();
+        while stop.run_until_cancelled(tokio::time::sleep(self.every)).await.is_some() {
+            // Held for most of the interval: so it is looked once, though every front would.
+            let terms = Terms::lasting(LEASE).at_least(self.every.mul_f64(0.8)).at_most(AT_MOST.max(self.every));
+            let Ok(Some(guard)) = self.leases.take(BOOKS, ["leader"], terms).await.map(|taken| taken.guard)
+            else {
+                tell(0, 0);
+                continue;
+            };
+            let looked = guard.until_lost(self.look(&mut before));
+            match stop.run_until_cancelled(looked).await {
+                Some(Ok(Ok(()))) | None => {}
+                Some(Ok(Err(error))) => tracing::warn!(error, "the books could not be compared"),
+                Some(Err(error)) => tracing::warn!(%error, "comparing the books is left to another front"),
+            }
+            let _ = guard.release().await;
+        }
+    }
+
+    async fn look(&self, before: &mut HashMap<SaleId, Vec<i64>>) -> Result<(), String> {
+        let (mut broken, mut lost) = (0, 0);
+        // By the rows: a sale that Redis has lost is not among those that it knows.
+        for row in self.store.sales().await.map_err(|error| error.to_string())? {
+            if matches!(row.state, SaleState::Draft | SaleState::Archived) {
+                continue;
+            }
+            let sale = row.sale.id;
             // Trouble with one sale is not the others'.
             let books = match audit(&self.gate, &self.store, &sale).await {
                 Ok(books) => books,
@@ -35,39 +74,18 @@ impl Watch {
                     continue;
                 }
             };
-            if self.is_broken(&books) {
+            lost += u32::from(books.needs_rebuild() && !row.state.has_ended());
+            if is_broken(&books, before) {
                 broken += 1;
-                self.tell(&books).await;
+                self.act_upon(&books).await;
             }
         }
         metrics::counter!("audit_runs_total").increment(1);
-        metrics::gauge!("audit_sales_out_of_balance").set(broken as f64);
-        Ok(broken)
+        tell(broken, lost);
+        Ok(())
     }
 
-    /// Orders in a hurry make a difference of a moment: what is missing counts when it was missing in the
-    /// look before, too.
-    fn is_broken(&self, books: &Audit) -> bool {
-        let missing: i64 = books.items.iter().map(ItemBooks::missing).sum();
-        let oversold: i64 = books.items.iter().map(ItemBooks::oversold).sum();
-        let sale = books.sale_id.to_string();
-        metrics::gauge!("audit_missing_units", "sale" => sale.clone()).set(missing as f64);
-        metrics::gauge!("audit_oversold_units", "sale" => sale.clone()).set(oversold as f64);
-        metrics::gauge!("audit_users_over_limit", "sale" => sale).set(books.users_over_limit.len() as f64);
-        let mut before = self.before.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if books.balances() || books.needs_rebuild() {
-            // A gate that lost writes is a matter of its own.
-            before.remove(&books.sale_id);
-            return false;
-        }
-        if oversold > 0 || !books.users_over_limit.is_empty() {
-            return true;
-        }
-        let same = before.insert(books.sale_id.clone(), missing) == Some(missing);
-        same && !books.moved
-    }
-
-    async fn tell(&self, books: &Audit) {
+    async fn act_upon(&self, books: &Audit) {
         let sale = &books.sale_id;
         tracing::error!(%sale, ?books, "the books of this sale do not balance");
         if !self.pauses {
@@ -85,28 +103,127 @@ impl Watch {
     }
 }
 
+/// Sums are exact where the gate took no number meanwhile. What is missing counts when the same was missing
+/// in the look before: between the steps of a change, something always is.
+fn is_broken(books: &Audit, before: &mut HashMap<SaleId, Vec<i64>>) -> bool {
+    let missing: Vec<i64> = books.items.iter().map(ItemBooks::missing).collect();
+    let oversold: i64 = books.items.iter().map(ItemBooks::oversold).sum();
+    let sale = books.sale_id.to_string();
+    metrics::gauge!("audit_missing_units", "sale" => sale.clone()).set(missing.iter().sum::<i64>() as f64);
+    metrics::gauge!("audit_oversold_units", "sale" => sale.clone()).set(oversold as f64);
+    metrics::gauge!("audit_users_over_limit", "sale" => sale).set(books.users_over_limit.len() as f64);
+    if books.moved {
+        return false;
+    }
+    // A gate that lost writes is a matter of its own.
+    if books.balances() || books.needs_rebuild() {
+        before.remove(&books.sale_id);
+        return false;
+    }
+    let same = before.insert(books.sale_id.clone(), missing.clone()) == Some(missing);
+    same || oversold > 0 || !books.users_over_limit.is_empty()
+}
+
+fn tell(broken: u32, lost: u32) {
+    metrics::gauge!("audit_sales_out_of_balance").set(f64::from(broken));
+    metrics::gauge!("audit_sales_to_rebuild").set(f64::from(lost));
+}
+
+/// How often gates are looked at, and after which time one that could not be rebuilt is tried again.
+const EVERY: Duration = Duration::from_secs(2);
+const AGAIN_AFTER: Duration = Duration::from_secs(60);
+
 impl Rebuild {
-    /// Rebuilds every sale whose gate is frozen or lost. Says how many.
-    pub async fn rebuild_what_is_frozen(&self) -> Result<usize, String> {
-        let mut rebuilt = 0;
-        for row in self.store.sales().await.map_err(|error| error.to_string())? {
-            if row.state == SaleState::Draft || row.state.has_ended() {
+    /// Rebuilds every sale whose gate is frozen or lost. Runs until `stop`.
+    pub async fn run_always(self, stop: CancellationToken) {
+        let mut failed: HashMap<SaleId, Instant> = HashMap::new();
+        while stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
+            failed.retain(|_, at| at.elapsed() < AGAIN_AFTER);
+            // What is under way when the process is asked to stop is begun again by the next.
+            if stop.run_until_cancelled(self.rebuild_what_is_frozen(&mut failed)).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    async fn rebuild_what_is_frozen(&self, failed: &mut HashMap<SaleId, Instant>) {
+        let Ok(rows) = self.store.sales().await else { return };
+        for row in rows {
+            let id = row.sale.id;
+            if row.state == SaleState::Draft || row.state.has_ended() || failed.contains_key(&id) {
                 continue;
             }
-            let id = row.sale.id;
-            let state = match self.gate.describe(&id).await {
-                Ok(gate) => gate.map(|gate| gate.state),
-                // Redis is away: there is nothing to rebuild it in.
-                Err(_) => continue,
-            };
-            if !matches!(state, None | Some(SaleState::Frozen)) {
+            // With Redis away there is nothing to rebuild it in.
+            let Ok(gate) = self.gate.describe(&id).await else { continue };
+            if !matches!(gate.map(|gate| gate.state), None | Some(SaleState::Frozen)) {
                 continue;
             }
             match self.run(&id, &Asked::by("schedule")).await {
-                Ok(_) => rebuilt += 1,
-                Err(error) => tracing::error!(sale = %id, %error, "a frozen sale could not be rebuilt yet"),
+                Ok(_) | Err(RebuildError::UnderWay(_)) => {}
+                Err(error) => {
+                    tracing::error!(sale = %id, %error, "a frozen sale could not be rebuilt; tried again in a minute");
+                    failed.insert(id, Instant::now());
+                }
             }
         }
-        Ok(rebuilt)
+    }
+}
+
+/// Has rebuilt gates adopt what got its row afterwards, where the worker that wrote it could not.
+pub struct Adoption {
+    pub gate: Gate,
+    pub store: Store,
+    pub leases: Leases,
+}
+
+/// How often rows of older epochs are looked for, and how far back.
+const ADOPTED_EVERY: Duration = Duration::from_secs(5);
+const BACK: Duration = Duration::from_secs(60);
+const PAGE: u64 = 500;
+
+impl Adoption {
+    /// Runs until `stop`, in one front of all.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut seen: HashMap<SaleId, Millis> = HashMap::new();
+        while stop.run_until_cancelled(tokio::time::sleep(ADOPTED_EVERY)).await.is_some() {
+            let terms = Terms::lasting(LEASE).at_most(AT_MOST);
+            let taken = self.leases.take(ADOPTION, ["leader"], terms).await;
+            let Ok(Some(guard)) = taken.map(|taken| taken.guard) else { continue };
+            let looked = guard.until_lost(self.look(&mut seen));
+            if let Some(Ok(Err(error))) = stop.run_until_cancelled(looked).await {
+                tracing::debug!(error, "orders that a rebuilt gate does not know were not looked for");
+            }
+            let _ = guard.release().await;
+        }
+    }
+
+    async fn look(&self, seen: &mut HashMap<SaleId, Millis>) -> Result<(), String> {
+        for sale in self.gate.sales().await.map_err(|error| error.to_string())? {
+            let gate = self.gate.describe(&sale).await.map_err(|error| error.to_string())?;
+            let Some(gate) = gate.filter(|gate| gate.number.epoch > 1 && gate.state != SaleState::Frozen)
+            else {
+                continue;
+            };
+            // A process that has just begun looks at all of them once.
+            let from = seen.get(&sale).copied().unwrap_or(Millis(0));
+            let now = self.store.clock_now().await.map_err(|error| error.to_string())?;
+            let mut after = None;
+            loop {
+                let page = self.store.live_before_epoch(&sale, gate.number.epoch, from, after, PAGE).await;
+                let page = page.map_err(|error| error.to_string())?;
+                let orders: Vec<_> = page.iter().map(|order| (&order.user, order.id)).collect();
+                let known = self.gate.knows(&sale, &orders).await.map_err(|error| error.to_string())?;
+                for ((user, id), _) in orders.iter().zip(known).filter(|(_, known)| !known) {
+                    let adopted = adopt(&self.gate, &self.store, &self.leases, &sale, user, *id).await;
+                    adopted.map_err(|error| error.to_string())?;
+                }
+                after = page.last().map(|order| order.id).or(after);
+                if (page.len() as u64) < PAGE {
+                    break;
+                }
+            }
+            seen.insert(sale, Millis(now.0 - BACK.as_millis() as i64));
+        }
+        Ok(())
     }
 }

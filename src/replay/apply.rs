@@ -12,7 +12,7 @@ use crate::gate::{GateError, Outcome, Settlement};
 use crate::lease::{Guard, NAMES_AT_ONCE, Terms};
 use crate::life::give_back;
 use crate::link::Backoff;
-use crate::store::{Restore, Restored, Return, StoreError};
+use crate::store::{Restore, Restored, Return, StoreError, Writing};
 
 /// Orders in one transaction.
 const BATCH: usize = 256;
@@ -32,46 +32,122 @@ const TRIES: u32 = 20;
 enum Turn {
     Ended,
     Live,
+    Payments,
 }
 
 impl Turn {
     fn takes(self, entry: &Entry) -> bool {
-        let ended = matches!(entry, Entry::Order(entry) if !entry.status.is_live());
-        ended == (self == Self::Ended)
+        match entry {
+            Entry::Payment(_) => self == Self::Payments,
+            Entry::Order(entry) if !entry.status.is_live() => self == Self::Ended,
+            Entry::Accepted(_) | Entry::Order(_) => self == Self::Live,
+            // Written from the survey.
+            Entry::Sale(_) | Entry::Act(_) => false,
+        }
     }
 }
 
 impl Work<'_> {
-    /// Reads three times: what became of each order in the end; then writes those that have ended, and
-    /// then those that live.
+    /// Reads several times: what became of each order in the end; then writes those that have ended, those
+    /// that live, and what was paid for them. In the log the end of an order may stand behind the order
+    /// that got its unit.
     pub(super) async fn entries(&mut self) -> Result<(), ReplayError> {
         let (source, filter) = (&self.asked.source, &self.asked.filter);
-        let log = &self.replay.log;
-        if let (super::Source::Log, Some(since)) = (source, filter.since) {
-            self.report.begins_at = self.log_begins_after(since).await?;
+        if *source == super::Source::Log {
+            self.report.begins_at = self.log_begins_after(filter.since.unwrap_or(Millis(0))).await?;
         }
         let mut survey = Survey::default();
-        let mut reading = Entries::open(source, log, filter, None).await?;
+        let mut reading = Entries::open(source, &self.replay.log, filter).await?;
         while let Some(piece) = reading.next(filter).await? {
             survey.look(&piece, filter, &mut self.report);
+            self.look().await?;
             if self.stop.is_cancelled() {
-                reading.close().await;
-                return Ok(());
+                break;
             }
         }
         reading.close().await;
+        if self.stop.is_cancelled() {
+            return Ok(());
+        }
+        for sale in survey.sales.clone() {
+            if self.replay.store.was_purged(&sale).await? {
+                survey.forget(sale);
+            }
+        }
         let total = filter.limit.map_or(survey.orders(), |limit| limit.min(survey.orders()));
         self.begin(survey.sales.clone(), total).await?;
-        for change in std::mem::take(&mut survey.changes) {
-            self.sale(&change).await?;
+        self.sales(&survey, false).await?;
+        for act in std::mem::take(&mut survey.acts).into_values() {
+            let restored = self.replay.store.restore_act(&act, self.writing()).await;
+            self.other(&act.sale_id, restored)?;
         }
-        // What has ended first: in the log its end may stand behind the order that got its unit. It is
-        // read again by a resumed run, and found to be there.
         let mut taken = 0;
-        self.write_those(&mut survey, Turn::Ended, None, &mut taken, total).await?;
+        self.write_those(&mut survey, Turn::Ended, &mut taken, total).await?;
+        self.sales(&survey, true).await?;
+        for turn in [Turn::Live, Turn::Payments] {
+            if !self.stop.is_cancelled() {
+                self.write_those(&mut survey, turn, &mut taken, total).await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn writing(&self) -> Writing {
+        match (self.run, &self.asked.source) {
+            (None, _) => Writing::Not,
+            (Some(_), super::Source::File(_)) => Writing::RowsAndLog,
+            (Some(_), _) => Writing::Rows,
+        }
+    }
+
+    /// Stock is lowered when those that have ended have made room for it.
+    async fn sales(&mut self, survey: &Survey, lower: bool) -> Result<(), ReplayError> {
+        for change in &survey.changes {
+            let restored = self.replay.store.restore_sale(change, lower, self.writing()).await;
+            self.other(&change.sale_id, restored)?;
+        }
+        Ok(())
+    }
+
+    async fn write_those(
+        &mut self,
+        survey: &mut Survey,
+        turn: Turn,
+        taken: &mut u64,
+        total: u64,
+    ) -> Result<(), ReplayError> {
+        let filter = &self.asked.filter;
+        let most =
+            self.asked.rate.map_or(BATCH, |rate| usize::try_from(rate).unwrap_or(BATCH).clamp(1, BATCH));
+        let mut reading = Entries::open(&self.asked.source, &self.replay.log, filter).await?;
+        let mut batch = Vec::with_capacity(BATCH);
+        'reading: while let Some(piece) = reading.next(filter).await? {
+            let entries = piece.entries.into_iter().flatten();
+            for entry in entries.filter(|entry| filter.takes_entry(entry) && turn.takes(entry)) {
+                if let Entry::Payment(payment) = &entry {
+                    if !survey.is_forgotten(entry.sale()) {
+                        let restored = self.replay.store.restore_payment(payment, self.writing()).await;
+                        self.other(entry.sale(), restored)?;
+                    }
+                } else if survey.decides(&entry) {
+                    if filter.limit.is_some_and(|limit| *taken >= limit) {
+                        break 'reading;
+                    }
+                    *taken += 1;
+                    batch.push(entry);
+                }
+                if batch.len() >= most {
+                    self.batch(&mut batch, total).await?;
+                }
+            }
+            self.look().await?;
+            if self.stop.is_cancelled() {
+                break;
+            }
+        }
+        reading.close().await;
         if !self.stop.is_cancelled() {
-            let from = self.position;
-            self.write_those(&mut survey, Turn::Live, from, &mut taken, total).await?;
+            self.batch(&mut batch, total).await?;
         }
         Ok(())
     }
@@ -86,85 +162,13 @@ impl Work<'_> {
         Ok((head.offset > 0 || older).then_some(at))
     }
 
-    async fn write_those(
-        &mut self,
-        survey: &mut Survey,
-        turn: Turn,
-        from: Option<u64>,
-        taken: &mut u64,
-        total: u64,
-    ) -> Result<(), ReplayError> {
-        let filter = &self.asked.filter;
-        let mut reading = Entries::open(&self.asked.source, &self.replay.log, filter, from).await?;
-        let mut batch = Vec::with_capacity(BATCH);
-        let mut last = from;
-        'reading: while let Some(piece) = reading.next(filter).await? {
-            let entries = piece.entries.into_iter().flatten();
-            for entry in entries.filter(|entry| filter.takes_entry(entry) && turn.takes(entry)) {
-                match &entry {
-                    Entry::Sale(_) => {}
-                    Entry::Act(_) | Entry::Payment(_) if survey.is_forgotten(entry.sale()) => {}
-                    Entry::Act(_) | Entry::Payment(_) => self.other(&entry).await?,
-                    Entry::Accepted(_) | Entry::Order(_) if !survey.decides(&entry) => {}
-                    Entry::Accepted(_) | Entry::Order(_) => {
-                        if filter.limit.is_some_and(|limit| *taken >= limit) {
-                            break 'reading;
-                        }
-                        *taken += 1;
-                        batch.push(entry);
-                    }
-                }
-            }
-            last = Some(piece.position);
-            if batch.len() >= BATCH {
-                self.batch(&mut batch, total).await?;
-                if turn == Turn::Live {
-                    self.position = last;
-                }
-                if self.stop.is_cancelled() {
-                    break;
-                }
-            }
-        }
-        reading.close().await;
-        if !self.stop.is_cancelled() {
-            self.batch(&mut batch, total).await?;
-            if turn == Turn::Live {
-                self.position = last;
-            }
-        }
-        Ok(())
-    }
-
-    async fn sale(&mut self, entry: &crate::domain::SaleEntry) -> Result<(), ReplayError> {
-        if self.run.is_none() {
-            return Ok(());
-        }
-        match self.replay.store.restore_sale(entry).await {
-            Ok(changed) => self.report.counts.others += u64::from(changed),
-            Err(StoreError::Broken(why)) => {
-                self.report.counts.refused += 1;
-                self.report.trouble(format!("sale {}: {why}", entry.sale_id));
-            }
-            Err(error) => return Err(error.into()),
-        }
-        Ok(())
-    }
-
-    async fn other(&mut self, entry: &Entry) -> Result<(), ReplayError> {
-        if self.run.is_none() {
-            return Ok(());
-        }
-        let restored = match entry {
-            Entry::Act(act) => self.replay.store.restore_act(act).await,
-            Entry::Payment(payment) => self.replay.store.restore_payment(payment).await,
-            Entry::Accepted(_) | Entry::Order(_) | Entry::Sale(_) => Ok(false),
-        };
+    /// Counts what differed of a sale, or of what happened to it.
+    fn other(&mut self, sale: &SaleId, restored: Result<bool, StoreError>) -> Result<(), ReplayError> {
         match restored {
             Ok(changed) => self.report.counts.others += u64::from(changed),
             Err(StoreError::Broken(why)) => {
                 self.report.counts.refused += 1;
-                self.report.trouble(format!("{}: {why}", entry.sale()));
+                self.report.trouble(format!("{sale}: {why}"));
             }
             Err(error) => return Err(error.into()),
         }
@@ -213,7 +217,10 @@ impl Work<'_> {
                 }
                 Err(error) => return Err(error),
             }
-            tokio::time::sleep(backoff.delay()).await;
+            self.pause(backoff.delay()).await?;
+            if self.stop.is_cancelled() {
+                return Ok(());
+            }
         }
         self.next(orders, total, began.elapsed()).await?;
         Ok(())
@@ -274,12 +281,13 @@ impl Work<'_> {
         busy: &mut Vec<Entry>,
     ) -> Result<(), ReplayError> {
         let valid = || guards.iter().all(|guard| guard.is_valid_for(MARGIN));
-        let restored = self.replay.store.restore_orders(restores, &valid).await?;
+        let relog = self.writing() == Writing::RowsAndLog;
+        let restored = self.replay.store.restore_orders(restores, relog, &valid).await?;
         let mut settlements: BTreeMap<&SaleId, Vec<Settlement>> = BTreeMap::new();
         let mut owed: BTreeMap<&SaleId, Vec<Return>> = BTreeMap::new();
         for (restore, restored) in restores.iter().zip(restored) {
             let (order, counts) = (&restore.entry.order, &mut self.report.counts);
-            match restored {
+            match &restored {
                 Restored::Inserted => counts.inserted += 1,
                 Restored::Changed => counts.changed += 1,
                 Restored::Same => count_row(counts, restore.entry.status),

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 
 use super::{Filter, ReplayError, Source};
-use crate::domain::{Entry, Millis};
+use crate::domain::{Entry, MAX_QUANTITY, Millis, OrderStatus};
 use crate::queue::{LogFrom, LogReader, OrderLog};
+use crate::store::PaymentState;
 
 /// What stands at one place of a source.
 pub(super) struct Piece {
-    /// A resumed replay goes on behind it.
+    /// Where it stands: an offset, or a line.
     pub(super) position: u64,
     pub(super) entries: Vec<Result<Entry, String>>,
 }
@@ -24,22 +25,21 @@ pub(super) enum Entries {
 const STAMP_MS: i64 = 1_000;
 
 impl Entries {
-    /// From `after` on, or from where the filter begins.
-    pub(super) async fn open(
-        source: &Source,
-        log: &OrderLog,
-        filter: &Filter,
-        after: Option<u64>,
-    ) -> Result<Self, ReplayError> {
+    /// From where the filter begins.
+    pub(super) async fn open(source: &Source, log: &OrderLog, filter: &Filter) -> Result<Self, ReplayError> {
         if let Source::File(path) = source {
+            // It is read several times.
+            let there = std::fs::metadata(path).map_err(|error| ReplayError::File(path.clone(), error))?;
+            if !there.is_file() {
+                return Err(ReplayError::Usage(format!("{}: it must be a file", path.display())));
+            }
             let file = tokio::fs::File::open(path).await;
             let file = file.map_err(|error| ReplayError::File(path.clone(), error))?;
             return Ok(Self::File(path.clone(), BufReader::new(file).lines(), 0));
         }
-        let from = match (after, filter.since) {
-            (Some(after), _) => LogFrom::Offset(after + 1),
-            (None, Some(since)) => LogFrom::Time(Millis(since.0 - STAMP_MS)),
-            (None, None) => LogFrom::Head,
+        let from = match filter.since {
+            Some(since) => LogFrom::Time(Millis(since.0 - STAMP_MS)),
+            None => LogFrom::Head,
         };
         Ok(Self::Log(Box::new(log.read(from).await?)))
     }
@@ -59,7 +59,9 @@ impl Entries {
                 let entries = message.entries.into_iter();
                 return Ok(Some(Piece {
                     position: message.offset,
-                    entries: entries.map(|entry| entry.map_err(|error| error.to_string())).collect(),
+                    entries: entries
+                        .map(|entry| entry.map_err(|error| error.to_string()).and_then(judged))
+                        .collect(),
                 }));
             },
             Self::File(path, lines, position) => loop {
@@ -71,8 +73,7 @@ impl Entries {
                 if line.trim().is_empty() {
                     continue;
                 }
-                let entry: Result<Entry, String> =
-                    serde_json::from_str(&line).map_err(|error| error.to_string());
+                let entry = serde_json::from_str(&line).map_err(|error| error.to_string()).and_then(judged);
                 // By when the order was accepted: a line does not say when it was written.
                 let at = entry.as_ref().ok().and_then(Entry::order).map(|order| order.accepted_at);
                 if at.is_some_and(|at| !filter.takes_time(at)) {
@@ -88,6 +89,32 @@ impl Entries {
             reader.close().await;
         }
     }
+}
+
+/// What could not be in the log is in no row either.
+fn judged(entry: Entry) -> Result<Entry, String> {
+    let quantity = |quantity: u32| match (1..=MAX_QUANTITY).contains(&quantity) {
+        true => Ok(()),
+        false => Err(format!("a quantity of {quantity}")),
+    };
+    let known = |what: &str, text: &str, known: &[&str]| match known.contains(&text) {
+        true => Ok(()),
+        false => Err(format!("{what} {text:?}")),
+    };
+    match &entry {
+        Entry::Accepted(order) => quantity(order.quantity)?,
+        Entry::Order(entry) if entry.status == OrderStatus::Accepted || entry.version < 1 => {
+            return Err(format!("a row that is {} at version {}", entry.status, entry.version));
+        }
+        Entry::Order(entry) => quantity(entry.order.quantity)?,
+        Entry::Sale(entry) => entry.terms().check().map_err(|error| error.to_string())?,
+        Entry::Act(entry) => known("an act that is", &entry.state, &["pending", "done", "refused"])?,
+        Entry::Payment(entry) => {
+            known("a payment that is", &entry.state, &PaymentState::ALL.map(PaymentState::as_str))?;
+            known("an event", &entry.event, &["paid", "refunded"])?;
+        }
+    }
+    Ok(entry)
 }
 
 fn unreadable(path: &Path, position: u64, error: std::io::Error) -> ReplayError {

@@ -159,6 +159,9 @@ pub struct Report {
     pub begins_at: Option<Millis>,
     pub sales: BTreeSet<SaleId>,
     pub seconds: f64,
+    /// It is not all, because somebody has asked for the end.
+    #[serde(default)]
+    pub stopped: bool,
     pub before: Vec<Audit>,
     pub after: Vec<Audit>,
 }
@@ -169,12 +172,12 @@ const TOLD: usize = 20;
 impl Report {
     fn trouble(&mut self, what: String) {
         if self.troubles.len() < TOLD {
-            self.troubles.push(what);
+            self.troubles.push(what.chars().take(300).collect());
         }
     }
 
     pub fn is_complete(&self) -> bool {
-        self.counts.left() == 0 && self.begins_at.is_none()
+        self.counts.left() == 0 && self.begins_at.is_none() && !self.stopped
     }
 
     /// Sales whose books do not balance though nothing moves in them. Not those whose gate is to be
@@ -243,15 +246,19 @@ struct Work<'a> {
     /// `None` where it only looks.
     run: Option<Uuid>,
     report: Report,
-    position: Option<u64>,
     brake: brake::Brake,
     stop: CancellationToken,
     progress: &'a Progress<'a>,
     told: Instant,
+    /// When how many orders were published.
+    published: std::collections::VecDeque<(Instant, u64)>,
 }
 
 /// No sale can have this id, so no buyer's lease is a replay's.
 const SCOPE: &str = "_replay";
+
+/// How often somebody's wish for the end is looked for.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// How long another replay has to wait when this process dies.
 const LEASE: Duration = Duration::from_secs(15);
@@ -265,8 +272,9 @@ impl Replay {
         stop: CancellationToken,
     ) -> Result<Report, ReplayError> {
         check(asked)?;
-        let mut work = Work::new(self, asked, None, None, stop, progress);
+        let mut work = Work::new(self, asked, None, stop, progress);
         work.go().await?;
+        work.report.stopped = work.stop.is_cancelled();
         Ok(work.report)
     }
 
@@ -286,7 +294,6 @@ impl Replay {
             source: asked.source.name().to_owned(),
             settings: serde_json::to_string(asked).unwrap_or_default(),
             state: RunState::Running,
-            position: None,
             report: None,
             by: by.to_owned(),
             cancel_asked: false,
@@ -297,7 +304,8 @@ impl Replay {
         self.alone(asked, &run, true, progress, stop).await
     }
 
-    /// Goes on with a run that was stopped, cancelled, or whose process died, as it was asked for.
+    /// Goes on with a run that was stopped, cancelled, or whose process died, as it was asked for. It begins
+    /// again from the beginning: what was done is there already, and what was left is told once more.
     pub async fn resume(
         &self,
         id: Uuid,
@@ -305,9 +313,6 @@ impl Replay {
         stop: CancellationToken,
     ) -> Result<Finished, ReplayError> {
         let run = self.store.run(id).await?.ok_or(ReplayError::NotFound(id))?;
-        if run.state == RunState::Done {
-            return Err(ReplayError::IsDone(id));
-        }
         let asked: Asked = serde_json::from_str(&run.settings)
             .map_err(|error| ReplayError::Usage(format!("replay {id} is of another build: {error}")))?;
         self.alone(&asked, &run, false, progress, stop).await
@@ -329,9 +334,11 @@ impl Replay {
         };
         if new {
             self.store.begin_run(run).await?;
+        } else if self.store.reopen_run(run.id).await?.is_none() {
+            let _ = guard.release().await;
+            return Err(ReplayError::IsDone(run.id));
         }
-        let position = run.position.as_deref().and_then(|position| position.parse().ok());
-        let mut work = Work::new(self, asked, Some(run.id), position, stop.child_token(), progress);
+        let mut work = Work::new(self, asked, Some(run.id), stop.child_token(), progress);
         let ended = guard.until_lost(work.go_and_compare()).await;
         let result = match ended {
             Ok(result) => result,
@@ -374,7 +381,6 @@ impl<'a> Work<'a> {
         replay: &'a Replay,
         asked: &'a Asked,
         run: Option<Uuid>,
-        position: Option<u64>,
         stop: CancellationToken,
         progress: &'a Progress<'a>,
     ) -> Self {
@@ -383,11 +389,11 @@ impl<'a> Work<'a> {
             asked,
             run,
             report: Report::default(),
-            position,
             brake: brake::Brake::new(asked),
             stop,
             progress,
             told: Instant::now(),
+            published: Default::default(),
         }
     }
 
@@ -439,26 +445,45 @@ impl<'a> Work<'a> {
         if self.run.is_none() {
             return Ok(!self.stop.is_cancelled());
         }
-        if self.told.elapsed() > Duration::from_secs(1) {
+        self.look().await?;
+        let pause = self.brake.after(orders, took);
+        self.pause(pause).await?;
+        Ok(!self.stop.is_cancelled())
+    }
+
+    /// Waits, until it is time to stop at the latest.
+    async fn pause(&mut self, pause: Duration) -> Result<(), ReplayError> {
+        let until = Instant::now() + pause;
+        while !self.stop.is_cancelled() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let _ = self.stop.run_until_cancelled(tokio::time::sleep(left.min(LOOK))).await;
+            self.look().await?;
+        }
+        Ok(())
+    }
+
+    /// Tells how far it is, about once a second, and looks whether somebody has asked for its end.
+    async fn look(&mut self) -> Result<(), ReplayError> {
+        if self.run.is_some() && self.told.elapsed() > LOOK {
             self.told = Instant::now();
             if self.tell(RunState::Running).await? {
                 (self.progress.say)("somebody has asked for its end");
                 self.stop.cancel();
             }
         }
-        let pause = self.brake.after(orders, took);
-        if self.stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
-            return Ok(false);
-        }
-        Ok(true)
+        Ok(())
     }
 
     /// Writes down how far it has come; is its end asked for?
     async fn tell(&self, state: RunState) -> Result<bool, ReplayError> {
         let Some(run) = self.run else { return Ok(false) };
-        let position = self.position.map(|position| position.to_string());
-        let report = serde_json::to_string(&self.report).unwrap_or_default();
-        Ok(self.replay.store.tell_run(run, state, position.as_deref(), &report).await?)
+        // The books of many sales are long, and told to whoever waits for the end.
+        let short = Report { before: Vec::new(), after: Vec::new(), ..self.report.clone() };
+        let report = serde_json::to_string(&short).unwrap_or_default();
+        Ok(self.replay.store.tell_run(run, state, &report).await?)
     }
 }
 

@@ -20,8 +20,9 @@ impl Work<'_> {
     pub(super) fn is_settled(counts: &mut Counts, rows: &Rows, entry: &Entry) -> bool {
         let Some(order) = entry.order() else { return true };
         let Some(row) = rows.get(&order.id) else { return false };
+        // A tie is for the last line to judge.
         if let Entry::Order(entry) = entry
-            && entry.version > row.version
+            && (entry.version > row.version || (entry.version == row.version && entry.status != row.status))
         {
             return false;
         }

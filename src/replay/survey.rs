@@ -1,12 +1,12 @@
-//! The first of two readings: what became of each order in the end. So the second one writes each order
+//! The first reading: what became of each order in the end. So those after it write each order
 //! once, as it ended, and not the way that it took: an order that was cancelled must not take a unit
 //! from the one that got it afterwards.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::entries::Piece;
 use super::{Filter, Report};
-use crate::domain::{Entry, OrderId, SaleEntry, SaleId};
+use crate::domain::{ActEntry, Entry, OrderId, SaleEntry, SaleId};
 
 #[derive(Default)]
 pub(super) struct Survey {
@@ -16,9 +16,11 @@ pub(super) struct Survey {
     pub(super) sales: BTreeSet<SaleId>,
     /// As they come; the versions in them sort it out.
     pub(super) changes: Vec<SaleEntry>,
+    /// Each act upon a sale, with its end if it has one.
+    pub(super) acts: BTreeMap<(SaleId, String), ActEntry>,
     /// Sales whose orders were forgotten for good.
     forgotten: BTreeSet<SaleId>,
-    /// Written in the second reading.
+    /// Written by now.
     done: HashSet<OrderId>,
 }
 
@@ -55,9 +57,20 @@ impl Survey {
                     *version = entry.version.max(*version);
                 }
                 Entry::Sale(entry) => self.changes.push((**entry).clone()),
-                Entry::Act(_) | Entry::Payment(_) => {}
+                Entry::Act(entry) => {
+                    let key = (entry.sale_id.clone(), entry.key.clone());
+                    let known = self.acts.entry(key).or_insert_with(|| (**entry).clone());
+                    if known.state == "pending" {
+                        *known = (**entry).clone();
+                    }
+                }
+                Entry::Payment(_) => {}
             }
         }
+    }
+
+    pub(super) fn forget(&mut self, sale: SaleId) {
+        self.forgotten.insert(sale);
     }
 
     /// Orders, each counted once.

@@ -5,16 +5,26 @@ use std::time::{Duration, Instant};
 
 use super::rows::count_row;
 use super::{ReplayError, Work};
-use crate::control::{DeadLetters, LetterEnd, LetterError};
+use crate::control::{DeadLetters, LetterError};
 use crate::domain::{SaleId, Ticket};
 use crate::gate::Settlement;
 use crate::intake::settlement;
+use crate::queue::PublishError;
 
 /// Orders that are published at once.
 const BATCH: usize = 500;
 
 /// How often to look whether the queue has room again.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// How old the depth of the queue may be that the broker told last.
+const DEPTH_AGE: Duration = Duration::from_secs(6);
+
+/// How long the broker may take to be reached.
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+
+/// Letters that are looked at.
+const LETTERS: usize = 100_000;
 
 impl Work<'_> {
     pub(super) async fn outbox(&mut self) -> Result<(), ReplayError> {
@@ -42,8 +52,10 @@ impl Work<'_> {
         let total = tickets.len() as u64;
         let touched: BTreeSet<SaleId> = tickets.iter().map(|ticket| ticket.order.sale.clone()).collect();
         self.begin(touched, total).await?;
-        for tickets in tickets.chunks(BATCH) {
-            if !self.room_in_the_queue().await {
+        let most =
+            self.asked.rate.map_or(BATCH, |rate| usize::try_from(rate).unwrap_or(BATCH).clamp(1, BATCH));
+        for tickets in tickets.chunks(most) {
+            if !self.room_in_the_queue(tickets.len()).await? {
                 break;
             }
             let began = Instant::now();
@@ -81,7 +93,11 @@ impl Work<'_> {
             return Ok(());
         }
         let publishing = sent.iter().map(|order| self.replay.publisher.publish(std::slice::from_ref(*order)));
-        for (order, published) in sent.iter().zip(futures_util::future::join_all(publishing).await) {
+        for (order, mut published) in sent.iter().zip(futures_util::future::join_all(publishing).await) {
+            // The window was full: alone it finds room.
+            if published == Err(PublishError::Away) && self.replay.publisher.is_up() {
+                published = self.replay.publisher.publish(std::slice::from_ref(*order)).await;
+            }
             match published {
                 Ok(()) => {
                     self.report.counts.inserted += 1;
@@ -98,38 +114,41 @@ impl Work<'_> {
     }
 
     /// Waits while more orders wait in the queue than it may hold. `false`: it is time to stop.
-    async fn room_in_the_queue(&mut self) -> bool {
-        if self.run.is_none() {
-            return !self.stop.is_cancelled();
-        }
+    async fn room_in_the_queue(&mut self, about_to: usize) -> Result<bool, ReplayError> {
         let mut said = false;
-        loop {
-            match self.replay.publisher.depths() {
-                Some(depths) if depths.orders <= self.asked.max_queue => return !self.stop.is_cancelled(),
-                Some(depths) if !said => {
-                    said = true;
-                    (self.progress.say)(&format!(
-                        "{} orders wait in the queue: waiting for it",
-                        depths.orders
-                    ));
+        while self.run.is_some() && !self.stop.is_cancelled() {
+            // The depth is as old as some seconds: what was published since is not in it.
+            self.published.retain(|(at, _)| at.elapsed() < DEPTH_AGE);
+            let since: u64 = self.published.iter().map(|(_, orders)| orders).sum();
+            let depth = self.replay.publisher.depths().map(|depths| u64::from(depths.orders) + since);
+            match depth {
+                Some(depth) if depth <= u64::from(self.asked.max_queue) => {
+                    self.published.push_back((Instant::now(), about_to as u64));
+                    break;
                 }
-                None if !said => {
-                    said = true;
+                Some(depth) if !std::mem::replace(&mut said, true) => {
+                    (self.progress.say)(&format!("about {depth} orders wait in the queue: waiting for it"));
+                }
+                None if !std::mem::replace(&mut said, true) => {
                     (self.progress.say)("the broker is away: waiting for it");
                 }
                 _ => {}
             }
-            if self.stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_none() {
-                return false;
-            }
+            self.pause(LOOK).await?;
         }
+        Ok(!self.stop.is_cancelled())
     }
 
     pub(super) async fn dead_letters(&mut self) -> Result<(), ReplayError> {
         let (asked, filter) = (self.asked, &self.asked.filter);
         let replay = self.replay;
         let dead = DeadLetters::new(replay.letters.clone(), replay.gate.clone(), replay.store.clone());
-        let mut letters = dead.list().await?;
+        if self.run.is_some() {
+            let up = tokio::time::timeout(CONNECT_WITHIN, replay.letters.wait_until_up());
+            let away = "the dead-letter queue: the broker could not be reached";
+            up.await.map_err(|_| ReplayError::Usage(away.into()))?;
+        }
+        let mut letters = replay.letters.list(LETTERS).await?;
         letters.retain(|letter| {
             let orders = letter.orders.as_deref().unwrap_or_default();
             let by_order = filter.sale.is_some() || filter.user.is_some() || filter.order.is_some();
@@ -148,6 +167,9 @@ impl Work<'_> {
             // One may lie there twice.
             if !seen.insert(&letter.id) {
                 continue;
+            }
+            if !self.room_in_the_queue(1).await? {
+                break;
             }
             let began = Instant::now();
             match &letter.orders {
@@ -168,19 +190,22 @@ impl Work<'_> {
                 Ok(orders) => {
                     let ids: Vec<_> = orders.iter().map(|order| order.id).collect();
                     let rows = self.rows(&ids).await?;
+                    if self.run.is_some() {
+                        match dead.replay(&letter.id).await {
+                            Ok(_) => {}
+                            // Somebody holds the queue, or has ended it meanwhile.
+                            Err(LetterError::NotFound(id)) => {
+                                self.report.counts.busy += 1;
+                                self.report.trouble(format!("{id}: it is in somebody else's hands"));
+                                continue;
+                            }
+                            Err(error) => return Err(error.into()),
+                        }
+                    }
                     for order in orders {
                         match rows.get(&order.id) {
                             Some(row) => count_row(&mut self.report.counts, row.status),
                             None => self.report.counts.inserted += 1,
-                        }
-                    }
-                    if self.run.is_some() {
-                        match dead.replay(&letter.id).await {
-                            // Somebody else has ended it meanwhile.
-                            Ok(LetterEnd::Replayed | LetterEnd::EndedBefore | LetterEnd::Failed)
-                            | Ok(LetterEnd::Discarded)
-                            | Err(LetterError::NotFound(_)) => {}
-                            Err(error) => return Err(error.into()),
                         }
                     }
                 }

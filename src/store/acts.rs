@@ -181,6 +181,15 @@ impl Store {
         self.within(async {
             let transaction = self.begin().await?;
             let mut lowered_too = true;
+            if let (Some(number), Some(_)) = (number, &act.restock) {
+                let row =
+                    sale::Entity::find_by_id(act.sale.as_str()).lock_exclusive().one(&transaction).await?;
+                if row.is_some_and(|row| number.epoch < row.epoch) {
+                    transaction.rollback().await?;
+                    let why = "the gate was rebuilt since it was told of the change: it is told again";
+                    return Err(StoreError::Away(why.into()));
+                }
+            }
             let ended = end(&transaction, act, state, result).await?;
             if ended && state == ActState::Done && STATES.contains(&act.kind.as_str()) {
                 supersede(&transaction, act).await?;
@@ -302,6 +311,19 @@ impl Store {
         .await
     }
 
+    /// Were the orders of the sale forgotten for good?
+    pub async fn was_purged(&self, sale: &SaleId) -> Result<bool, StoreError> {
+        self.within(async {
+            let purge = sale_act::Entity::find()
+                .filter(sale_act::Column::SaleId.eq(sale.as_str()))
+                .filter(sale_act::Column::Kind.eq("purge"))
+                .filter(sale_act::Column::State.eq(ActState::Done.as_str()))
+                .one(&self.db);
+            Ok(purge.await?.is_some())
+        })
+        .await
+    }
+
     /// Acts upon stock and terms that died half way, the oldest first, those after `after`: what the
     /// database has, the gate must get.
     pub async fn unfinished_acts(&self, after: Millis, limit: u64) -> Result<Vec<SaleAct>, StoreError> {
@@ -383,17 +405,26 @@ const STATES: [&str; 7] = ["open", "pause", "resume", "close", "archive", "purge
 
 /// What was asked for before and never known to be done matters no more: the sale is in another state.
 async fn supersede(transaction: &DatabaseTransaction, act: &SaleAct) -> Result<(), StoreError> {
+    let open = sale_act::Entity::find()
+        .filter(sale_act::Column::SaleId.eq(act.sale.as_str()))
+        .filter(sale_act::Column::Kind.is_in(STATES))
+        .filter(sale_act::Column::State.eq(ActState::Pending.as_str()))
+        .filter(sale_act::Column::AtMs.lte(act.at.0))
+        .all(transaction)
+        .await?;
+    let keys: Vec<&str> = open.iter().map(|row| row.key.as_str()).collect();
+    if keys.is_empty() {
+        return Ok(());
+    }
     sale_act::Entity::update_many()
         .col_expr(sale_act::Column::State, Expr::val(ActState::Refused.as_str()))
         .col_expr(sale_act::Column::Result, Expr::val(format!("not known to be done, and then {}", act.kind)))
         .col_expr(sale_act::Column::EndedAtMs, Expr::val(Millis::now().0))
         .filter(sale_act::Column::SaleId.eq(act.sale.as_str()))
-        .filter(sale_act::Column::Kind.is_in(STATES))
-        .filter(sale_act::Column::State.eq(ActState::Pending.as_str()))
-        .filter(sale_act::Column::AtMs.lte(act.at.0))
+        .filter(sale_act::Column::Key.is_in(keys.iter().copied()))
         .exec(transaction)
         .await?;
-    Ok(())
+    log(transaction, act.sale.as_str(), keys.into_iter().map(Touched::Act)).await
 }
 
 /// `true` where it ends now.

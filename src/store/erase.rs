@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::entities::{gate_return, item, order, order_event, payment_event, user_units};
 use super::journal::{Touched, log};
 use super::{Store, StoreError};
-use crate::domain::{SaleId, SaleState, UserId};
+use crate::domain::{Millis, SaleId, SaleState, UserId};
 
 /// Orders that are forgotten in one transaction.
 const CHUNK: u64 = 1_000;
@@ -126,12 +126,23 @@ impl Store {
         let his = sea_orm::Condition::any()
             .add(payment_event::Column::OrderId.is_in(ids.iter().copied()))
             .add(payment_event::Column::UserId.eq(user.as_str()));
+        let events: Vec<(String, String)> = payment_event::Entity::find()
+            .select_only()
+            .columns([payment_event::Column::Provider, payment_event::Column::EventId])
+            .filter(payment_event::Column::SaleId.eq(sale.as_str()))
+            .filter(his.clone())
+            .into_tuple()
+            .all(&transaction)
+            .await?;
         payment_event::Entity::update_many()
             .col_expr(payment_event::Column::UserId, Expr::val(Option::<String>::None))
+            .col_expr(payment_event::Column::UpdatedAtMs, Expr::val(Millis::now().0))
             .filter(payment_event::Column::SaleId.eq(sale.as_str()))
             .filter(his)
             .exec(&transaction)
             .await?;
+        let touched = events.iter().map(|(provider, event_id)| Touched::Payment { provider, event_id });
+        log(&transaction, sale.as_str(), touched).await?;
         gate_return::Entity::update_many()
             .col_expr(gate_return::Column::UserId, Expr::val(to.as_str()))
             .filter(gate_return::Column::OrderId.is_in(ids.iter().copied()))

@@ -83,51 +83,73 @@ impl Store {
                 .limit(limit)
                 .all(&self.db)
                 .await?;
-            let mut orders = BTreeSet::new();
-            let (mut sales, mut acts, mut payments) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-            for row in &rows {
-                let unreadable = || StoreError::unreadable("what is to be logged", row);
-                match row.kind.as_str() {
-                    ORDER => {
-                        orders.insert(row.reference.parse::<Uuid>().map_err(|_| unreadable())?);
-                    }
-                    SALE => {
-                        sales.insert(row.sale_id.clone());
-                    }
-                    ACT => {
-                        acts.insert((row.sale_id.clone(), row.reference.clone()));
-                    }
-                    PAYMENT => {
-                        let (provider, event) = row.reference.split_once(OF).ok_or_else(unreadable)?;
-                        payments.insert((provider.to_owned(), event.to_owned()));
-                    }
-                    _ => return Err(unreadable()),
-                }
-            }
-            let mut entries = Vec::with_capacity(rows.len());
-            for sale in sales {
-                entries.extend(self.sale_entry(&sale).await?.map(|entry| Entry::Sale(Box::new(entry))));
-            }
-            for act in acts {
-                let row = sale_act::Entity::find_by_id(act).one(&self.db).await?;
-                entries.extend(row.map(act_entry).transpose()?.map(Box::new).map(Entry::Act));
-            }
-            for payment in payments {
-                let row = payment_event::Entity::find_by_id(payment).one(&self.db).await?;
-                entries.extend(row.map(payment_entry).transpose()?.map(Box::new).map(Entry::Payment));
-            }
-            let rows_of_orders = match orders.is_empty() {
-                true => Vec::new(),
-                false => order::Entity::find().filter(order::Column::Id.is_in(orders)).all(&self.db).await?,
+            let mut unlogged =
+                Unlogged { oldest: rows.first().map(|row| Millis(row.at_ms)), ..Default::default() };
+            // One that this build cannot read waits for a build that can, and keeps nobody else waiting.
+            let unreadable = |row: &log_outbox::Model, error: &StoreError| {
+                tracing::warn!(kind = row.kind, reference = row.reference, %error, "cannot be logged by this build");
             };
-            entries.extend(self.order_entries(rows_of_orders).await?);
-            Ok(Unlogged {
-                entries,
-                ids: rows.iter().map(|row| row.id).collect(),
-                oldest: rows.first().map(|row| Millis(row.at_ms)),
-            })
+            let mut orders: BTreeMap<Uuid, Vec<&log_outbox::Model>> = BTreeMap::new();
+            let mut seen = BTreeSet::new();
+            for row in &rows {
+                if row.kind == ORDER
+                    && let Ok(id) = row.reference.parse()
+                {
+                    orders.entry(id).or_default().push(row);
+                    continue;
+                }
+                if seen.insert((&row.kind, &row.sale_id, &row.reference)) {
+                    match self.entry_of(row).await {
+                        Ok(entry) => unlogged.entries.extend(entry),
+                        Err(error @ StoreError::Broken(_)) => {
+                            unreadable(row, &error);
+                            continue;
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
+                unlogged.ids.push(row.id);
+            }
+            let mut rows_of_orders = match orders.is_empty() {
+                true => Vec::new(),
+                false => {
+                    let ids = orders.keys().copied();
+                    order::Entity::find().filter(order::Column::Id.is_in(ids)).all(&self.db).await?
+                }
+            };
+            rows_of_orders.retain(|row| match read_order(row.clone()) {
+                Ok(_) => true,
+                Err(error) => {
+                    let waits = orders.remove(&row.id).unwrap_or_default();
+                    waits.into_iter().for_each(|row| unreadable(row, &error));
+                    false
+                }
+            });
+            unlogged.entries.extend(self.order_entries(rows_of_orders).await?);
+            unlogged.ids.extend(orders.into_values().flatten().map(|row| row.id));
+            Ok(unlogged)
         })
         .await
+    }
+
+    /// How the row stands that has changed; `None` where it is gone.
+    async fn entry_of(&self, row: &log_outbox::Model) -> Result<Option<Entry>, StoreError> {
+        let unreadable = || StoreError::unreadable("what is to be logged", row);
+        match row.kind.as_str() {
+            SALE => Ok(self.sale_entry(&row.sale_id).await?.map(Box::new).map(Entry::Sale)),
+            ACT => {
+                let key = (row.sale_id.clone(), row.reference.clone());
+                let act = sale_act::Entity::find_by_id(key).one(&self.db).await?;
+                Ok(act.map(act_entry).transpose()?.map(Box::new).map(Entry::Act))
+            }
+            PAYMENT => {
+                let (provider, event) = row.reference.split_once(OF).ok_or_else(unreadable)?;
+                let key = (provider.to_owned(), event.to_owned());
+                let payment = payment_event::Entity::find_by_id(key).one(&self.db).await?;
+                Ok(payment.map(payment_entry).transpose()?.map(Box::new).map(Entry::Payment))
+            }
+            _ => Err(unreadable()),
+        }
     }
 
     /// The log has them. May be repeated.

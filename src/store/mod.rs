@@ -34,11 +34,11 @@ pub use life::{Change, Changed, OrderEvent, Overdue};
 pub use orders::OrderRow;
 pub use payments::{Applied, Payment, PaymentKind, PaymentState};
 pub use record::{Claim, Recorded};
-pub use restore::{Restore, Restored};
+pub use restore::{Restore, Restored, Writing};
 pub use returns::Return;
 pub use runs::{Run, RunState};
 pub use sales::{ItemRow, SaleRow};
-pub use totals::{Totals, Waiting};
+pub use totals::{Books, Totals, Waiting};
 
 #[derive(Debug, Clone)]
 pub struct StoreSettings {

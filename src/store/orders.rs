@@ -78,6 +78,37 @@ impl Store {
         .await
     }
 
+    /// One page of a sale's live orders that were accepted in an older epoch of its gate, and got their row
+    /// at a time or later; by id, those after `after`.
+    pub async fn live_before_epoch(
+        &self,
+        sale: &SaleId,
+        epoch: i64,
+        since: Millis,
+        after: Option<OrderId>,
+        limit: u64,
+    ) -> Result<Vec<Order>, StoreError> {
+        let mut query = order::Entity::find()
+            .filter(order::Column::SaleId.eq(sale.as_str()))
+            .filter(order::Column::LiveKey.is_not_null())
+            .filter(order::Column::RecordedAtMs.gte(since.0))
+            .filter(
+                sea_orm::Condition::any()
+                    .add(order::Column::Epoch.is_null())
+                    .add(order::Column::Epoch.lt(epoch)),
+            )
+            .order_by_asc(order::Column::Id)
+            .limit(limit);
+        if let Some(after) = after {
+            query = query.filter(order::Column::Id.gt(after.uuid()));
+        }
+        self.within(async {
+            let rows = query.all(&self.db).await?;
+            rows.into_iter().map(|row| read_order(row).map(|row| row.order)).collect()
+        })
+        .await
+    }
+
     /// One page of a sale's orders by id, those after `after`.
     pub async fn orders_after(
         &self,

@@ -12,12 +12,13 @@ use sea_orm::{
 use uuid::Uuid;
 
 use super::entities::{gate_return, item, order, order_event, payment_event, sale, sale_act, user_units};
+use super::journal::{Touched, log};
 use super::life::owed;
 use super::record::{Claim, Refusal, confirmed_row, raise_sold};
 use super::sales::terms_of;
 use super::{Store, StoreError};
 use crate::domain::{
-    ActEntry, Failure, OrderEntry, OrderId, OrderStatus, PaymentEntry, SaleEntry, SaleState,
+    ActEntry, Failure, Order, OrderEntry, OrderId, OrderStatus, PaymentEntry, SaleEntry, SaleState,
 };
 
 /// An order as the log has it, with the fencing token of the lease under which it is restored.
@@ -27,6 +28,16 @@ pub struct Restore {
     /// All that is known is that it was accepted: its row begins now, and so does its time to be paid.
     pub begins: bool,
     pub fence: i64,
+}
+
+/// What is done about a sale, an act or a payment that differs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writing {
+    /// Nothing: it is only looked at.
+    Not,
+    Rows,
+    /// And the order log is told, because the entries are not from it.
+    RowsAndLog,
 }
 
 /// What became of an entry.
@@ -39,7 +50,7 @@ pub enum Restored {
     /// The row is as new, or newer.
     Same,
     /// The last line refused it; nothing was written.
-    Refused(&'static str),
+    Refused(String),
     /// A holder with a higher token has written for this user: take the lease again.
     Stale,
 }
@@ -47,8 +58,41 @@ pub enum Restored {
 /// An order whose row is older than its entry.
 struct Update<'a> {
     restore: &'a Restore,
-    version: i32,
-    was_live: bool,
+    row: &'a order::Model,
+}
+
+impl Update<'_> {
+    fn was_live(&self) -> bool {
+        self.row.live_key.is_some()
+    }
+}
+
+/// How a row stands to an entry.
+enum Against {
+    Older,
+    /// As new, or newer.
+    Same,
+    /// It has taken another way from the version before.
+    Other,
+}
+
+/// The first version of a row is confirmed, or has ended before it was written. Of an order of which two
+/// hands wrote the first version, that of the end is the later one: a message that comes after it would
+/// have met it.
+fn against(row: &order::Model, entry: &OrderEntry) -> Against {
+    if row.version != entry.version {
+        return if row.version < entry.version { Against::Older } else { Against::Same };
+    }
+    if row.status == entry.status.as_str() {
+        return Against::Same;
+    }
+    let confirmed =
+        [&*row.status, entry.status.as_str()].map(|status| status == OrderStatus::Confirmed.as_str());
+    match confirmed {
+        [true, false] if !entry.status.is_live() => Against::Older,
+        [false, true] if row.live_key.is_none() => Against::Same,
+        _ => Against::Other,
+    }
 }
 
 impl Store {
@@ -57,18 +101,25 @@ impl Store {
     ///
     /// Units that are free again are listed in [`Store::returns`], as after [`Store::change`]: the gate
     /// takes back what it still holds.
+    ///
+    /// With `relog` what is written goes to the order log as well: for entries that are not from it.
     pub async fn restore_orders(
         &self,
         restores: &[Restore],
+        relog: bool,
         may_commit: &(dyn Fn() -> bool + Sync),
     ) -> Result<Vec<Restored>, StoreError> {
         let mut answers = Vec::with_capacity(restores.len());
         let mut pending = vec![restores];
         while let Some(restores) = pending.pop() {
-            match self.within(self.try_restore(restores, may_commit)).await? {
-                Ok(restored) => answers.extend(restored),
-                Err(refusal) if restores.len() == 1 => answers.push(refused(&refusal)),
-                Err(_) => {
+            match self.within(self.try_restore(restores, relog, may_commit)).await {
+                Ok(Ok(restored)) => answers.extend(restored),
+                Ok(Err(refusal)) if restores.len() == 1 => answers.push(refused(&refusal)),
+                Err(StoreError::Broken(why)) if restores.len() == 1 => answers.push(Restored::Refused(why)),
+                Err(error @ (StoreError::Away(_) | StoreError::Overdue | StoreError::Exists(_))) => {
+                    return Err(error);
+                }
+                Ok(Err(_)) | Err(StoreError::Broken(_)) => {
                     let (first, second) = restores.split_at(restores.len() / 2);
                     pending.extend([second, first]);
                 }
@@ -80,6 +131,7 @@ impl Store {
     async fn try_restore(
         &self,
         restores: &[Restore],
+        relog: bool,
         may_commit: &(dyn Fn() -> bool + Sync),
     ) -> Result<Result<Vec<Restored>, Refusal>, StoreError> {
         let transaction = self.begin().await?;
@@ -102,11 +154,17 @@ impl Store {
                     inserts.push(restore);
                     Restored::Inserted
                 }
-                Some(row) if row.version < restore.entry.version => {
-                    updates.push(Update { restore, version: row.version, was_live: row.live_key.is_some() });
-                    Restored::Changed
-                }
-                Some(_) => Restored::Same,
+                Some(row) => match against(row, &restore.entry) {
+                    Against::Older => {
+                        updates.push(Update { restore, row });
+                        Restored::Changed
+                    }
+                    Against::Same => Restored::Same,
+                    Against::Other => Restored::Refused(format!(
+                        "the row is {} by another history, and not {}",
+                        row.status, restore.entry.status
+                    )),
+                },
             });
         }
         let stale = stale(&transaction, &updates).await?;
@@ -133,7 +191,7 @@ impl Store {
         self.insert_history(&transaction, written()).await?;
         // Of those that were never live here the gate may hold units all the same.
         let ended = inserts.iter().copied().filter(|restore| gives_back(restore.entry.status));
-        let ending = updates.iter().filter(|update| update.was_live).map(|update| update.restore);
+        let ending = updates.iter().filter(|update| update.was_live()).map(|update| update.restore);
         let owing: Vec<_> = ended
             .chain(ending.filter(|restore| gives_back(restore.entry.status)))
             .map(|restore| owed(&restore.entry.order, restore.entry.updated_at))
@@ -143,6 +201,12 @@ impl Store {
                 .on_conflict(self.skip(gate_return::Column::OrderId))
                 .exec_without_returning(&transaction)
                 .await?;
+        }
+        if relog {
+            for restore in written() {
+                let order = &restore.entry.order;
+                log(&transaction, order.sale.as_str(), [Touched::Order(order.id)]).await?;
+            }
         }
         if !may_commit() {
             transaction.rollback().await?;
@@ -186,8 +250,17 @@ impl Store {
         if written.len() != inserts.len() {
             return Ok(Some(Refusal::Conflict));
         }
-        let live = inserts.iter().zip(&claims).filter(|(restore, _)| restore.entry.status.is_live());
-        let live: Vec<&Claim> = live.map(|(_, claim)| claim).collect();
+        let live = inserts.iter().zip(claims).filter(|(restore, _)| restore.entry.status.is_live());
+        let live: Vec<Claim> = live
+            .map(|(restore, mut claim)| {
+                // That the old database has allowed it is known; limits were changed since.
+                if !restore.begins {
+                    claim.order.limit = u32::MAX;
+                }
+                claim
+            })
+            .collect();
+        let live: Vec<&Claim> = live.iter().collect();
         if live.is_empty() {
             return Ok(None);
         }
@@ -226,8 +299,16 @@ impl Store {
     }
 
     /// Brings a sale's row up to date: terms, state and each item's stock by their own versions. `true`
-    /// where something was written.
-    pub async fn restore_sale(&self, entry: &SaleEntry) -> Result<bool, StoreError> {
+    /// where something differs.
+    ///
+    /// Without `lower` no stock is lowered: orders that live here may have ended since, and their ends must
+    /// be written before.
+    pub async fn restore_sale(
+        &self,
+        entry: &SaleEntry,
+        lower: bool,
+        writing: Writing,
+    ) -> Result<bool, StoreError> {
         self.within(async {
             let transaction = self.begin().await?;
             let id = entry.sale_id.as_str();
@@ -237,16 +318,16 @@ impl Store {
                     insert_sale(&transaction, entry).await?;
                     true
                 }
-                Some(row) => update_sale(&transaction, entry, &row).await?,
+                Some(row) => update_sale(&transaction, entry, &row, lower).await?,
             };
-            transaction.commit().await?;
+            end(transaction, entry.sale_id.as_str(), Touched::Sale, writing, changed).await?;
             Ok(changed)
         })
         .await
     }
 
     /// `true` where the act was not known, or its end was not. Its sale must be there.
-    pub async fn restore_act(&self, entry: &ActEntry) -> Result<bool, StoreError> {
+    pub async fn restore_act(&self, entry: &ActEntry, writing: Writing) -> Result<bool, StoreError> {
         self.within(async {
             let transaction = self.begin().await?;
             let id = (entry.sale_id.to_string(), entry.key.clone());
@@ -255,7 +336,7 @@ impl Store {
                 None => true,
                 Some(row) => row.state == "pending" && entry.state != "pending",
             };
-            if newer {
+            if newer && writing != Writing::Not {
                 let model = sale_act::ActiveModel {
                     sale_id: Set(entry.sale_id.to_string()),
                     key: Set(entry.key.clone()),
@@ -278,20 +359,26 @@ impl Store {
                     .await?;
                 sale_act::Entity::insert(model).exec_without_returning(&transaction).await?;
             }
-            transaction.commit().await?;
+            end(transaction, entry.sale_id.as_str(), Touched::Act(&entry.key), writing, newer).await?;
             Ok(newer)
         })
         .await
     }
 
-    /// `true` where the event was not known, or the row was older.
-    pub async fn restore_payment(&self, entry: &PaymentEntry) -> Result<bool, StoreError> {
+    /// `true` where the event was not known, or the row was older. What has ended never waits again,
+    /// whatever the clocks of those who wrote it say.
+    pub async fn restore_payment(&self, entry: &PaymentEntry, writing: Writing) -> Result<bool, StoreError> {
         self.within(async {
             let transaction = self.begin().await?;
             let id = (entry.provider.clone(), entry.event_id.clone());
             let row = payment_event::Entity::find_by_id(id).lock_exclusive().one(&transaction).await?;
-            let newer = row.is_none_or(|row| row.updated_at_ms < entry.updated_at.0);
-            if newer {
+            const PENDING: &str = "pending";
+            let newer = row.is_none_or(|row| match (row.state == PENDING, entry.state == PENDING) {
+                (true, false) => true,
+                (false, true) => false,
+                _ => row.updated_at_ms < entry.updated_at.0,
+            });
+            if newer && writing != Writing::Not {
                 let model = payment_event::ActiveModel {
                     provider: Set(entry.provider.clone()),
                     event_id: Set(entry.event_id.clone()),
@@ -313,7 +400,8 @@ impl Store {
                     .await?;
                 payment_event::Entity::insert(model).exec_without_returning(&transaction).await?;
             }
-            transaction.commit().await?;
+            let touched = Touched::Payment { provider: &entry.provider, event_id: &entry.event_id };
+            end(transaction, entry.sale_id.as_str(), touched, writing, newer).await?;
             Ok(newer)
         })
         .await
@@ -328,19 +416,36 @@ impl Store {
     }
 }
 
+async fn end(
+    transaction: DatabaseTransaction,
+    sale: &str,
+    touched: Touched<'_>,
+    writing: Writing,
+    differs: bool,
+) -> Result<(), StoreError> {
+    if writing == Writing::Not || !differs {
+        return Ok(transaction.rollback().await?);
+    }
+    if writing == Writing::RowsAndLog {
+        log(&transaction, sale, [touched]).await?;
+    }
+    Ok(transaction.commit().await?)
+}
+
 /// Of an order that failed the unit may never have existed.
 fn gives_back(status: OrderStatus) -> bool {
     matches!(status, OrderStatus::Cancelled | OrderStatus::Expired | OrderStatus::Refunded)
 }
 
 fn refused(refusal: &Refusal) -> Restored {
-    match refusal {
-        Refusal::Stock(Failure::UnknownItem) => Restored::Refused("its sale or item has no row"),
-        Refusal::Stock(_) => Restored::Refused("the item's stock is spent"),
-        Refusal::Limit => Restored::Refused("its user has as many units as the sale allows"),
-        Refusal::Conflict => Restored::Refused("another order has its key or its number"),
-        Refusal::Fence => Restored::Stale,
-    }
+    let why = match refusal {
+        Refusal::Stock(Failure::UnknownItem) => "its sale or item has no row",
+        Refusal::Stock(_) => "the item's stock is spent",
+        Refusal::Limit => "its user has as many units as the sale allows",
+        Refusal::Conflict => "another order has its key or its number",
+        Refusal::Fence => return Restored::Stale,
+    };
+    Restored::Refused(why.into())
 }
 
 fn restored_row(restore: &Restore, claim: &Claim, attempt: Uuid) -> order::ActiveModel {
@@ -393,17 +498,19 @@ async fn write_update(transaction: &DatabaseTransaction, update: &Update<'_>) ->
     let order = &entry.order;
     let mut change = order::Entity::update_many()
         .col_expr(order::Column::Status, Expr::val(entry.status.as_str()))
+        .col_expr(order::Column::Failure, Expr::val(entry.failure.map(Failure::as_str)))
         .col_expr(order::Column::UserId, Expr::val(order.user.as_str()))
         .col_expr(order::Column::Version, Expr::val(entry.version))
         .col_expr(order::Column::UpdatedAtMs, Expr::val(entry.updated_at.0))
         .col_expr(order::Column::PayByMs, Expr::val(entry.pay_by.map(|at| at.0)));
-    let ends = update.was_live && !entry.status.is_live();
+    rename(transaction, order, &update.row.user_id).await?;
+    let ends = update.was_live() && !entry.status.is_live();
     if ends {
         change = change.col_expr(order::Column::LiveKey, Expr::val(Option::<String>::None));
     }
     let changed = change
         .filter(order::Column::Id.eq(order.id.uuid()))
-        .filter(order::Column::Version.eq(update.version))
+        .filter(order::Column::Version.eq(update.row.version))
         .exec(transaction)
         .await?;
     if changed.rows_affected != 1 {
@@ -423,6 +530,27 @@ async fn write_update(transaction: &DatabaseTransaction, update: &Update<'_>) ->
         .col_expr(item::Column::Sold, Expr::col(item::Column::Sold).sub(units))
         .filter(item::Column::SaleId.eq(order.sale.as_str()))
         .filter(item::Column::Sku.eq(order.sku.as_str()))
+        .exec(transaction)
+        .await?;
+    Ok(())
+}
+
+/// Of a person who was forgotten since, no name may come back with his units.
+async fn rename(transaction: &DatabaseTransaction, order: &Order, from: &str) -> Result<(), StoreError> {
+    let to = order.user.as_str();
+    let key = (order.sale.to_string(), to.to_owned());
+    if from == to || user_units::Entity::find_by_id(key).one(transaction).await?.is_some() {
+        return Ok(());
+    }
+    user_units::Entity::update_many()
+        .col_expr(user_units::Column::UserId, Expr::val(to))
+        .filter(user_units::Column::SaleId.eq(order.sale.as_str()))
+        .filter(user_units::Column::UserId.eq(from))
+        .exec(transaction)
+        .await?;
+    gate_return::Entity::update_many()
+        .col_expr(gate_return::Column::UserId, Expr::val(to))
+        .filter(gate_return::Column::OrderId.eq(order.id.uuid()))
         .exec(transaction)
         .await?;
     Ok(())
@@ -469,11 +597,15 @@ async fn update_sale(
     transaction: &DatabaseTransaction,
     entry: &SaleEntry,
     row: &sale::Model,
+    lower: bool,
 ) -> Result<bool, StoreError> {
     let id = entry.sale_id.as_str();
     let newer_terms = entry.rules_version > row.rules_version;
     let archived = row.state == SaleState::Archived.as_str();
-    let newer_state = !archived && (entry.number.epoch, entry.number.seq) > (row.epoch, row.seq);
+    // Archiving takes no number of its own.
+    let archives = entry.state == SaleState::Archived;
+    let number = (entry.number.epoch, entry.number.seq).cmp(&(row.epoch, row.seq));
+    let newer_state = !archived && (number.is_gt() || (archives && number.is_eq()));
     let mut changed = newer_terms || newer_state;
     if newer_terms {
         let terms = sale::ActiveModel { rules_version: Set(entry.rules_version), ..terms_of(&entry.terms()) };
@@ -497,6 +629,7 @@ async fn update_sale(
         };
         // Units are taken away in two steps under one version: the lower stock is the later.
         let newer = item.version > row.version || (item.version == row.version && item.stock < row.stock);
+        let newer = newer && (lower || item.stock >= row.stock);
         let mut update = item::Entity::update_many();
         if newer {
             update = update

@@ -45,8 +45,6 @@ pub struct Run {
     /// JSON: what it was asked for.
     pub settings: String,
     pub state: RunState,
-    /// From where it goes on, in its source's own terms.
-    pub position: Option<String>,
     /// JSON: what it has done.
     pub report: Option<String>,
     pub by: String,
@@ -63,7 +61,6 @@ impl Store {
             source: Set(run.source.clone()),
             settings: Set(run.settings.clone()),
             state: Set(run.state.as_str().into()),
-            position: Set(run.position.clone()),
             report: Set(run.report.clone()),
             actor: Set(run.by.clone()),
             cancel_asked: Set(false),
@@ -80,19 +77,12 @@ impl Store {
 
     /// Writes how far a run has come; with another state than `Running`, its end. The answer is whether
     /// somebody has asked for its end.
-    pub async fn tell_run(
-        &self,
-        id: Uuid,
-        state: RunState,
-        position: Option<&str>,
-        report: &str,
-    ) -> Result<bool, StoreError> {
+    pub async fn tell_run(&self, id: Uuid, state: RunState, report: &str) -> Result<bool, StoreError> {
         let now = Millis::now().0;
         self.within(async {
             let ended = (state != RunState::Running).then_some(now);
             replay_run::Entity::update_many()
                 .col_expr(replay_run::Column::State, Expr::val(state.as_str()))
-                .col_expr(replay_run::Column::Position, Expr::val(position.map(str::to_owned)))
                 .col_expr(replay_run::Column::Report, Expr::val(report))
                 .col_expr(replay_run::Column::UpdatedAtMs, Expr::val(now))
                 .col_expr(replay_run::Column::EndedAtMs, Expr::val(ended))
@@ -101,6 +91,26 @@ impl Store {
                 .await?;
             let row = replay_run::Entity::find_by_id(id).one(&self.db).await?;
             Ok(row.is_some_and(|row| row.cancel_asked))
+        })
+        .await
+    }
+
+    /// It is under way again, and nobody has asked for its end. `None` where there is none, or it is done.
+    pub async fn reopen_run(&self, id: Uuid) -> Result<Option<Run>, StoreError> {
+        self.within(async {
+            let updated = replay_run::Entity::update_many()
+                .col_expr(replay_run::Column::State, Expr::val(RunState::Running.as_str()))
+                .col_expr(replay_run::Column::CancelAsked, Expr::val(false))
+                .col_expr(replay_run::Column::UpdatedAtMs, Expr::val(Millis::now().0))
+                .col_expr(replay_run::Column::EndedAtMs, Expr::val(Option::<i64>::None))
+                .filter(replay_run::Column::Id.eq(id))
+                .filter(replay_run::Column::State.ne(RunState::Done.as_str()))
+                .exec(&self.db)
+                .await?;
+            if updated.rows_affected == 0 {
+                return Ok(None);
+            }
+            replay_run::Entity::find_by_id(id).one(&self.db).await?.map(read_run).transpose()
         })
         .await
     }
@@ -148,7 +158,6 @@ fn read_run(row: replay_run::Model) -> Result<Run, StoreError> {
         source: row.source,
         settings: row.settings,
         state,
-        position: row.position,
         report: row.report,
         by: row.actor,
         cancel_asked: row.cancel_asked,

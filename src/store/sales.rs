@@ -1,7 +1,8 @@
 //! Sales and their items.
 
 use sea_orm::{
-    ActiveValue::Set, ColumnTrait as _, EntityTrait as _, QueryFilter as _, QueryOrder as _, SqlErr,
+    ActiveValue::Set, ColumnTrait as _, ConnectionTrait, EntityTrait as _, QueryFilter as _, QueryOrder as _,
+    SqlErr,
 };
 
 use super::entities::{item, sale};
@@ -80,18 +81,7 @@ impl Store {
     }
 
     pub async fn sale(&self, id: &SaleId) -> Result<Option<SaleRow>, StoreError> {
-        self.within(async {
-            let Some(row) = sale::Entity::find_by_id(id.as_str()).one(&self.db).await? else {
-                return Ok(None);
-            };
-            let items = item::Entity::find()
-                .filter(item::Column::SaleId.eq(id.as_str()))
-                .order_by_asc(item::Column::Sku)
-                .all(&self.db)
-                .await?;
-            read_sale(row, items).map(Some)
-        })
-        .await
+        self.within(read_sale_by(&self.db, id)).await
     }
 
     /// All sales, the newest first.
@@ -148,6 +138,19 @@ impl Store {
         })
         .await
     }
+}
+
+pub(super) async fn read_sale_by(
+    connection: &impl ConnectionTrait,
+    id: &SaleId,
+) -> Result<Option<SaleRow>, StoreError> {
+    let Some(row) = sale::Entity::find_by_id(id.as_str()).one(connection).await? else { return Ok(None) };
+    let items = item::Entity::find()
+        .filter(item::Column::SaleId.eq(id.as_str()))
+        .order_by_asc(item::Column::Sku)
+        .all(connection)
+        .await?;
+    read_sale(row, items).map(Some)
 }
 
 /// The columns of a sale's terms.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::domain::{Failure, Order, SaleId, SaleState};
-use crate::gate::{Gate, GateError, Outcome, Settlement};
+use crate::gate::{Gate, GateError, Moved, Outcome, Settlement};
 use crate::intake::settlement;
 use crate::lease::{LeaseError, Leases};
 use crate::repair::adopt;
@@ -88,6 +88,12 @@ impl Books {
         for (sale, failure) in stopped {
             metrics::counter!("worker_sales_paused_total").increment(1);
             let paused = gate.move_to(&sale, SaleState::Paused, &[SaleState::Open]).await;
+            // In its row as well: neither a Redis that forgets it nor a rebuild may undo it.
+            if let Ok(Moved::Now(number)) = paused
+                && let Err(error) = store.set_sale_state(&sale, SaleState::Paused, number).await
+            {
+                tracing::warn!(%sale, %error, "the pause is in the gate alone");
+            }
             tracing::error!(%sale, failure = failure.as_str(), ?paused, "sale paused: gate and database disagree");
         }
         for (sale, Told { settlements, epochs }) in self.sales {

@@ -140,11 +140,11 @@ async fn an_order_that_gets_its_row_between_the_two_readings_is_counted_once() {
     .await;
     // And one of them has ended by then.
     act(&front.parts, &sale, orders[8], Act::Cancel).await;
-    let (users, in_flight) = rebuild.load(&begun, &gathered).await.unwrap();
-    assert_eq!((users, in_flight), (9, 0));
+    let loaded = rebuild.load(&begun, &gathered).await.unwrap();
+    assert_eq!((loaded.users, loaded.in_flight), (9, 0));
     // What ends now, the frozen gate cannot take back: it does when it sells again.
     act(&front.parts, &sale, orders[7], Act::Cancel).await;
-    rebuild.finish(&begun, users, in_flight, None).await.unwrap();
+    rebuild.finish(&begun, &gathered, loaded).await.unwrap();
     at_rest(&front, &sale).await;
     assert_eq!(left(&front.parts, &sale).await, 6);
     none_failed(&front, &sale).await;

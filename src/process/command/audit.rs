@@ -11,7 +11,7 @@ use crate::domain::{Asked, SaleId, SaleState};
 use crate::process::Parts;
 use crate::process::config::Config;
 use crate::queue::{Letters, OrderLog, Publisher};
-use crate::repair::{Comparison, Mend, Mended, Rebuild, RebuildError, compare};
+use crate::repair::{Comparison, Difference, Mend, Mended, Rebuild, RebuildError, Why, compare};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -30,7 +30,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 15)]
     older_than: u64,
     /// Do not ask the broker for what the order log has of orders that only the gate knows.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "repair")]
     without_log: bool,
     #[arg(long, default_value = "text", value_parser = ["text", "json"])]
     output: String,
@@ -68,24 +68,32 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
     for sale in sales(&parts, &args).await? {
         let look = async || {
             let log = (!args.without_log).then_some(&log);
-            compare(&parts.gate, &parts.store, log, &sale, older_than).await.map_err(said)
+            compare(&parts.gate, &parts.store, log, &sale, older_than).await
         };
-        let mut found = look().await?;
+        let mut found = match look().await {
+            Ok(found) => found,
+            // Trouble with one sale is not the others'.
+            Err(error) if args.all => {
+                eprintln!("doorbuster: {sale}: {error}");
+                worst = if worst == Ended::OutOfBalance { worst } else { Ended::ItemsLeft };
+                continue;
+            }
+            Err(error) => return Err(said(error)),
+        };
         let mut mended = None;
         if args.repair {
             let plan = plan(&found);
             for line in &plan {
-                println!("{line}");
+                eprintln!("{line}");
             }
             if !plan.is_empty() && confirmed("this mends the books", sale.as_str(), args.yes)? {
                 let asked = Asked::by(operator(None)).because(Some("audit --repair".into()));
-                let done =
-                    mend.mend(&found, &asked).await.map_err(|error| Failed::Said(error.to_string()))?;
+                let done = mend.mend(&found, &asked).await;
                 if args.output == "text" {
                     print_mended(&done);
                 }
                 mended = Some(done);
-                found = look().await?;
+                found = look().await.map_err(said)?;
             }
         }
         let ended = verdict(&found, mended.as_ref());
@@ -114,14 +122,17 @@ async fn sales(parts: &Parts, args: &Args) -> Result<Vec<SaleId>, Failed> {
 }
 
 fn verdict(found: &Comparison, mended: Option<&Mended>) -> Ended {
-    // Sums are exact at rest alone; an order that differs, differs at any time.
-    let sums = found.books.balances() || !found.books.is_at_rest();
-    let differs = !found.balances() && !(found.differences.is_empty() && sums);
+    // What was published again just now has its row in a moment.
+    let on_its_way = |differs: &Difference| mended.is_some() && differs.why == Why::Lost;
+    let only_those =
+        found.differences.iter().all(|differs| on_its_way(differs) || differs.why == Why::Waiting);
+    let sums = found.books.balances() || found.books.moved;
     match mended {
-        _ if found.books.needs_rebuild() => Ended::OutOfBalance,
-        _ if differs => Ended::OutOfBalance,
+        _ if found.books.needs_rebuild() || !sums || !only_those => Ended::OutOfBalance,
         Some(mended) if !mended.left.is_empty() => Ended::ItemsLeft,
-        _ => Ended::Done,
+        _ if found.differences.is_empty() || mended.is_some() => Ended::Done,
+        // Orders wait for longer than they should.
+        _ => Ended::ItemsLeft,
     }
 }
 
@@ -133,7 +144,7 @@ fn plan(found: &Comparison) -> Vec<String> {
         .collect();
     if found.books.needs_rebuild() {
         plan.clear();
-    } else if found.differences.is_empty() && found.books.is_at_rest() {
+    } else if found.differences.is_empty() && !found.books.moved {
         for item in found.books.items.iter().filter(|item| item.missing() != 0) {
             plan.push(format!("{}: {:+} units left in the gate", item.sku, item.missing()));
         }
@@ -191,7 +202,10 @@ pub(super) async fn rebuild(config: &Config, args: RebuildArgs) -> Result<Ended,
         log: OrderLog::open(config.queue()),
     };
     match rebuild.run(&args.sale, &args.why.asked()).await {
-        Ok(rebuilt) if args.output == "json" => println!("{}", serde_json::json!(rebuilt)),
+        Ok(rebuilt) if args.output == "json" => {
+            println!("{}", serde_json::json!(rebuilt));
+            return Ok(if rebuilt.unreadable == 0 { Ended::Done } else { Ended::ItemsLeft });
+        }
         Ok(rebuilt) => {
             println!(
                 "{} is {} again, at {}: {} users, {} orders in flight",

@@ -334,7 +334,7 @@ fn json(run: &Run) -> serde_json::Value {
     };
     serde_json::json!({
         "id": run.id, "source": run.source, "state": run.state, "by": run.by, "at": run.at,
-        "updated_at": run.updated_at, "ended_at": run.ended_at, "position": run.position,
+        "updated_at": run.updated_at, "ended_at": run.ended_at,
         "asked": parsed(&Some(run.settings.clone())), "report": parsed(&run.report),
     })
 }

@@ -8,7 +8,6 @@ pub struct Model {
     pub source: String,
     pub settings: String,
     pub state: String,
-    pub position: Option<String>,
     pub report: Option<String>,
     pub actor: String,
     pub cancel_asked: bool,
