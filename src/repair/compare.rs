@@ -187,7 +187,7 @@ pub async fn compare(
     if let Some(log) = log {
         tell_lost_from_leaked(log, sale, &mut differences).await?;
     }
-    differences.sort_by(|a, b| (a.why, a.order_id).cmp(&(b.why, b.order_id)));
+    differences.sort_by_key(|differs| (differs.why, differs.order_id));
     Ok(Comparison { books, differences })
 }
 

@@ -10,7 +10,9 @@ use doorbuster::process::{Role, Running};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 
 use crate::documents::{commands, read, words};
-use crate::support::{Buyer, Database, World, ask_redis, at_rest, behind_proxy, own_redis, run, sale, until};
+use crate::support::{
+    Buyer, Database, World, ask_redis, at_rest, behind_proxy, buy, own_redis, run, sale, until,
+};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -37,13 +39,6 @@ async fn follow(world: &World, title: &str, sale: &Sale, codes: &[i32]) -> Strin
     // Shown with --nocapture, for the page.
     println!("{}", said.replace(sale.id.as_str(), "drop"));
     said
-}
-
-async fn buy(running: &Running, sale: &Sale, users: std::ops::Range<u32>) {
-    for user in users {
-        let answer = Buyer::of(running, &format!("user{user}")).buy(sale.id.as_str(), "k").await;
-        assert_eq!(answer.status, 202, "{}", answer.text);
-    }
 }
 
 /// Sells what is left to a crowd; afterwards all is sold, and nobody was promised what is not there.

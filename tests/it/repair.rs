@@ -11,7 +11,8 @@ use doorbuster::repair::{Rebuild, RebuildError, Why, adopt, compare};
 
 use crate::queue::channel;
 use crate::support::{
-    Buyer, Database, World, ask_redis, at_rest, attempt, id, run, run_with, sale, servers, until, verdicts,
+    Buyer, Database, World, ask_redis, at_rest, attempt, buy, id, run, run_with, sale, servers, until,
+    verdicts,
 };
 
 const LONG: Duration = Duration::from_secs(40);
@@ -32,16 +33,6 @@ async fn forget(world: &World, sale: &Sale) {
         let command = format!("DEL {}:{{{}}}:{key}", world.name, sale.id);
         let _: i64 = ask_redis(&servers().redis, &command).await;
     }
-}
-
-async fn buy(running: &Running, sale: &Sale, users: std::ops::Range<u32>) -> Vec<OrderId> {
-    let mut orders = Vec::new();
-    for user in users {
-        let answer = Buyer::of(running, &format!("user{user}")).buy(sale.id.as_str(), "k").await;
-        assert_eq!(answer.status, 202, "{}", answer.text);
-        orders.push(id(answer.order_id()));
-    }
-    orders
 }
 
 async fn act(parts: &Parts, sale: &Sale, order: OrderId, act: Act) {
@@ -195,8 +186,20 @@ async fn more_sold_than_there_is_leaves_less_than_none_until_units_come_back() {
     assert_eq!(left(parts, &sale).await, -1);
     let late = Buyer::of(&running, "late").buy(sale.id.as_str(), "k").await;
     assert_eq!(late.code(), "sold_out", "{}", late.text);
+    // The database refuses the one that is too many: then none is left, and not less than none.
+    let phantom = sold.into_iter().next().expect("one");
+    let Verdict::Accepted(phantom) = phantom else { panic!("{phantom:?}") };
+    running.parts.publisher.clone().expect("up").publish(&[phantom]).await.unwrap();
+    until("it is refused", LONG, async || (left(parts, &sale).await == 0).then_some(())).await;
+    let row = parts.store.sale(&sale.id).await.unwrap().expect("a row");
+    until("the pause is in the row, too", LONG, async || {
+        let row = parts.store.sale(&sale.id).await.unwrap()?;
+        (row.state == SaleState::Paused).then_some(())
+    })
+    .await;
+    assert_eq!(row.items[0].sold, 2);
     act(parts, &sale, orders[0], Act::Cancel).await;
-    assert_eq!(left(parts, &sale).await, 0);
+    assert_eq!(left(parts, &sale).await, 1, "its unit is on sale again");
     running.stop().await;
 }
 
@@ -435,5 +438,114 @@ async fn a_gate_with_too_many_units_or_too_few_is_put_right_and_the_sale_is_paus
     }
     let acts = running.parts.store.acts(&sale.id, 100).await.unwrap();
     assert!(acts.iter().any(|act| act.kind == "pause" && act.by == "audit"), "{acts:?}");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gate_that_is_set_back_while_it_is_rebuilt_is_not_opened() {
+    let (world, front, sale, _) = lost_in_mid_sale(12).await;
+    let rebuild = rebuild(&world, &front.parts);
+    let begun = rebuild.begin(&sale.id).await.unwrap();
+    let gathered = rebuild.gather(&begun).await.unwrap();
+    let loaded = rebuild.load(&begun, &gathered).await.unwrap();
+    // Redis is as it was before the load; to the sums nothing has changed.
+    let key = format!("{}:{{{}}}:sale", world.name, sale.id);
+    let _: i64 = ask_redis(&servers().redis, &format!("HSET {key} seq 0")).await;
+    let error = rebuild.finish(&begun, &gathered, loaded).await.expect_err("not the gate that was loaded");
+    assert!(matches!(error, RebuildError::Moved), "{error}");
+    let state = front.parts.gate.describe(&sale.id).await.unwrap().expect("loaded").state;
+    assert_eq!(state, SaleState::Frozen);
+    let resumed = front.control.resume(&sale.id, &Asked::by("test")).await;
+    assert!(resumed.is_err(), "nor by hand: {resumed:?}");
+    drop(begun);
+    until("it is rebuilt", LONG, async || rebuild.run(&sale.id, &Asked::by("test")).await.ok()).await;
+    assert_eq!(left(&front.parts, &sale).await, 4);
+    front.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rebuild_does_not_wait_for_workers_that_drain_a_backlog() {
+    let mut world = World::new(Database::Postgres).await;
+    world.set("worker.batch=5");
+    let front = world.running_as(Role::Front).await;
+    let sale = sale(&world.name, 2_000, 1);
+    world.open_sale(&front.parts, &sale).await;
+    buy(&front, &sale, 0..1).await;
+    let publisher = front.parts.publisher.clone().expect("a front publishes");
+    for from in (0..1_500).step_by(100) {
+        let attempts: Vec<_> =
+            (from..from + 100).map(|nth| attempt(&sale.id, &format!("crowd{nth}"), Some("k"), 1)).collect();
+        let mut orders = Vec::new();
+        for verdict in verdicts(&front.parts.gate, &sale.id, &attempts).await {
+            let Verdict::Accepted(order) = verdict else { panic!("{verdict:?}") };
+            orders.push(order);
+        }
+        let publishing = orders.iter().map(|order| publisher.publish(std::slice::from_ref(order)));
+        for published in futures_util::future::join_all(publishing).await {
+            published.unwrap();
+        }
+    }
+    forget(&world, &sale).await;
+    let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
+    until("the worker is at work", LONG, async || {
+        (front.parts.store.totals(&sale.id).await.unwrap().live_orders > 20).then_some(())
+    })
+    .await;
+    let rebuilt = rebuild(&world, &front.parts).run(&sale.id, &Asked::by("test")).await.unwrap();
+    assert!(rebuilt.in_flight > 0, "the backlog was gone too soon: {rebuilt:?}");
+    assert_eq!(left(&front.parts, &sale).await, 499);
+    assert_eq!(at_rest(&front, &sale).await.live_orders, 1_501);
+    none_failed(&front, &sale).await;
+    worker.stop().await;
+    front.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_stock_that_is_half_way_is_no_leak() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("upkeep.every_ms=60000");
+    let front = world.running_as(Role::Front).await;
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&front.parts, &sale).await;
+    let asked = Asked::by("ada");
+    front.parts.store.begin_restock(&sale.id, &id("unit"), 3, &asked).await.unwrap().unwrap();
+    let repair = ["audit", "--sale", sale.id.as_str(), "--repair", "--yes"];
+    let (_, out, err) = run(Some(&world), &repair).await;
+    assert!(!out.contains("mended"), "{out}{err}");
+    assert_eq!(left(&front.parts, &sale).await, 5);
+    front.control.finish_acts().await.unwrap();
+    assert_eq!(left(&front.parts, &sale).await, 8);
+    assert!(at_rest(&front, &sale).await.balances());
+    front.stop().await;
+}
+
+/// A worker died between its ack and telling the gate; the gate was rebuilt without the order.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_worker_had_adopted_is_looked_for_and_what_ended_here_and_lives_there_lives() {
+    let world = World::new(Database::Sqlite).await;
+    let running = world.running().await;
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&running.parts, &sale).await;
+    let orders = buy(&running, &sale, 0..2).await;
+    at_rest(&running, &sale).await;
+    rebuild(&world, &running.parts).run(&sale.id, &Asked::by("test")).await.unwrap();
+    assert_eq!(left(&running.parts, &sale).await, 3);
+    let key = |name: &str| format!("{}:{{{}}}:{name}", world.name, sale.id);
+    let _: i64 = ask_redis(&servers().redis, &format!("HDEL {} user0", key("users"))).await;
+    let _: i64 = ask_redis(&servers().redis, &format!("HINCRBY {} unit 1", key("items"))).await;
+    until("it is adopted", LONG, async || (left(&running.parts, &sale).await == 3).then_some(())).await;
+    // The gate has it as ended, as after a restored database.
+    let settlement = doorbuster::gate::Settlement {
+        id: orders[1],
+        user: id("user1"),
+        outcome: doorbuster::gate::Outcome::Ended,
+    };
+    running.parts.gate.settle(&sale.id, &[settlement]).await.unwrap();
+    assert_eq!(left(&running.parts, &sale).await, 4);
+    let repair = ["audit", "--sale", sale.id.as_str(), "--repair", "--yes", "--older-than", "0"];
+    let (code, out, err) = run(Some(&world), &repair).await;
+    assert!(code == 0 && out.contains("the gate holds it"), "{out}{err}");
+    assert_eq!(left(&running.parts, &sale).await, 3);
+    at_rest(&running, &sale).await;
     running.stop().await;
 }

@@ -11,7 +11,7 @@ use doorbuster::store::OrderRow;
 use sqlx::{Connection as _, Executor as _};
 
 use crate::queue::channel;
-use crate::support::{Buyer, Database, World, at_rest, id, run, sale, until};
+use crate::support::{Database, World, at_rest, buy, id, run, sale, until};
 
 const LONG: Duration = Duration::from_secs(40);
 
@@ -51,16 +51,6 @@ async fn back_up(world: &World, to: &std::path::Path) {
     let mut connection = sqlx::SqliteConnection::connect(&url).await.unwrap();
     let statement = format!("VACUUM INTO '{}'", to.display());
     connection.execute(sqlx::AssertSqlSafe(statement)).await.unwrap();
-}
-
-async fn buy(running: &Running, sale: &Sale, users: std::ops::Range<u32>) -> Vec<OrderId> {
-    let mut orders = Vec::new();
-    for user in users {
-        let answer = Buyer::of(running, &format!("user{user}")).buy(sale.id.as_str(), "k").await;
-        assert_eq!(answer.status, 202, "{}", answer.text);
-        orders.push(id(answer.order_id()));
-    }
-    orders
 }
 
 async fn act(running: &Running, sale: &Sale, order: OrderId, act: Act) {
@@ -286,4 +276,155 @@ async fn mistakes_are_told_and_two_replays_of_one_source_do_not_meet() {
     drop(other);
     let (code, out, err) = run(Some(&world), &["replay", "plan", "log", "--since", "1h"]).await;
     assert!(code == 0 && out.contains("nothing to do"), "an empty log hides nothing: {out}{err}");
+}
+
+/// From one database to another kind: sales in every state, payments, stock that went up and down.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_whole_log_makes_of_an_empty_database_what_the_old_one_was() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("upkeep.every_ms=100");
+    let running = world.running().await;
+    let (shoes, coats) = (sale(&world.name, 10, 1), sale(&format!("{}-coats", world.name), 3, 1));
+    for sale in [&shoes, &coats] {
+        world.open_sale(&running.parts, sale).await;
+    }
+    let orders = buy(&running, &shoes, 0..10).await;
+    buy(&running, &coats, 0..2).await;
+    at_rest(&running, &shoes).await;
+    for order in &orders[..5] {
+        act(&running, &shoes, *order, Act::Cancel).await;
+    }
+    at_rest(&running, &shoes).await;
+    let asked = Asked::by("operator ada");
+    let control = Control::new(running.parts.gate.clone(), running.parts.store.clone());
+    // Stock for five: with the ten that were live once it would not fit.
+    control.restock(&shoes.id, &id("unit"), -5, &asked).await.unwrap();
+    let payment = doorbuster::store::Payment {
+        provider: "acme".into(),
+        event_id: "evt-1".into(),
+        kind: doorbuster::store::PaymentKind::Paid,
+        sale: shoes.id.clone(),
+        order: orders[9],
+        user: None,
+        state: doorbuster::store::PaymentState::Pending,
+        new_order: None,
+        detail: None,
+        received_at: Millis::now(),
+    };
+    running.parts.store.receive_payment(&payment).await.unwrap();
+    until("it is applied", LONG, async || {
+        let row = running.parts.store.order(orders[9]).await.unwrap()?;
+        (row.status == OrderStatus::Paid).then_some(())
+    })
+    .await;
+    at_rest(&running, &coats).await;
+    control.close(&coats.id, &asked).await.unwrap();
+    control.archive(&coats.id, &asked).await.unwrap();
+    logged(&running).await;
+    let old = [contents(&running.parts, &shoes.id).await, contents(&running.parts, &coats.id).await];
+    let paid = running.parts.store.payments_of(orders[9]).await.unwrap();
+    running.stop().await;
+
+    let other = World::new(Database::Mariadb).await;
+    world.set(&format!("database.url={}", other.config().database.url));
+    let parts = world.parts().await;
+    for _ in 0..2 {
+        let (code, out, err) = run(Some(&world), &["replay", "run", "log", "--yes"]).await;
+        assert_eq!(code, 0, "{out}{err}");
+        assert_eq!([contents(&parts, &shoes.id).await, contents(&parts, &coats.id).await], old);
+        assert_eq!(parts.store.payments_of(orders[9]).await.unwrap(), paid);
+    }
+}
+
+/// A message that lay in the queue was persisted into the backup before it was brought up to date.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_that_was_written_before_the_row_wins_against_a_late_message_and_poison_stands_alone() {
+    let mut world = World::new(Database::Postgres).await;
+    world.set("upkeep.every_ms=100");
+    let front = world.running_as(Role::Front).await;
+    let sale = sale(&world.name, 9, 1);
+    world.open_sale(&front.parts, &sale).await;
+    let orders = buy(&front, &sale, 0..4).await;
+    // No worker: they have no row yet, and one of them never was more than cancelled.
+    act(&front, &sale, orders[1], Act::Cancel).await;
+    logged(&front).await;
+    front.stop().await;
+
+    let other = World::new(Database::Postgres).await;
+    world.set(&format!("database.url={}", other.config().database.url));
+    let parts = world.parts().await;
+    let entry = ["replay", "run", "log", "--yes", "--order"];
+    let order = |nth: usize| orders[nth].to_string();
+    // As a worker would write it that had the message alone.
+    let ticket = parts.gate.ticket(&sale.id, orders[0]).await.unwrap().expect("in flight").order;
+    let cancelled = doorbuster::domain::Order {
+        id: orders[1],
+        user: id("user1"),
+        number: doorbuster::domain::Number { epoch: 1, seq: 3 },
+        ..ticket
+    };
+    parts.store.create_sale(&sale).await.unwrap();
+    let (code, out, err) = run(Some(&world), &[&entry[..], &[&order(0)]].concat()).await;
+    assert_eq!(code, 0, "{out}{err}");
+    let claim = doorbuster::store::Claim { order: cancelled, fence: 1 };
+    parts.store.record(&[claim], &|| true).await.unwrap();
+    assert_eq!(parts.store.order(orders[1]).await.unwrap().expect("a row").status, OrderStatus::Confirmed);
+
+    let mut database = sqlx::PgConnection::connect(&world.config().database.url).await.unwrap();
+    let bad = "CREATE FUNCTION bad() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+               IF NEW.user_id = 'user2' THEN RAISE EXCEPTION 'poison'; END IF; RETURN NEW; END $$";
+    database.execute(bad).await.unwrap();
+    let trigger = "CREATE TRIGGER bad BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION bad()";
+    database.execute(trigger).await.unwrap();
+    let (code, out, err) = run(Some(&world), &["replay", "run", "log", "--yes"]).await;
+    assert!(
+        code == 3 && out.contains(&format!("left: {}", orders[2])) && out.contains("poison"),
+        "{out}{err}"
+    );
+    let status = async |nth: usize| parts.store.order(orders[nth]).await.unwrap().map(|row| row.status);
+    assert_eq!(status(1).await, Some(OrderStatus::Cancelled), "{out}");
+    assert_eq!((status(2).await, status(3).await), (None, Some(OrderStatus::Confirmed)), "{out}");
+    database.execute("DROP TRIGGER bad ON orders").await.unwrap();
+    let (code, out, err) = run(Some(&world), &["replay", "run", "log", "--yes"]).await;
+    assert!(code == 0 && out.contains("1 get their row"), "{out}{err}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replay_is_slowed_down_ended_by_another_command_and_gone_on_with() {
+    let world = World::new(Database::Sqlite).await;
+    let running = world.running().await;
+    let sale = sale(&world.name, 40, 1);
+    world.open_sale(&running.parts, &sale).await;
+    buy(&running, &sale, 0..12).await;
+    at_rest(&running, &sale).await;
+    logged(&running).await;
+    running.stop().await;
+    let mut other = World::new(Database::Sqlite).await;
+    other.set(&format!("redis.prefix={}", world.name)).set(&format!("queue.prefix={}", world.name));
+    let parts = other.parts().await;
+    let slow = async {
+        run(Some(&other), &["replay", "run", "log", "--rate", "2", "--yes", "--output", "json"]).await
+    };
+    let end = async {
+        let id = until("it is under way", LONG, async || parts.store.runs(1).await.ok()?.pop()).await.id;
+        until("some are there", LONG, async || {
+            (parts.store.orders_after(&sale.id, None, 50).await.ok()?.len() > 1).then_some(())
+        })
+        .await;
+        let (code, out, err) = run(Some(&other), &["replay", "cancel", &id.to_string()]).await;
+        assert_eq!(code, 0, "{out}{err}");
+        id.to_string()
+    };
+    let ((code, out, err), id) = futures_util::future::join(slow, end).await;
+    assert!(code == 3 && out.contains("\"cancelled\"") && err.contains("replay resume"), "{out}{err}");
+    let some = parts.store.orders_after(&sale.id, None, 50).await.unwrap().len();
+    assert!((1..12).contains(&some), "{some}");
+    let (code, out, _) = run(Some(&other), &["replay", "status", &id]).await;
+    assert!(code == 0 && out.contains("cancelled"), "{out}");
+    // At two a second the rest takes some seconds: nothing of the wish for the end is left.
+    let (code, out, err) = run(Some(&other), &["replay", "resume", &id]).await;
+    assert!(code == 0 && out.contains("is done"), "{out}{err}");
+    assert_eq!(parts.store.orders_after(&sale.id, None, 50).await.unwrap().len(), 12);
+    let (code, _, err) = run(Some(&other), &["replay", "resume", &id]).await;
+    assert!(code == 1 && err.contains("is done"), "{err}");
 }

@@ -129,3 +129,18 @@ fn read(text: &str) -> Answer {
         .collect();
     Answer { status, headers, text: body.to_owned(), json: serde_json::from_str(body).unwrap_or_default() }
 }
+
+/// One order each for the users `user3`, `user4`, …; all are accepted.
+pub async fn buy(
+    running: &doorbuster::process::Running,
+    sale: &doorbuster::domain::Sale,
+    users: std::ops::Range<u32>,
+) -> Vec<doorbuster::domain::OrderId> {
+    let mut orders = Vec::new();
+    for user in users {
+        let answer = Buyer::of(running, &format!("user{user}")).buy(sale.id.as_str(), "k").await;
+        assert_eq!(answer.status, 202, "{}", answer.text);
+        orders.push(super::id(answer.order_id()));
+    }
+    orders
+}

@@ -10,7 +10,7 @@ mod world;
 
 pub use binary::{Doorbuster, run, run_with};
 pub use books::at_rest;
-pub use http::{Answer, Buyer, request, send_raw};
+pub use http::{Answer, Buyer, buy, request, send_raw};
 pub use servers::servers;
 pub use servers_of_its_own::{ask_redis, behind_proxy, own_redis};
 pub use wait::until;
