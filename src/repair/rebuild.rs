@@ -147,6 +147,8 @@ impl Rebuild {
     /// its row has. After an error it may be rebuilt again, and nothing is lost by it; the sale is frozen,
     /// unless only the end could not be written down.
     pub async fn run(&self, sale: &SaleId, asked: &Asked) -> Result<Rebuilt, RebuildError> {
+        // Before the sale is frozen: what is to be read must be there.
+        self.log.head().await?;
         let mut rebuilding = self.begin(sale).await?;
         let act = match self.store.begin_act(sale, "rebuild", "{}".into(), asked).await? {
             Ok(BegunAct::New(act) | BegunAct::Before(act)) => act,

@@ -69,6 +69,7 @@ impl Work<'_> {
         if self.stop.is_cancelled() {
             return Ok(());
         }
+        self.knows_the_sale(survey.sales.iter()).await?;
         for sale in survey.sales.clone() {
             if self.replay.store.was_purged(&sale).await? {
                 survey.forget(sale);

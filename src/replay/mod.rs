@@ -428,6 +428,18 @@ impl<'a> Work<'a> {
         Ok(audits)
     }
 
+    /// A sale that is asked for is in what was found, or in the database: else its name is a mistake.
+    async fn knows_the_sale<'s>(
+        &self,
+        mut found: impl Iterator<Item = &'s SaleId>,
+    ) -> Result<(), ReplayError> {
+        let Some(sale) = &self.asked.filter.sale else { return Ok(()) };
+        if found.any(|known| known == sale) || self.replay.store.sale(sale).await?.is_some() {
+            return Ok(());
+        }
+        Err(ReplayError::Usage(format!("nobody knows a sale {sale}")))
+    }
+
     /// Before the first change: what it is about to touch, and how that stands.
     async fn begin(&mut self, sales: BTreeSet<SaleId>, orders: u64) -> Result<(), ReplayError> {
         self.report.sales = sales;

@@ -160,6 +160,10 @@ impl Work<'_> {
             letters.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
         }
         let total = letters.len() as u64;
+        self.knows_the_sale(
+            letters.iter().flat_map(|letter| letter.orders.iter().flatten()).map(|order| &order.sale),
+        )
+        .await?;
         let orders = || letters.iter().flat_map(|letter| letter.orders.iter().flatten());
         self.begin(orders().map(|order| order.sale.clone()).collect(), total).await?;
         let mut seen = BTreeSet::new();

@@ -442,6 +442,20 @@ async fn a_gate_with_too_many_units_or_too_few_is_put_right_and_the_sale_is_paus
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_sale_is_not_frozen_for_a_rebuild_that_could_not_read_the_log() {
+    let world = World::new(Database::Sqlite).await;
+    let running = world.running().await;
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&running.parts, &sale).await;
+    let away = ["--set", "queue.url=amqp://127.0.0.1:1", "--set", "queue.timeout_ms=500"];
+    let command = [&away[..], &["rebuild", "--sale", sale.id.as_str(), "--yes"]].concat();
+    let (code, _, err) = run(Some(&world), &command).await;
+    assert!(code == 1 && err.contains("the order log cannot be read"), "{err}");
+    buy(&running, &sale, 0..1).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_gate_that_is_set_back_while_it_is_rebuilt_is_not_opened() {
     let (world, front, sale, _) = lost_in_mid_sale(12).await;
     let rebuild = rebuild(&world, &front.parts);
