@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::entries::Entries;
 use super::rows::count_row;
 use super::survey::Survey;
-use super::{ReplayError, Work};
+use super::{Filter, ReplayError, Work};
 use crate::domain::{Entry, Millis, Order, OrderEntry, OrderStatus, SaleId};
 use crate::gate::{GateError, Outcome, Settlement};
 use crate::lease::{Guard, NAMES_AT_ONCE, Terms};
@@ -54,7 +54,7 @@ impl Work<'_> {
     pub(super) async fn entries(&mut self) -> Result<(), ReplayError> {
         let (source, filter) = (&self.asked.source, &self.asked.filter);
         if *source == super::Source::Log {
-            self.report.begins_at = self.log_begins_after(filter.since.unwrap_or(Millis(0))).await?;
+            self.report.begins_at = self.log_begins_after(filter).await?;
         }
         let mut survey = Survey::default();
         let mut reading = Entries::open(source, &self.replay.log, filter).await?;
@@ -155,8 +155,12 @@ impl Work<'_> {
 
     /// When the log begins, if it lacks what was before: it has forgotten something, or it was begun anew
     /// though there were sales already.
-    async fn log_begins_after(&self, since: Millis) -> Result<Option<Millis>, ReplayError> {
+    async fn log_begins_after(&self, filter: &Filter) -> Result<Option<Millis>, ReplayError> {
         let head = self.replay.log.head().await?;
+        if let Some(offset) = filter.offset {
+            return Ok(head.at.filter(|_| offset < head.offset));
+        }
+        let since = filter.since.unwrap_or(Millis(0));
         let Some(at) = head.at.filter(|at| *at > since) else { return Ok(None) };
         let sales = self.replay.store.sales().await?;
         let older = sales.iter().any(|row| row.created_at.0 + CLOCKS_MS < at.0);

@@ -37,9 +37,10 @@ impl Entries {
             let file = file.map_err(|error| ReplayError::File(path.clone(), error))?;
             return Ok(Self::File(path.clone(), BufReader::new(file).lines(), 0));
         }
-        let from = match filter.since {
-            Some(since) => LogFrom::Time(Millis(since.0 - STAMP_MS)),
-            None => LogFrom::Head,
+        let from = match (filter.offset, filter.since) {
+            (Some(offset), _) => LogFrom::Offset(offset),
+            (None, Some(since)) => LogFrom::Time(Millis(since.0 - STAMP_MS)),
+            (None, None) => LogFrom::Head,
         };
         Ok(Self::Log(Box::new(log.read(from).await?)))
     }

@@ -6,13 +6,15 @@
 //! | --- | --- | --- |
 //! | `outbox` | orders that the gate accepted and that have no row | publishes them again |
 //! | `dead-letters` | messages that no worker could process | publishes them again, so often and no oftener |
-//! | `log` | the order log, from a time or an offset on | writes rows, as they were |
+//! | `log` | the order log, from a time or a message on | writes rows, as they were |
 //! | `file` | the same as lines of a file, as `export` writes them | writes rows, as they were |
 
 mod apply;
+mod asked;
 mod brake;
 mod entries;
 mod export;
+mod report;
 mod rows;
 mod survey;
 mod waiting;
@@ -21,171 +23,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::audit::{Audit, audit};
 use crate::control::LetterError;
-use crate::domain::{Entry, Millis, Order, OrderId, SaleId, UserId};
+use crate::domain::{Millis, OrderId, SaleId};
 use crate::gate::{Gate, GateError};
 use crate::lease::{LeaseError, Leases, Terms};
 use crate::queue::{Letters, OrderLog, Publisher, QueueError};
 use crate::store::{Run, RunState, Store, StoreError};
 
+pub use asked::{Asked, Filter, Source};
 pub use export::{ExportError, Exported, export};
-
-/// Where what is replayed comes from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Source {
-    Outbox,
-    DeadLetters,
-    Log,
-    File(PathBuf),
-}
-
-impl Source {
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Outbox => "outbox",
-            Self::DeadLetters => "dead-letters",
-            Self::Log => "log",
-            Self::File(_) => "file",
-        }
-    }
-}
-
-/// What of it is replayed; nothing named is everything.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Filter {
-    pub sale: Option<SaleId>,
-    pub user: Option<UserId>,
-    pub order: Option<OrderId>,
-    /// Of dead letters.
-    pub reason: Option<String>,
-    /// Of the log: published then or later. Of dead letters: given up. Of the others: accepted.
-    pub since: Option<Millis>,
-    pub until: Option<Millis>,
-    /// Orders at most.
-    pub limit: Option<u64>,
-}
-
-impl Filter {
-    fn takes(&self, order: &Order) -> bool {
-        self.sale.as_ref().is_none_or(|sale| *sale == order.sale)
-            && self.user.as_ref().is_none_or(|user| *user == order.user)
-            && self.order.is_none_or(|id| id == order.id)
-    }
-
-    fn takes_time(&self, at: Millis) -> bool {
-        self.since.is_none_or(|since| at >= since) && self.until.is_none_or(|until| at <= until)
-    }
-
-    /// What is not about one order counts where no order is asked for.
-    fn takes_entry(&self, entry: &Entry) -> bool {
-        match entry.order() {
-            Some(order) => self.takes(order),
-            None => {
-                self.user.is_none()
-                    && self.order.is_none()
-                    && self.sale.as_ref().is_none_or(|sale| sale == entry.sale())
-            }
-        }
-    }
-}
-
-/// What a replay is asked for. Kept with the run, so that it can be gone on with.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Asked {
-    pub source: Source,
-    pub filter: Filter,
-    /// Orders per second, at most.
-    pub rate: Option<u32>,
-    /// While more orders wait in the queue than this, nothing is published.
-    pub max_queue: u32,
-    /// A batch that took longer is followed by a pause as long.
-    pub max_latency_ms: u64,
-    /// A dead letter that was replayed so often is left where it is.
-    pub max_replays: u32,
-}
-
-/// What became, or would become, of what a source holds. Orders are counted once, however often they
-/// stand there.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
-    /// They get a row: written, or on their way to a worker.
-    pub inserted: u64,
-    /// The row is older than the entry.
-    pub changed: u64,
-    /// Their rows are there.
-    pub already: u64,
-    /// Cancelled, expired or refunded: left so.
-    pub ended: u64,
-    /// Refused before: left so.
-    pub failed: u64,
-    /// Refused now, by the last line.
-    pub refused: u64,
-    /// Somebody else acted for their user the whole time: do it again.
-    pub busy: u64,
-    /// Nobody can read them.
-    pub malformed: u64,
-    /// Replayed too often.
-    pub quarantined: u64,
-    /// On the dead-letter queue: a source of its own.
-    pub parked: u64,
-    /// Sales, acts and payments that are brought up to date.
-    pub others: u64,
-}
-
-impl Counts {
-    /// What was not done, and is not done by itself.
-    pub fn left(&self) -> u64 {
-        self.refused + self.busy + self.malformed + self.quarantined
-    }
-
-    pub fn orders(&self) -> u64 {
-        self.inserted + self.changed + self.already + self.ended + self.failed + self.refused + self.busy
-    }
-}
-
-/// What a replay would do, or has done.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Report {
-    pub counts: Counts,
-    /// The first of what could not be done, with why.
-    pub troubles: Vec<String>,
-    /// The log begins later than it was asked for: what was before is not in it.
-    pub begins_at: Option<Millis>,
-    pub sales: BTreeSet<SaleId>,
-    pub seconds: f64,
-    /// It is not all, because somebody has asked for the end.
-    #[serde(default)]
-    pub stopped: bool,
-    pub before: Vec<Audit>,
-    pub after: Vec<Audit>,
-}
-
-/// Troubles that are told one by one.
-const TOLD: usize = 20;
-
-impl Report {
-    fn trouble(&mut self, what: String) {
-        if self.troubles.len() < TOLD {
-            self.troubles.push(what.chars().take(300).collect());
-        }
-    }
-
-    pub fn is_complete(&self) -> bool {
-        self.counts.left() == 0 && self.begins_at.is_none() && !self.stopped
-    }
-
-    /// Sales whose books do not balance though nothing moves in them. Not those whose gate is to be
-    /// rebuilt, whatever was replayed.
-    pub fn out_of_balance(&self) -> impl Iterator<Item = &Audit> {
-        self.after.iter().filter(|books| !books.needs_rebuild() && books.is_at_rest() && !books.balances())
-    }
-}
+pub use report::{Counts, Report};
 
 /// How a run has ended.
 #[derive(Debug)]
@@ -271,7 +122,7 @@ impl Replay {
         progress: &Progress<'_>,
         stop: CancellationToken,
     ) -> Result<Report, ReplayError> {
-        check(asked)?;
+        asked.check()?;
         let mut work = Work::new(self, asked, None, stop, progress);
         work.go().await?;
         work.report.stopped = work.stop.is_cancelled();
@@ -287,7 +138,7 @@ impl Replay {
         progress: &Progress<'_>,
         stop: CancellationToken,
     ) -> Result<Finished, ReplayError> {
-        check(asked)?;
+        asked.check()?;
         let now = Millis::now();
         let run = Run {
             id: Uuid::now_v7(),
@@ -357,23 +208,6 @@ impl Replay {
         told?;
         Ok(Finished { id: run.id, state, report: work.report })
     }
-}
-
-fn check(asked: &Asked) -> Result<(), ReplayError> {
-    let filter = &asked.filter;
-    let usage = |text: &str| Err(ReplayError::Usage(text.to_owned()));
-    if let (Some(since), Some(until)) = (filter.since, filter.until)
-        && since > until
-    {
-        return usage("--since is later than --until");
-    }
-    if filter.since.is_some_and(|since| since > Millis::now()) {
-        return usage("--since is in the future");
-    }
-    if filter.reason.is_some() && asked.source != Source::DeadLetters {
-        return usage("--reason is known of dead letters alone");
-    }
-    Ok(())
 }
 
 impl<'a> Work<'a> {

@@ -119,6 +119,9 @@ async fn a_database_from_a_backup_is_brought_up_to_date_from_the_order_log() {
     assert_eq!(contents(&parts, &shoes.id).await, lost_shoes);
     assert_eq!(contents(&parts, &coats.id).await, lost_coats);
 
+    // The last few messages alone: what they tell is there already.
+    let (code, out, err) = run(Some(&world), &["replay", "plan", "log", "--offset", "5"]).await;
+    assert!(code == 0 && !out.contains("get their row") && !out.contains("older row"), "{out}{err}");
     let (code, out, err) = run(Some(&world), &["replay", "run", "log", "--yes", "--output", "json"]).await;
     let again: serde_json::Value = serde_json::from_str(&out).expect(&err);
     let counts = &again["report"]["counts"];
@@ -260,6 +263,7 @@ async fn mistakes_are_told_and_two_replays_of_one_source_do_not_meet() {
         (&["replay", "plan", "log", "--since", "yesterday"], 2, "15m"),
         (&["replay", "plan", "log", "--since", "1h", "--until", "2h"], 2, "later than --until"),
         (&["replay", "plan", "outbox", "--reason", "broken"], 2, "dead letters"),
+        (&["replay", "plan", "outbox", "--offset", "3"], 2, "the log alone"),
         (&["replay", "plan", "outbox", "--sale", "nobodys"], 2, "knows no sale nobodys"),
         (&["replay", "plan", "log", "--sale", "nobodys"], 2, "nobody knows a sale nobodys"),
         (&["replay", "plan", "dead-letters", "--sale", "nobodys"], 2, "nobody knows a sale nobodys"),

@@ -75,6 +75,9 @@ pub(super) struct What {
     /// A time such as 2030-05-01T12:00:00Z, or how long ago: 90s, 15m, 2h, 3d.
     #[arg(long, value_parser = time)]
     since: Option<Millis>,
+    /// Of the log, in the place of a time: from this message on, as a malformed one is named.
+    #[arg(long, conflicts_with = "since")]
+    offset: Option<u64>,
     #[arg(long, value_parser = time)]
     until: Option<Millis>,
     /// Orders at most.
@@ -125,6 +128,7 @@ impl What {
             order: self.order,
             reason: self.reason,
             since: self.since,
+            offset: self.offset,
             until: self.until,
             limit: self.limit,
         };
