@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::adopt::adopt;
-use super::compare::{Comparison, Difference, Why};
+use super::compare::{Comparison, Difference, Why, compare};
 use crate::audit::{AuditError, audit};
 use crate::domain::{Asked, Failure, OrderStatus, SaleId};
 use crate::gate::{Adjusted, Gate, GateError, Settlement};
@@ -86,8 +86,7 @@ impl Mend {
                 Err(error) => mended.left.push(format!("{id} {why}: {error}")),
             }
         }
-        let waits = comparison.differences.iter().any(|difference| difference.why == Why::Lost);
-        if !waits && let Err(error) = self.adjust(&comparison.books.sale_id, &mut mended).await {
+        if let Err(error) = self.adjust_what_no_order_explains(&comparison.books.sale_id, &mut mended).await {
             mended.left.push(error.to_string());
         }
         mended
@@ -163,6 +162,24 @@ impl Mend {
         let order = &difference.order;
         let owed = Return { id: order.id, sale: order.sale.clone(), user: order.user.clone() };
         Ok(give_back(&self.gate, &self.store, &[owed]).await?)
+    }
+
+    /// Not while any order differs, however young: its own mending would count its units once more.
+    async fn adjust_what_no_order_explains(
+        &self,
+        sale: &SaleId,
+        mended: &mut Mended,
+    ) -> Result<(), MendError> {
+        if audit(&self.gate, &self.store, sale).await?.balances() {
+            return Ok(());
+        }
+        let now = compare(&self.gate, &self.store, None, sale, Duration::ZERO).await?;
+        let explains = |why| !matches!(why, Why::Duplicate | Why::Oversold | Why::Waiting);
+        if now.differences.iter().any(|differs| explains(differs.why)) {
+            mended.left.push("orders differ still: how many units are left is put right after them".into());
+            return Ok(());
+        }
+        self.adjust(sale, mended).await
     }
 
     /// What no order explains: the gate has too many units, or too few.

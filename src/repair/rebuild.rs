@@ -212,7 +212,8 @@ impl Rebuild {
                     // Whoever told the gate before of a change does not end it now: the new gate has to be
                     // told. And no later rebuild takes this epoch again.
                     let number = Number { epoch, seq: 0 };
-                    self.store.set_sale_state(&rebuilding.sale, row.state, number).await?;
+                    let state = merged(row.state, rebuilding.before);
+                    self.store.set_sale_state(&rebuilding.sale, state, number).await?;
                     tracing::info!(sale = %rebuilding.sale, epoch, "sale frozen: its gate is being rebuilt");
                     rebuilding.epoch = epoch;
                     return Ok(());
@@ -369,11 +370,6 @@ impl Rebuild {
         }
         let row = self.row(sale).await?.state;
         let state = match row {
-            // What somebody has just done in the gate, and had no time to write down.
-            SaleState::Open | SaleState::Paused if rebuilding.before == Some(SaleState::Closed) => {
-                SaleState::Closed
-            }
-            SaleState::Open if rebuilding.before == Some(SaleState::Paused) => SaleState::Paused,
             // What somebody wrote down as frozen is for somebody to resume.
             SaleState::Frozen => SaleState::Paused,
             SaleState::Archived => SaleState::Closed,
@@ -406,6 +402,15 @@ impl Rebuild {
 
     async fn row(&self, sale: &SaleId) -> Result<SaleRow, RebuildError> {
         self.store.sale(sale).await?.ok_or_else(|| RebuildError::NotFound(sale.clone()))
+    }
+}
+
+/// What somebody has just done in the gate, and had no time to write down, counts.
+fn merged(row: SaleState, gate: Option<SaleState>) -> SaleState {
+    match (row, gate) {
+        (SaleState::Open | SaleState::Paused, Some(SaleState::Closed)) => SaleState::Closed,
+        (SaleState::Open, Some(SaleState::Paused)) => SaleState::Paused,
+        (row, _) => row,
     }
 }
 

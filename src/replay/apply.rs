@@ -75,16 +75,25 @@ impl Work<'_> {
                 survey.forget(sale);
             }
         }
+        for id in &survey.forked {
+            self.report.counts.refused += 1;
+            self.report.trouble(format!(
+                "{id}: two histories of it have ended differently: see `doorbuster order show`"
+            ));
+        }
         let total = filter.limit.map_or(survey.orders(), |limit| limit.min(survey.orders()));
         self.begin(survey.sales.clone(), total).await?;
-        self.sales(&survey, false).await?;
+        // What would be done is counted once.
+        self.sales(&survey, self.run.is_none()).await?;
         for act in std::mem::take(&mut survey.acts).into_values() {
             let restored = self.replay.store.restore_act(&act, self.writing()).await;
             self.other(&act.sale_id, restored)?;
         }
         let mut taken = 0;
         self.write_those(&mut survey, Turn::Ended, &mut taken, total).await?;
-        self.sales(&survey, true).await?;
+        if self.run.is_some() {
+            self.sales(&survey, true).await?;
+        }
         for turn in [Turn::Live, Turn::Payments] {
             if !self.stop.is_cancelled() {
                 self.write_those(&mut survey, turn, &mut taken, total).await?;

@@ -277,6 +277,8 @@ impl<'a> Work<'a> {
     /// Before the first change: what it is about to touch, and how that stands.
     async fn begin(&mut self, sales: BTreeSet<SaleId>, orders: u64) -> Result<(), ReplayError> {
         self.report.sales = sales;
+        // What it took to look is no time that was saved.
+        self.brake = brake::Brake::new(self.asked);
         (self.progress.tell)(0, orders);
         if self.run.is_some() {
             self.report.before = self.audits().await?;

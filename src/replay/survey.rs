@@ -6,12 +6,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::entries::Piece;
 use super::{Filter, Report};
-use crate::domain::{ActEntry, Entry, OrderId, SaleEntry, SaleId};
+use crate::domain::{ActEntry, Entry, OrderId, OrderStatus, SaleEntry, SaleId};
 
 #[derive(Default)]
 pub(super) struct Survey {
-    /// Orders that have a row, with their highest version.
-    versions: HashMap<OrderId, i32>,
+    /// Orders that have a row, as their highest version has them.
+    versions: HashMap<OrderId, (i32, OrderStatus)>,
+    /// Those that two histories have taken different ways with: which of them counts is not for us to say.
+    pub(super) forked: BTreeSet<OrderId>,
     accepted: HashSet<OrderId>,
     pub(super) sales: BTreeSet<SaleId>,
     /// As they come; the versions in them sort it out.
@@ -53,8 +55,14 @@ impl Survey {
                     self.accepted.insert(order.id);
                 }
                 Entry::Order(entry) => {
-                    let version = self.versions.entry(entry.order.id).or_insert(entry.version);
-                    *version = entry.version.max(*version);
+                    let id = entry.order.id;
+                    let known = self.versions.entry(id).or_insert((entry.version, entry.status));
+                    if entry.version > known.0 {
+                        *known = (entry.version, entry.status);
+                        self.forked.remove(&id);
+                    } else if entry.version == known.0 && entry.status != known.1 {
+                        self.forked.insert(id);
+                    }
                 }
                 Entry::Sale(entry) => self.changes.push((**entry).clone()),
                 Entry::Act(entry) => {
@@ -85,7 +93,8 @@ impl Survey {
             Entry::Accepted(order) => (order.id, !self.versions.contains_key(&order.id)),
             Entry::Order(entry) => {
                 let id = entry.order.id;
-                (id, self.versions.get(&id) == Some(&entry.version))
+                let last = self.versions.get(&id).is_some_and(|(version, _)| *version == entry.version);
+                (id, last && !self.forked.contains(&id))
             }
             Entry::Sale(_) | Entry::Act(_) | Entry::Payment(_) => return false,
         };

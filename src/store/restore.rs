@@ -67,6 +67,10 @@ enum Against {
 /// hands wrote the first version, that of the end is the later one: a message that comes after it would
 /// have met it.
 fn against(row: &order::Model, entry: &OrderEntry) -> Against {
+    // No arrow leads out of an end.
+    if row.version < entry.version && row.live_key.is_none() && entry.status.is_live() {
+        return Against::Other;
+    }
     if row.version != entry.version {
         return if row.version < entry.version { Against::Older } else { Against::Same };
     }

@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     controls.retain(|control| wanted.is_empty() || wanted.contains(&control.name));
     let folder = tempfile::tempdir().expect("a temporary folder");
     let copy = folder.path().join("doorbuster");
-    for name in ["Cargo.toml", "Cargo.lock", "src", "lua", "migrations", "config", "tests"] {
+    for name in ["Cargo.toml", "Cargo.lock", "src", "lua", "migrations", "config", "docs", "tests"] {
         copy_all(&root.join(name), &copy.join(name));
     }
     // A build folder of its own: cargo knows a package by its path in the workspace, and would take
