@@ -130,9 +130,8 @@ fn verdict(found: &Comparison, mended: Option<&Mended>) -> Ended {
     match mended {
         _ if found.books.needs_rebuild() || !sums || !only_those => Ended::OutOfBalance,
         Some(mended) if !mended.left.is_empty() => Ended::ItemsLeft,
-        _ if found.differences.is_empty() || mended.is_some() => Ended::Done,
-        // Orders wait for longer than they should.
-        _ => Ended::ItemsLeft,
+        // Orders that wait for long are shown, and in nobody's way.
+        _ => Ended::Done,
     }
 }
 
