@@ -132,8 +132,8 @@ impl Publisher {
     }
 }
 
-/// A queue that somebody deleted is back after this time. Until then what is published lies in
-/// `P.unrouted`, and comes again from the outbox.
+/// A queue that somebody deleted is back after this time. Until then what is published lies in the order
+/// log, or in `P.unrouted` where that is gone too, and comes again from the outbox.
 const DECLARE_EVERY: Duration = Duration::from_secs(5);
 
 /// A broker that confirms nothing for this long, while something waits for it, is away to new

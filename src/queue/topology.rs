@@ -53,7 +53,7 @@ pub struct Depths {
     pub unrouted: u32,
 }
 
-/// True on return: whatever is published to `P.orders` lies in a replicated, durable queue.
+/// True on return: whatever is published to `P.orders` lies in a replicated, durable queue, and in the log.
 pub(super) async fn declare(channel: &Channel, settings: &QueueSettings) -> Result<Depths, QueueError> {
     let names = Names::new(&settings.prefix);
     // Looking at a dead letter counts as a delivery, and RabbitMQ 4 has a limit of 20 where none is

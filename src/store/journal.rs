@@ -10,7 +10,7 @@ use sea_orm::{
 use uuid::Uuid;
 
 use super::entities::{item, log_outbox, order, order_event, payment_event, sale, sale_act};
-use super::orders::read_order;
+use super::orders::{page, read_order};
 use super::sales::read_sale;
 use super::{Store, StoreError};
 use crate::domain::{
@@ -197,13 +197,7 @@ impl Store {
         after: Option<OrderId>,
         limit: u64,
     ) -> Result<Vec<Entry>, StoreError> {
-        let mut query = order::Entity::find()
-            .filter(order::Column::SaleId.eq(sale.as_str()))
-            .order_by_asc(order::Column::Id)
-            .limit(limit);
-        if let Some(after) = after {
-            query = query.filter(order::Column::Id.gt(after.uuid()));
-        }
+        let query = page(sale, after, limit);
         self.within(async {
             let rows = query.all(&self.db).await?;
             self.order_entries(rows).await

@@ -1,6 +1,8 @@
 //! Reading orders.
 
-use sea_orm::{ColumnTrait as _, EntityTrait as _, QueryFilter as _, QueryOrder as _, QuerySelect as _};
+use sea_orm::{
+    ColumnTrait as _, EntityTrait as _, QueryFilter as _, QueryOrder as _, QuerySelect as _, Select,
+};
 
 use super::entities::order;
 use super::{Store, StoreError};
@@ -88,20 +90,14 @@ impl Store {
         after: Option<OrderId>,
         limit: u64,
     ) -> Result<Vec<Order>, StoreError> {
-        let mut query = order::Entity::find()
-            .filter(order::Column::SaleId.eq(sale.as_str()))
+        let query = page(sale, after, limit)
             .filter(order::Column::LiveKey.is_not_null())
             .filter(order::Column::RecordedAtMs.gte(since.0))
             .filter(
                 sea_orm::Condition::any()
                     .add(order::Column::Epoch.is_null())
                     .add(order::Column::Epoch.lt(epoch)),
-            )
-            .order_by_asc(order::Column::Id)
-            .limit(limit);
-        if let Some(after) = after {
-            query = query.filter(order::Column::Id.gt(after.uuid()));
-        }
+            );
         self.within(async {
             let rows = query.all(&self.db).await?;
             rows.into_iter().map(|row| read_order(row).map(|row| row.order)).collect()
@@ -116,14 +112,20 @@ impl Store {
         after: Option<OrderId>,
         limit: u64,
     ) -> Result<Vec<OrderRow>, StoreError> {
-        let mut query = order::Entity::find()
-            .filter(order::Column::SaleId.eq(sale.as_str()))
-            .order_by_asc(order::Column::Id)
-            .limit(limit);
-        if let Some(after) = after {
-            query = query.filter(order::Column::Id.gt(after.uuid()));
-        }
+        let query = page(sale, after, limit);
         self.within(async { query.all(&self.db).await?.into_iter().map(read_order).collect() }).await
+    }
+}
+
+/// A sale's orders by id, those after `after`.
+pub(super) fn page(sale: &SaleId, after: Option<OrderId>, limit: u64) -> Select<order::Entity> {
+    let page = order::Entity::find()
+        .filter(order::Column::SaleId.eq(sale.as_str()))
+        .order_by_asc(order::Column::Id)
+        .limit(limit);
+    match after {
+        Some(after) => page.filter(order::Column::Id.gt(after.uuid())),
+        None => page,
     }
 }
 
