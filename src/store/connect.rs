@@ -59,6 +59,11 @@ impl Store {
         .await
     }
 
+    /// Transactions that it can serve at once: SQLite has one writer.
+    pub fn writers(&self) -> usize {
+        if self.db.get_database_backend() == DbBackend::Sqlite { 1 } else { usize::MAX }
+    }
+
     pub fn kind(&self) -> &'static str {
         match self.db.get_database_backend() {
             DbBackend::Sqlite => "sqlite",

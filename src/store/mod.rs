@@ -11,6 +11,7 @@ mod erase;
 mod error;
 mod journal;
 mod life;
+mod many;
 mod orders;
 mod payments;
 mod record;
@@ -58,6 +59,11 @@ pub struct Store {
 }
 
 impl Store {
+    /// How long one transaction or query may take.
+    pub fn patience(&self) -> Duration {
+        self.timeout
+    }
+
     /// Runs a query or a transaction within the limit. sqlx waits for ever for a server that is
     /// silent; what is cut off here rolls back, or has committed: callers repeat with the same ids.
     async fn within<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {

@@ -23,6 +23,13 @@ pub struct OrderRow {
     pub pay_by: Option<Millis>,
 }
 
+impl OrderRow {
+    /// Has anything happened to it since its row was written?
+    pub fn has_history(&self) -> bool {
+        !matches!(self.status, OrderStatus::Accepted | OrderStatus::Confirmed | OrderStatus::Failed)
+    }
+}
+
 impl Store {
     pub async fn order(&self, id: OrderId) -> Result<Option<OrderRow>, StoreError> {
         self.within(async {
@@ -34,9 +41,12 @@ impl Store {
 
     /// The same for many orders in one query, in no particular order; those without a row are not there.
     pub async fn orders_by_id(&self, ids: &[OrderId]) -> Result<Vec<OrderRow>, StoreError> {
-        let ids: Vec<_> = ids.iter().map(|id| id.uuid()).collect();
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let is_one_of = self.is_one_of(order::Column::Id, ids.iter().map(|id| id.uuid()).collect());
         self.within(async {
-            let rows = order::Entity::find().filter(order::Column::Id.is_in(ids)).all(&self.db).await?;
+            let rows = order::Entity::find().filter(is_one_of).all(&self.db).await?;
             rows.into_iter().map(read_order).collect()
         })
         .await

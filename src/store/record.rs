@@ -5,7 +5,7 @@
 //! comes last, so that its row is locked for the shortest time; users and items in a fixed order,
 //! so that two workers cannot wait for each other in a circle.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use sea_orm::sea_query::{Expr, ExprTrait as _, OnConflict};
@@ -17,6 +17,7 @@ use sea_orm::{
 use uuid::Uuid;
 
 use super::entities::{item, order, sale, user_units};
+use super::many::{Meets, add_many, insert_many};
 use super::{Store, StoreError};
 use crate::domain::{Failure, Millis, Order, OrderId, OrderStatus, Sku};
 use crate::fault::fault;
@@ -123,26 +124,24 @@ impl Store {
         let deadlines = self.deadlines(&transaction, claims).await?;
         let rows =
             claims.iter().map(|claim| confirmed_row(claim, attempt, deadlines.now, deadlines.pay_by(claim)));
-        order::Entity::insert_many(rows)
-            .on_conflict(self.skip_duplicates())
-            .exec_without_returning(&transaction)
-            .await?;
+        let mut written = self.insert_orders(&transaction, rows.collect(), attempt).await?;
         fault!("insert.after", return Err(StoreError::Away("injected".into())));
-        // Rows affected would tell nothing on MySQL, which counts the skipped ones: read them back.
-        let written = read_back(&transaction, claims).await?;
+        // The rest was there before, or conflicts with another order.
+        let others = claims.iter().map(|claim| claim.order.id).filter(|id| !written.contains(id));
+        let there = read_back(self, &transaction, others.collect()).await?;
         let mut new = Vec::new();
         let mut answers = Vec::with_capacity(claims.len());
-        let mut counted = std::collections::HashSet::new();
         for claim in claims {
-            let Some((by, status, failure)) = written.get(&claim.order.id) else {
-                return roll_back(transaction, Refusal::Conflict).await;
-            };
             // The same order twice in one batch is one new order.
-            if *by == Some(attempt) && counted.insert(claim.order.id) {
+            if written.remove(&claim.order.id) {
                 new.push(claim);
                 answers.push(Recorded::Confirmed);
-            } else {
+            } else if let Some((status, failure)) = there.get(&claim.order.id) {
                 answers.push(Recorded::Already(*status, *failure));
+            } else if new.iter().any(|new: &&Claim| new.order.id == claim.order.id) {
+                answers.push(Recorded::Already(OrderStatus::Confirmed, None));
+            } else {
+                return roll_back(transaction, Refusal::Conflict).await;
             }
         }
         if !new.is_empty() {
@@ -215,6 +214,36 @@ impl Store {
         Ok(Millis(row.try_get_by_index(0)?))
     }
 
+    /// Inserts the rows that no unique key refuses; answers the ids of those that it inserted. All rows
+    /// carry the id of this attempt.
+    pub(super) async fn insert_orders(
+        &self,
+        transaction: &DatabaseTransaction,
+        rows: Vec<order::ActiveModel>,
+        attempt: Uuid,
+    ) -> Result<HashSet<OrderId>, StoreError> {
+        let ids: Vec<Uuid> = rows.iter().map(|row| *row.id.as_ref()).collect();
+        if ids.is_empty() {
+            return Ok(HashSet::new());
+        }
+        let meets = Meets { conflict: self.skip_duplicates(), postgres: "DO NOTHING" };
+        let written = insert_many(transaction, rows, &meets).await?;
+        // On MySQL it says nothing, since the skipped ones count there.
+        let says = self.db.get_database_backend() != DbBackend::MySql;
+        if says && written == ids.len() as u64 {
+            return Ok(ids.into_iter().map(OrderId::from).collect());
+        }
+        let written: Vec<Uuid> = order::Entity::find()
+            .select_only()
+            .column(order::Column::Id)
+            .filter(self.is_one_of(order::Column::Id, ids))
+            .filter(order::Column::AttemptId.eq(attempt))
+            .into_tuple()
+            .all(transaction)
+            .await?;
+        Ok(written.into_iter().map(OrderId::from).collect())
+    }
+
     /// Skips a row that any unique key refuses.
     pub(super) fn skip_duplicates(&self) -> OnConflict {
         match self.db.get_database_backend() {
@@ -248,44 +277,52 @@ impl Store {
             added.fence = Ord::max(added.fence, claim.fence);
             added.limit = Ord::min(added.limit, i64::from(claim.order.limit));
         }
+        // A raised limit may have let a later order overtake this one.
+        let limit_now = |sale: &str, limit: i64| Ord::max(limits.get(sale).copied().unwrap_or(0), limit);
+        // By sale and name, so that two workers cannot wait for each other in a circle.
         let rows = users.iter().map(|((sale, user), added)| user_units::ActiveModel {
             sale_id: Set((*sale).to_owned()),
             user_id: Set((*user).to_owned()),
             units: Set(added.units),
             fence: Set(added.fence),
         });
-        let (units, fence) = match self.db.get_database_backend() {
+        let backend = self.db.get_database_backend();
+        let (units, fence) = match backend {
             DbBackend::MySql => ("units + VALUES(units)", "GREATEST(fence, VALUES(fence))"),
-            DbBackend::Postgres => {
-                ("user_units.units + excluded.units", "GREATEST(user_units.fence, excluded.fence)")
-            }
             _ => ("user_units.units + excluded.units", "MAX(user_units.fence, excluded.fence)"),
         };
-        let add = OnConflict::columns([user_units::Column::SaleId, user_units::Column::UserId])
-            .value(user_units::Column::Units, Expr::cust(units))
-            .value(user_units::Column::Fence, Expr::cust(fence))
-            .to_owned();
-        user_units::Entity::insert_many(rows).on_conflict(add).exec_without_returning(transaction).await?;
-        let mut sales: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        for (sale, user) in users.keys() {
-            sales.entry(sale).or_default().push(user);
+        let meets = Meets {
+            conflict: OnConflict::columns([user_units::Column::SaleId, user_units::Column::UserId])
+                .value(user_units::Column::Units, Expr::cust(units))
+                .value(user_units::Column::Fence, Expr::cust(fence))
+                .to_owned(),
+            postgres: "(sale_id, user_id) DO UPDATE SET units = user_units.units + excluded.units, \
+                       fence = GREATEST(user_units.fence, excluded.fence)",
+        };
+        // A row that is new holds what it was given; the others are looked at.
+        if users.iter().any(|((sale, _), added)| added.units > limit_now(sale, added.limit)) {
+            return Ok(Some(Refusal::Limit));
         }
-        for (sale, names) in sales {
-            let held = user_units::Entity::find()
-                .filter(user_units::Column::SaleId.eq(sale))
-                .filter(user_units::Column::UserId.is_in(names))
-                .all(transaction)
-                .await?;
-            for held in held {
-                let Some(added) = users.get(&(sale, held.user_id.as_str())) else { continue };
-                if held.fence > added.fence {
-                    return Ok(Some(Refusal::Fence));
-                }
-                // A raised limit may have let a later order overtake this one.
-                let limit = Ord::max(limits.get(sale).copied().unwrap_or(0), added.limit);
-                if held.units > limit {
-                    return Ok(Some(Refusal::Limit));
-                }
+        let mut held = add_many(transaction, rows.collect(), &meets).await?;
+        if backend == DbBackend::MySql {
+            let mut sales: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+            for (sale, user) in users.keys() {
+                sales.entry(sale).or_default().push(user);
+            }
+            for (sale, names) in sales {
+                let rows = user_units::Entity::find()
+                    .filter(user_units::Column::SaleId.eq(sale))
+                    .filter(user_units::Column::UserId.is_in(names));
+                held.extend(rows.all(transaction).await?);
+            }
+        }
+        for held in held {
+            let Some(added) = users.get(&(held.sale_id.as_str(), held.user_id.as_str())) else { continue };
+            if held.fence > added.fence {
+                return Ok(Some(Refusal::Fence));
+            }
+            if held.units > limit_now(&held.sale_id, added.limit) {
+                return Ok(Some(Refusal::Limit));
             }
         }
         Ok(None)
@@ -329,27 +366,29 @@ async fn roll_back<T>(
     Ok(Err(refusal))
 }
 
-type Written = (Option<Uuid>, OrderStatus, Option<Failure>);
-
 async fn read_back(
+    store: &Store,
     transaction: &DatabaseTransaction,
-    claims: &[Claim],
-) -> Result<BTreeMap<OrderId, Written>, StoreError> {
-    let ids = claims.iter().map(|claim| claim.order.id.uuid());
-    let rows: Vec<(Uuid, Option<Uuid>, String, Option<String>)> = order::Entity::find()
+    ids: Vec<OrderId>,
+) -> Result<BTreeMap<OrderId, (OrderStatus, Option<Failure>)>, StoreError> {
+    if ids.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let ids = ids.into_iter().map(|id| id.uuid()).collect();
+    let rows: Vec<(Uuid, String, Option<String>)> = order::Entity::find()
         .select_only()
-        .columns([order::Column::Id, order::Column::AttemptId, order::Column::Status, order::Column::Failure])
-        .filter(order::Column::Id.is_in(ids))
+        .columns([order::Column::Id, order::Column::Status, order::Column::Failure])
+        .filter(store.is_one_of(order::Column::Id, ids))
         .into_tuple()
         .all(transaction)
         .await?;
     rows.into_iter()
-        .map(|(id, by, status, failure)| {
+        .map(|(id, status, failure)| {
             let status = status.parse().map_err(|_| StoreError::unreadable("a status", &status))?;
             let failure = failure
                 .map(|text| text.parse().map_err(|_| StoreError::unreadable("a failure", &text)))
                 .transpose()?;
-            Ok((id.into(), (by, status, failure)))
+            Ok((id.into(), (status, failure)))
         })
         .collect()
 }

@@ -225,19 +225,7 @@ impl Store {
             true => confirmed_row(claim, attempt, deadlines.now, deadlines.pay_by(claim)),
             false => restored_row(restore, claim, attempt),
         });
-        order::Entity::insert_many(rows)
-            .on_conflict(self.skip_duplicates())
-            .exec_without_returning(transaction)
-            .await?;
-        let ids: Vec<Uuid> = inserts.iter().map(|restore| restore.entry.order.id.uuid()).collect();
-        let written: Vec<Uuid> = order::Entity::find()
-            .select_only()
-            .column(order::Column::Id)
-            .filter(order::Column::Id.is_in(ids))
-            .filter(order::Column::AttemptId.eq(attempt))
-            .into_tuple()
-            .all(transaction)
-            .await?;
+        let written = self.insert_orders(transaction, rows.collect(), attempt).await?;
         if written.len() != inserts.len() {
             return Ok(Some(Refusal::Conflict));
         }
