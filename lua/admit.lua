@@ -27,6 +27,10 @@ local bound, grace = tonumber(ARGV[3]), tonumber(ARGV[4])
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local now_text = string.format('%.0f', now)
+-- Put together once: to print a number costs as much as a command.
+local due_text = string.format('%.0f', now + grace)
+local entry_begins = 'outbox|' .. epoch .. '|'
+local entry_goes_on = '|' .. now_text .. '|' .. limit .. '|'
 -- Buckets are finer than milliseconds: at 5,000 a second each attempt is a fifth of one.
 local exact = tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000
 
@@ -43,10 +47,14 @@ local user_writes, outbox_writes, age_writes, due_writes = {}, {}, {}, {}
 local entries, stock_writes = {}, {}
 local arrivals, rate_writes, longest = {}, {}, 0
 
--- The user's orders, those accepted earlier in this very call included.
-local function records_of(user)
-  if seen[user] == nil then seen[user] = redis.call('HGET', users_key, user) or '' end
-  return seen[user]
+-- The users' orders, all in one command; those accepted earlier in this very call are put in later.
+do
+  local users = {}
+  for at = 6, #ARGV, 7 do users[#users + 1] = ARGV[at] end
+  if #users > 0 then
+    local records = redis.call('HMGET', users_key, unpack(users))
+    for nth, user in ipairs(users) do seen[user] = records[nth] or '' end
+  end
 end
 
 local function left_of(sku)
@@ -93,7 +101,7 @@ local function limited(user)
 end
 
 local function decide(id, user, sku, quantity, key, keyed, fingerprint)
-  local records = records_of(user)
+  local records = seen[user]
   local units, of_item, first = 0, 0, nil
   for r_id, r_key, r_fingerprint, r_sku, r_quantity in string.gmatch(records, '(%x+)|([^|]+)|([^|]+)|([^|]+)|(-?%d+)') do
     -- One that has ended holds minus its units. It counts where nobody may buy again; and without a
@@ -143,13 +151,12 @@ local function decide(id, user, sku, quantity, key, keyed, fingerprint)
   local record = id .. '|' .. key .. '|' .. fingerprint .. '|' .. sku .. '|' .. quantity
   seen[user] = records == '' and record or (records .. ',' .. record)
   user_writes[user] = true
-  entries[id] = 'outbox|' .. epoch .. '|' .. seq .. '|' .. now_text .. '|' .. limit .. '|' .. id .. '|'
-    .. user .. '|' .. sku .. '|' .. quantity .. '|' .. key .. '|' .. fingerprint
+  entries[id] = entry_begins .. seq .. entry_goes_on .. id .. '|' .. user .. '|' .. sku .. '|' .. quantity .. '|' .. key .. '|' .. fingerprint
   outbox_writes[#outbox_writes + 1] = id
   outbox_writes[#outbox_writes + 1] = entries[id]
   age_writes[#age_writes + 1] = now_text
   age_writes[#age_writes + 1] = id
-  due_writes[#due_writes + 1] = string.format('%.0f', now + grace)
+  due_writes[#due_writes + 1] = due_text
   due_writes[#due_writes + 1] = id
   return {'accepted', seq, limit}
 end
@@ -182,7 +189,12 @@ if #outbox_writes > 0 then
   redis.call('HSET', outbox_key, unpack(outbox_writes))
   redis.call('ZADD', age_key, unpack(age_writes))
   redis.call('ZADD', due_key, unpack(due_writes))
-  for user in pairs(user_writes) do redis.call('HSET', users_key, user, seen[user]) end
+  local writes = {}
+  for user in pairs(user_writes) do
+    writes[#writes + 1] = user
+    writes[#writes + 1] = seen[user]
+  end
+  redis.call('HSET', users_key, unpack(writes))
   for sku in pairs(stock_writes) do redis.call('HSET', items_key, sku, left[sku]) end
   redis.call('HSET', sale_key, 'seq', seq)
 end

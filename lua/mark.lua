@@ -13,14 +13,25 @@
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local marked = 0
-for at = 4, #ARGV do
-  local entry = redis.call('HGET', KEYS[1], ARGV[at])
-  local from, accepted = string.match(entry or '', '^(%a+)|%d+|%d+|(%d+)|')
-  if from and string.find(ARGV[3], ',' .. from .. ',', 1, true) then
-    redis.call('HSET', KEYS[1], ARGV[at], ARGV[1] .. string.sub(entry, #from + 1))
-    local wait = math.max(tonumber(ARGV[2]), math.min(now - tonumber(accepted), 60000))
-    redis.call('ZADD', KEYS[2], string.format('%.0f', now + wait), ARGV[at])
-    marked = marked + 1
+-- A thousand at once: each command of its own would cost more than what it does.
+for first = 4, #ARGV, 1000 do
+  local entries = redis.call('HMGET', KEYS[1], unpack(ARGV, first, math.min(first + 999, #ARGV)))
+  local writes, due = {}, {}
+  for nth, entry in ipairs(entries) do
+    local id = ARGV[first + nth - 1]
+    local from, accepted = string.match(entry or '', '^(%a+)|%d+|%d+|(%d+)|')
+    if from and string.find(ARGV[3], ',' .. from .. ',', 1, true) then
+      writes[#writes + 1] = id
+      writes[#writes + 1] = ARGV[1] .. string.sub(entry, #from + 1)
+      local wait = math.max(tonumber(ARGV[2]), math.min(now - tonumber(accepted), 60000))
+      due[#due + 1] = string.format('%.0f', now + wait)
+      due[#due + 1] = id
+    end
+  end
+  if #writes > 0 then
+    redis.call('HSET', KEYS[1], unpack(writes))
+    redis.call('ZADD', KEYS[2], unpack(due))
+    marked = marked + #writes / 2
   end
 end
 return marked

@@ -104,14 +104,19 @@ local function finish(user, id)
   return 1
 end
 
-local settled, freed = 0, 0
+local settled, freed, ids = 0, 0, {}
 for at = 3, #ARGV, 4 do
   local id, user, outcome, winner = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
   if outcome == 'dropped' then freed = freed + drop(user, id) end
   if outcome == 'ended' then freed = freed + finish(user, id) end
   if outcome == 'replaced' then freed = freed + replace(user, id, winner) end
-  settled = settled + redis.call('HDEL', KEYS[4], id)
-  redis.call('ZREM', KEYS[5], id)
-  redis.call('ZREM', KEYS[6], id)
+  ids[#ids + 1] = id
+end
+-- Many names in one command cost far less than a command for each; more than a few thousand Lua cannot pass.
+for from = 1, #ids, 1000 do
+  local upto = math.min(from + 999, #ids)
+  settled = settled + redis.call('HDEL', KEYS[4], unpack(ids, from, upto))
+  redis.call('ZREM', KEYS[5], unpack(ids, from, upto))
+  redis.call('ZREM', KEYS[6], unpack(ids, from, upto))
 end
 return {settled, freed, epoch, tonumber(redis.call('HGET', KEYS[1], 'seq'))}

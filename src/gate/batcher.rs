@@ -8,6 +8,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::{Gate, GateError};
 use crate::domain::{Attempt, SaleId, Verdict};
+use crate::link::Gather;
 
 /// Script calls under way at once. Redis runs one at a time; the second keeps it busy while the
 /// first one's answers are read. More would only make the batches smaller.
@@ -53,14 +54,14 @@ pub(super) fn spawn(gate: &Gate, mut inbox: Inbox) {
     let calls = Arc::new(Semaphore::new(CALLS));
     tokio::spawn(async move {
         let most = gate.settings.batch;
-        let mut buffer = Vec::with_capacity(most);
+        let mut gather = Gather::default();
         loop {
             let Ok(permit) = calls.clone().acquire_owned().await else { return };
-            if inbox.0.recv_many(&mut buffer, most).await == 0 {
+            let batch = gather.next(&mut inbox.0, most).await;
+            if batch.is_empty() {
                 return;
             }
             let gate = gate.clone();
-            let batch = std::mem::take(&mut buffer);
             tokio::spawn(async move {
                 let _permit = permit;
                 decide(&gate, batch).await;

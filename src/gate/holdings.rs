@@ -1,5 +1,7 @@
 //! Who holds what, for whoever compares the books, and the two ways to put that right.
 
+use std::collections::HashSet;
+
 use super::wire::{Reader, acted, broken, order_id, read_order_id, record, word};
 use super::{Gate, GateError};
 use crate::domain::{Fingerprint, KeyDigest, Number, Order, OrderId, SaleId, Sku, UserId};
@@ -42,9 +44,36 @@ impl Gate {
             if next == 0 {
                 // HSCAN may show a user twice: what he held last counts.
                 holdings.reverse();
-                let mut seen = std::collections::HashSet::new();
+                let mut seen = HashSet::new();
                 holdings.retain(|holding| seen.insert(holding.id));
                 return Ok(holdings);
+            }
+            cursor = next;
+        }
+    }
+
+    /// Those who hold anything of a sale, as `name` names them; `None` where they are more than `most`. Not
+    /// of one moment, like [`Gate::holdings`].
+    pub async fn users(
+        &self,
+        sale: &SaleId,
+        most: usize,
+        name: impl Fn(&str) -> u64,
+    ) -> Result<Option<HashSet<u64>>, GateError> {
+        let key = self.keys(sale).users();
+        let count: usize = self.link.query(redis::cmd("HLEN").arg(&key)).await?;
+        if count > most {
+            return Ok(None);
+        }
+        let mut users = HashSet::with_capacity(count);
+        let mut cursor = 0_u64;
+        loop {
+            let mut command = redis::cmd("HSCAN");
+            command.arg(&key).arg(cursor).arg("COUNT").arg(1_000);
+            let (next, page): (u64, Vec<(String, String)>) = self.link.query(&command).await?;
+            users.extend(page.iter().map(|(user, _)| name(user)));
+            if next == 0 {
+                return Ok(Some(users));
             }
             cursor = next;
         }

@@ -96,7 +96,8 @@ impl Gate {
         self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn highest(&self, sale: &SaleId) -> Number {
+    /// The highest number that this process has seen of the sale.
+    pub fn highest(&self, sale: &SaleId) -> Number {
         self.known().get(sale).map(|known| known.highest).unwrap_or_default()
     }
 

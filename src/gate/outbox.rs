@@ -93,10 +93,13 @@ impl Gate {
 
     async fn mark(&self, sale: &SaleId, ids: &[OrderId], how: [&str; 3]) -> Result<(), GateError> {
         let keys = self.keys(sale);
-        let mut args = how.map(str::to_owned).to_vec();
-        args.extend(ids.iter().map(|id| order_id(*id)));
         let keys = [keys.outbox(), keys.due()];
-        let _marked: i64 = self.link.run(&self.scripts.mark, &keys, &args).await?;
+        // Redis does nothing else during a call.
+        for ids in ids.chunks(1_000) {
+            let mut args = how.map(str::to_owned).to_vec();
+            args.extend(ids.iter().map(|id| order_id(*id)));
+            let _marked: i64 = self.link.run(&self.scripts.mark, &keys, &args).await?;
+        }
         Ok(())
     }
 

@@ -19,6 +19,8 @@ pub struct GateSale {
     /// Of the terms that it was given last.
     pub rules_version: i64,
     pub number: Number,
+    /// Does an item have a limit of its own?
+    pub item_limits: bool,
     pub items: Vec<GateItem>,
     /// Orders in flight: accepted, and no row known to be committed yet.
     pub waiting: u64,
@@ -259,6 +261,7 @@ impl Gate {
             rules: read_rules(&fields)?,
             rules_version: field(&fields, "rules_version").unwrap_or(0),
             number: Number { epoch: field(&fields, "epoch")?, seq: field(&fields, "seq")? },
+            item_limits: fields.get("item_limits").is_some_and(|text| text == "1"),
             items: read_items(&left, &stock, &fields)?,
             waiting,
             oldest,

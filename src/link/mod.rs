@@ -3,8 +3,10 @@
 
 mod backoff;
 mod channels;
+mod gather;
 mod redis;
 
 pub use self::redis::{FORGOTTEN, Fault, RedisLink, RedisSettings, check_url};
 pub use backoff::Backoff;
 pub use channels::Channels;
+pub use gather::Gather;

@@ -1,0 +1,72 @@
+//! Taking together what waits together. A lone one goes at once; where many come, a moment is waited for more,
+//! because each call costs as much as what it carries.
+
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+/// So many at once are a crowd.
+const CROWD: usize = 8;
+
+/// How long a crowd is waited for: one tick of the runtime's clock.
+const MOMENT: Duration = Duration::from_millis(1);
+
+/// Gathers what a channel brings.
+#[derive(Debug, Default)]
+pub struct Gather {
+    /// The last ones were many.
+    crowded: bool,
+}
+
+impl Gather {
+    /// Waits for one, then takes what is there, `most` at most; after a crowd it waits a moment for more.
+    /// Empty when the channel has ended.
+    pub async fn next<T>(&mut self, inbox: &mut mpsc::Receiver<T>, most: usize) -> Vec<T> {
+        let mut together = Vec::new();
+        if inbox.recv_many(&mut together, most).await == 0 {
+            return together;
+        }
+        if self.crowded && together.len() < most {
+            tokio::time::sleep(MOMENT).await;
+            while together.len() < most
+                && let Ok(next) = inbox.try_recv()
+            {
+                together.push(next);
+            }
+        }
+        self.crowded = together.len() >= CROWD;
+        together
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_lone_one_does_not_wait_and_after_a_crowd_a_moment_is_waited() {
+        let (send, mut inbox) = mpsc::channel(1_000);
+        let mut gather = Gather::default();
+        send.try_send(0).expect("room");
+        // Nothing has to happen for it to be there.
+        let lone = gather.next(&mut inbox, 64);
+        assert_eq!(futures_util::FutureExt::now_or_never(lone), Some(vec![0]));
+        for nth in 0..CROWD {
+            send.try_send(nth).expect("room");
+        }
+        assert_eq!(gather.next(&mut inbox, 64).await.len(), CROWD);
+        send.try_send(0).expect("room");
+        let late = send.clone();
+        let mut next = Box::pin(gather.next(&mut inbox, 64));
+        assert_eq!(futures_util::FutureExt::now_or_never(next.as_mut()), None, "it waits for more");
+        late.try_send(1).expect("room");
+        assert_eq!(next.await, [0, 1]);
+        for nth in 0..100 {
+            send.try_send(nth).expect("room");
+        }
+        assert_eq!(gather.next(&mut inbox, 64).await.len(), 64, "never more than the most");
+        drop((send, late));
+        assert_eq!(gather.next(&mut inbox, 64).await.len(), 36);
+        assert!(gather.next(&mut inbox, 64).await.is_empty(), "the end");
+    }
+}
