@@ -145,8 +145,13 @@ impl DeadLetters {
 
     async fn take(&self, id: &str) -> Result<HeldLetter, LetterError> {
         for _ in 0..LOOKS {
-            if let Some(held) = self.letters.take(id).await? {
-                return Ok(held);
+            match self.letters.take(id).await? {
+                // What is decided about one order must not happen to those beside it.
+                Some(held) if held.letter.orders.as_ref().is_ok_and(|orders| orders.len() > 1) => {
+                    self.letters.part(held).await?;
+                }
+                Some(held) => return Ok(held),
+                None => {}
             }
             tokio::time::sleep(std::time::Duration::from_millis(300)).await;
         }

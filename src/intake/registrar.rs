@@ -53,6 +53,9 @@ impl Registrar {
                 self.looked = Some((Instant::now(), count));
                 self.oldest = held.letters.iter().filter_map(|letter| letter.since).min();
                 park(gate, &held.letters).await;
+                if let Err(error) = held.part(letters).await {
+                    tracing::warn!(%error, "a dead letter with several orders could not be parted");
+                }
                 held.put_back().await;
             }
             Err(error) => tracing::warn!(%error, "dead letters could not be looked at"),

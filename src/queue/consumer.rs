@@ -31,6 +31,11 @@ pub struct Delivery {
 }
 
 impl Delivery {
+    /// Of what cannot be read it is 1.
+    fn weight(&self) -> usize {
+        self.orders.as_ref().map_or(1, Vec::len)
+    }
+
     /// `false` where the broker no longer waits for it: then it comes again.
     pub async fn ack(&self) -> bool {
         self.acker.ack(BasicAckOptions::default()).await.unwrap_or(false)
@@ -82,8 +87,9 @@ impl Consumer {
         self.up.subscribe()
     }
 
-    /// Waits for a delivery, then takes what comes within `linger`, `most` at most. Waits out an
-    /// absence of the broker. May be cancelled: what was taken by then is in the next batch.
+    /// Waits for a delivery, then takes what comes within `linger`, until it has `most` orders or more: a
+    /// message is one delivery however many it carries. Waits out an absence of the broker. May be
+    /// cancelled: what was taken by then is in the next batch.
     pub async fn next_batch(&mut self, most: usize, linger: Duration) -> Vec<Delivery> {
         self.next_batch_within(most, linger, Duration::MAX).await
     }
@@ -101,10 +107,15 @@ impl Consumer {
             self.batch.push(first);
         }
         let until = Instant::now() + linger;
-        while self.batch.len() < most {
+        let mut orders: usize = self.batch.iter().map(Delivery::weight).sum();
+        while orders < most {
             let Some(open) = &mut self.open else { break };
             match tokio::time::timeout_at(until, open.stream.next()).await {
-                Ok(Some(Ok(delivery))) => self.batch.push(read(delivery)),
+                Ok(Some(Ok(delivery))) => {
+                    let delivery = read(delivery);
+                    orders += delivery.weight();
+                    self.batch.push(delivery);
+                }
                 // A stream says once that it has ended.
                 Ok(_) => {
                     open.ended = true;

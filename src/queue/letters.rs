@@ -5,11 +5,13 @@
 //! may each see a part.
 
 use std::fmt;
+use std::sync::Arc;
 
 use lapin::Acker;
 use lapin::message::BasicGetMessage;
 use lapin::options::{BasicAckOptions, BasicGetOptions, BasicNackOptions};
 use lapin::types::{AMQPValue, FieldTable};
+use tokio::sync::Mutex;
 
 use super::consumer::Delivery;
 use super::link::{Link, within};
@@ -18,6 +20,8 @@ use super::{PublishError, Publisher, QueueError, QueueSettings, Unreadable, mess
 use crate::domain::{Millis, Order};
 
 const REASON: &str = "doorbuster-reason";
+/// Of a part: when the whole became a letter, in milliseconds since 1970.
+const SINCE: &str = "doorbuster-since";
 const ATTEMPTS: &str = "doorbuster-attempts";
 const FIRST_ERROR: &str = "doorbuster-first-error";
 const LAST_ERROR: &str = "doorbuster-last-error";
@@ -91,6 +95,8 @@ pub struct Trouble {
 pub struct Letters {
     settings: QueueSettings,
     publisher: Publisher,
+    /// The publisher takes one at a time, and several may want to write.
+    turn: Arc<Mutex<()>>,
 }
 
 /// A letter in the hands of this process. Dropped, it goes back.
@@ -100,13 +106,35 @@ pub struct HeldLetter {
     link: Link,
 }
 
+/// Letters that are parted in one go: each order is a publish of its own.
+const PARTED_AT_ONCE: usize = 10;
+
 /// Letters in the hands of this process. Dropped, they go back.
 pub struct HeldLetters {
     pub letters: Vec<Letter>,
+    ackers: Vec<Acker>,
     link: Link,
 }
 
 impl HeldLetters {
+    /// Makes one letter of each order of those letters that have several, of some of them: the others are
+    /// left for the next time, as is what fails.
+    pub async fn part(&self, by: &Letters) -> Result<(), PublishError> {
+        let mut parted = 0;
+        for (letter, acker) in self.letters.iter().zip(&self.ackers) {
+            if let Ok(orders @ [_, _, ..]) = letter.orders.as_deref() {
+                by.write_parts(letter, orders).await?;
+                parted += 1;
+                // Where this fails the link has ended: the letter comes back, and so would all others.
+                let removed = acker.ack(BasicAckOptions::default()).await.unwrap_or(false);
+                if !removed || parted == PARTED_AT_ONCE {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
     pub async fn put_back(self) {
         put_back(&self.link).await;
         self.link.close().await;
@@ -121,13 +149,14 @@ impl Letters {
     /// order that nobody looks for. An order is safe from that, because its outbox entry stays.
     pub fn open(settings: QueueSettings) -> Self {
         let one_at_a_time = QueueSettings { window: 1, ..settings.clone() };
-        Self { settings, publisher: Publisher::open(one_at_a_time) }
+        Self { settings, publisher: Publisher::open(one_at_a_time), turn: Arc::default() }
     }
 
     /// Publishes the orders of a letter again, as replayed once more; on `Ok` the broker has them.
     pub async fn replay(&self, letter: &Letter, orders: &[Order]) -> Result<(), PublishError> {
         let mut headers = FieldTable::default();
         headers.insert(REPLAYS.into(), AMQPValue::LongLongInt(i64::from(letter.replays) + 1));
+        let _turn = self.turn.lock().await;
         self.publisher.publish_with(orders, headers).await
     }
 
@@ -141,9 +170,14 @@ impl Letters {
         self.publisher.depths()
     }
 
-    /// On `Ok` a letter with the delivery's message lies on the dead-letter queue; the delivery
-    /// itself is still to be acknowledged. Repeated, it lies there twice.
-    pub async fn write(&self, delivery: &Delivery, trouble: &Trouble) -> Result<(), PublishError> {
+    /// On `Ok` a letter with one order of the delivery's, or with its whole message, lies on the
+    /// dead-letter queue; the delivery itself is still to be acknowledged. Repeated, it lies there twice.
+    pub async fn write(
+        &self,
+        delivery: &Delivery,
+        order: Option<&Order>,
+        trouble: &Trouble,
+    ) -> Result<(), PublishError> {
         let mut headers = FieldTable::default();
         // A frame has a limit, and nobody reads more.
         let cut = |text: &str| AMQPValue::LongString(text.chars().take(500).collect::<String>().into());
@@ -153,8 +187,40 @@ impl Letters {
         headers.insert(FIRST_ERROR.into(), cut(&trouble.first_error));
         headers.insert(LAST_ERROR.into(), cut(&trouble.last_error));
         headers.insert(REPLAYS.into(), AMQPValue::LongLongInt(i64::from(delivery.replays)));
-        let id = name(&delivery.orders, delivery.id.as_deref(), &delivery.payload);
-        self.publisher.dead_letter(id, delivery.payload.clone(), headers).await
+        let (id, payload) = match order {
+            Some(order) => (order.id.to_string(), message::write(std::slice::from_ref(order))),
+            None => {
+                let id = name(&delivery.orders, delivery.id.as_deref(), &delivery.payload);
+                (id, delivery.payload.clone())
+            }
+        };
+        let _turn = self.turn.lock().await;
+        self.publisher.dead_letter(id, payload, headers).await
+    }
+
+    /// Makes one letter of each order of a letter that has several, as the broker writes when it gives up
+    /// a message: what an operator decides about one must not happen to the others. On `Ok` the parts lie
+    /// on the queue; the letter itself is still to be removed. Repeated, they lie there twice.
+    async fn write_parts(&self, letter: &Letter, orders: &[Order]) -> Result<(), PublishError> {
+        for order in orders {
+            let mut headers = FieldTable::default();
+            let said = |text: &str| AMQPValue::LongString(text.into());
+            headers.insert(REASON.into(), said(&letter.reason.to_string()));
+            headers.insert(ATTEMPTS.into(), AMQPValue::LongLongInt(letter.attempts.cast_signed()));
+            headers.insert(REPLAYS.into(), AMQPValue::LongLongInt(i64::from(letter.replays)));
+            for (name, error) in [(FIRST_ERROR, &letter.first_error), (LAST_ERROR, &letter.last_error)] {
+                if let Some(error) = error {
+                    headers.insert(name.into(), said(error));
+                }
+            }
+            if let Some(since) = letter.since {
+                headers.insert(SINCE.into(), AMQPValue::LongLongInt(since.0));
+            }
+            let payload = message::write(std::slice::from_ref(order));
+            let _turn = self.turn.lock().await;
+            self.publisher.dead_letter(order.id.to_string(), payload, headers).await?;
+        }
+        Ok(())
     }
 
     /// Up to `most` letters, the oldest first.
@@ -168,16 +234,29 @@ impl Letters {
     /// The same, in the hands of this process: nobody else can end them meanwhile.
     pub async fn hold(&self, most: usize) -> Result<HeldLetters, QueueError> {
         let link = Link::open(&self.settings, "dead-letters").await?;
-        let mut letters = Vec::new();
+        let (mut letters, mut ackers) = (Vec::new(), Vec::new());
         while letters.len() < most
             && let Some(message) = self.get(&link).await?
         {
             letters.push(read(&message));
+            ackers.push(message.delivery.acker);
         }
-        Ok(HeldLetters { letters, link })
+        Ok(HeldLetters { letters, ackers, link })
     }
 
-    /// Takes the oldest letter with this id in hand; `None` where there is none.
+    /// Makes one letter of each order of one that has several.
+    pub async fn part(&self, held: HeldLetter) -> Result<(), QueueError> {
+        let orders = held.letter.orders.as_deref().unwrap_or_default();
+        match self.write_parts(&held.letter, orders).await {
+            Ok(()) => held.done().await,
+            Err(error) => {
+                held.put_back().await;
+                Err(QueueError(error.to_string()))
+            }
+        }
+    }
+
+    /// Takes the oldest letter with this id, or with an order of it, in hand; `None` where there is none.
     pub async fn take(&self, id: &str) -> Result<Option<HeldLetter>, QueueError> {
         let link = Link::open(&self.settings, "dead-letters").await?;
         let mut others = Vec::new();
@@ -185,7 +264,8 @@ impl Letters {
         while let Some(message) = self.get(&link).await? {
             let letter = read(&message);
             let acker = message.delivery.acker;
-            if letter.id == id {
+            let has = |orders: &Vec<Order>| orders.iter().any(|order| order.id.to_string() == id);
+            if letter.id == id || letter.orders.as_ref().is_ok_and(has) {
                 found = Some((letter, acker));
                 break;
             }
@@ -288,7 +368,9 @@ fn read(message: &BasicGetMessage) -> Letter {
         replays: replays(properties.headers().as_ref()),
         first_error: said(FIRST_ERROR),
         last_error: said(LAST_ERROR),
-        since: seconds.and_then(|seconds| i64::try_from(seconds).ok()).map(|seconds| Millis(seconds * 1000)),
+        since: header(SINCE).and_then(number).map(Millis).or_else(|| {
+            seconds.and_then(|seconds| i64::try_from(seconds).ok()).map(|seconds| Millis(seconds * 1000))
+        }),
         payload: message.data.clone(),
         orders,
     }

@@ -125,6 +125,12 @@ impl Publisher {
         self.depths.borrow().filter(|_| self.is_up())
     }
 
+    /// Returns once the broker is away, as far as is known.
+    pub async fn wait_until_down(&self) {
+        let mut up = self.up.clone();
+        let _ = up.wait_for(|up| !*up).await;
+    }
+
     /// Returns once the broker is there; never, if it does not come.
     pub async fn wait_until_up(&self) {
         let mut up = self.up.clone();

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::Worker;
+use super::hand::InHand;
 use super::outcome::{Books, WorkerError};
 use crate::domain::{Order, SaleId};
 use crate::fault::fault;
 use crate::lease::{Guard, LeaseError, NAMES_AT_ONCE, Terms};
-use crate::queue::Delivery;
 use crate::store::{Claim, Recorded};
 
 /// What a lease must still last before COMMIT: longer than a commit takes, far shorter than a lease.
@@ -17,31 +17,37 @@ const MARGIN: Duration = Duration::from_secs(1);
 /// How long a worker that hangs in the middle of a batch keeps its users from other workers.
 const LONGEST_HOLD: Duration = Duration::from_secs(60);
 
+/// Which of those in hand, and which of its orders.
+type Place = (usize, usize);
+
 /// Orders whose users' leases are held, ready for one transaction.
 #[derive(Default)]
 struct Claimed {
     claims: Vec<Claim>,
-    /// For each claim, which delivery it came with.
-    origins: Vec<usize>,
+    /// For each claim, where it stands.
+    origins: Vec<Place>,
     guards: Vec<Guard>,
-    /// For each delivery: are all its users' leases held?
-    held: Vec<bool>,
 }
 
 impl Worker {
-    /// Answers for each delivery whether all its orders have a committed outcome; those are
-    /// acknowledged and settled. The others are to be tried again. On an error none was
+    /// Orders that have a committed outcome are settled and no longer in hand; a message that has no
+    /// others is acknowledged. What is left is to be tried again. On an error nothing was
     /// acknowledged, and all may be tried again.
-    pub(super) async fn persist(&self, deliveries: &[Delivery]) -> Result<Vec<bool>, WorkerError> {
-        let mut claimed = self.claim(deliveries).await?;
-        let mut done = std::mem::take(&mut claimed.held);
-        let result = self.commit(&claimed, &mut done).await;
-        if result.is_ok() {
-            fault!("ack.before", done.fill(false));
-            for (delivery, _) in deliveries.iter().zip(&done).filter(|(_, done)| **done) {
-                if !delivery.ack().await {
-                    // The channel is gone: the delivery comes again, and will be recognised.
-                    metrics::counter!("worker_late_acks_total").increment(1);
+    pub(super) async fn persist(&self, hands: &mut [InHand]) -> Result<(), WorkerError> {
+        #[cfg_attr(not(debug_assertions), expect(unused_mut, reason = "a failure point takes the guards"))]
+        let mut claimed = self.claim(hands).await?;
+        let result = self.commit(&claimed).await;
+        if let Ok((_, stale)) = &result {
+            let mut done: Vec<Vec<bool>> = hands.iter().map(|hand| vec![false; hand.orders.len()]).collect();
+            for ((hand, order), stale) in claimed.origins.iter().zip(stale) {
+                done[*hand][*order] = !stale;
+            }
+            fault!("ack.before", done.iter_mut().for_each(|done| done.fill(false)));
+            for (hand, done) in hands.iter_mut().zip(done) {
+                let mut done = done.into_iter();
+                hand.orders.retain(|_| !done.next().unwrap_or(false));
+                if hand.is_done() {
+                    hand.acknowledge().await;
                 }
             }
         }
@@ -53,22 +59,22 @@ impl Worker {
             let _ = guard.release().await;
         }
         fault!("release.after");
-        let books = result?;
-        fault!("settle.before", return Ok(done));
+        let (books, _) = result?;
+        fault!("settle.before", return Ok(()));
         books.settle(&self.gate, &self.store, &self.leases).await;
         fault!("settle.after");
-        Ok(done)
+        Ok(())
     }
 
     /// One lease per user, those of a sale in one round trip.
-    async fn claim(&self, deliveries: &[Delivery]) -> Result<Claimed, WorkerError> {
-        let mut sales: BTreeMap<&SaleId, Vec<(usize, &Order)>> = BTreeMap::new();
-        for (at, delivery) in deliveries.iter().enumerate() {
-            for order in delivery.orders.iter().flatten() {
-                sales.entry(&order.sale).or_default().push((at, order));
+    async fn claim(&self, hands: &[InHand]) -> Result<Claimed, WorkerError> {
+        let mut sales: BTreeMap<&SaleId, Vec<(Place, &Order)>> = BTreeMap::new();
+        for (at, hand) in hands.iter().enumerate() {
+            for (nth, order) in hand.orders.iter().enumerate() {
+                sales.entry(&order.sale).or_default().push(((at, nth), order));
             }
         }
-        let mut claimed = Claimed { held: vec![true; deliveries.len()], ..Default::default() };
+        let mut claimed = Claimed::default();
         for (sale, orders) in sales {
             fault!(
                 "lease.before",
@@ -83,7 +89,6 @@ impl Worker {
                     claimed.origins.push(at);
                 } else {
                     metrics::counter!("worker_lease_busy_total").increment(1);
-                    claimed.held[at] = false;
                 }
             }
         }
@@ -115,20 +120,18 @@ impl Worker {
         Ok(tokens)
     }
 
-    /// The transaction. A claim whose fencing token was refused makes its delivery not `done`.
-    async fn commit(&self, claimed: &Claimed, done: &mut [bool]) -> Result<Books, WorkerError> {
+    /// The transaction, and of each claim whether its fencing token was refused.
+    async fn commit(&self, claimed: &Claimed) -> Result<(Books, Vec<bool>), WorkerError> {
         let valid = || claimed.guards.iter().all(|guard| guard.is_valid_for(MARGIN));
         let started = std::time::Instant::now();
         let recorded = self.store.record(&claimed.claims, &valid).await?;
         metrics::histogram!("worker_persist_seconds").record(started.elapsed().as_secs_f64());
         metrics::histogram!("worker_batch_orders").record(claimed.claims.len() as f64);
+        let stale = recorded.iter().map(|recorded| *recorded == Recorded::Stale).collect();
         let mut books = Books::default();
-        for ((claim, recorded), at) in claimed.claims.iter().zip(recorded).zip(&claimed.origins) {
-            if recorded == Recorded::Stale {
-                done[*at] = false;
-            }
+        for (claim, recorded) in claimed.claims.iter().zip(recorded) {
             books.enter(&self.store, &claim.order, recorded).await?;
         }
-        Ok(books)
+        Ok((books, stale))
     }
 }

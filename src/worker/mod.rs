@@ -6,15 +6,19 @@
 //! nowhere for a moment.
 
 mod batch;
+mod hand;
 mod outcome;
 mod poison;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rand::seq::SliceRandom as _;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use self::hand::{InHand, orders_in};
 use self::outcome::WorkerError;
 use crate::fault::fault;
 use crate::gate::Gate;
@@ -25,8 +29,11 @@ use crate::store::{Store, StoreError};
 
 #[derive(Debug, Clone)]
 pub struct WorkerSettings {
-    /// Deliveries in one batch, at most.
+    /// Orders in one transaction; one message may go beyond it.
     pub batch: usize,
+    /// Batches under way at once: while one waits for its COMMIT, the next takes its leases. A database
+    /// with one writer gets one.
+    pub lanes: usize,
     /// How long a batch waits for more deliveries after its first.
     pub linger: Duration,
     /// How long a user's lease lasts: a killed worker's users are free after that.
@@ -41,8 +48,15 @@ pub struct WorkerSettings {
 /// a worker gives back all that was lent.
 const SUSPECT_AFTER: u64 = 2;
 
+/// And this often, each of its orders alone.
+const APART_AFTER: u64 = 3;
+
 /// How long a held delivery, or one that nobody can take now, waits for the next try.
 const HELD: Duration = Duration::from_millis(20);
+
+/// How long is waited for a delivery while others are in hand: less than the second after which a consumer
+/// asks itself whether it was forgotten.
+const IN_HAND: Duration = Duration::from_millis(900);
 
 pub struct Worker {
     pub gate: Gate,
@@ -56,35 +70,67 @@ pub struct Worker {
 struct Outage;
 
 impl Worker {
-    /// Runs until `stop`; then finishes the batch in hand, and hands the rest back to the broker
+    /// Runs until `stop`; then finishes the batches in hand, and hands the rest back to the broker
     /// by closing the connection. Trouble of any kind is waited out.
     pub async fn run(self, mut consumer: Consumer, stop: CancellationToken) {
-        let mut held: Vec<Delivery> = Vec::new();
+        let worker = Arc::new(self);
+        let most_lanes = worker.settings.lanes.min(worker.store.writers()).max(1);
+        let mut lanes: JoinSet<Result<Vec<InHand>, Outage>> = JoinSet::new();
+        let mut held: Vec<InHand> = Vec::new();
+        // Of these not even a dead letter could be made so far.
+        let mut unreadable: Vec<Delivery> = Vec::new();
         loop {
-            let most = self.settings.batch.saturating_sub(held.len()).max(1);
+            let most = worker.settings.batch.saturating_sub(orders_in(&held)).max(1);
             // A held delivery must not wait for the next buyer.
-            let patience = if held.is_empty() { Duration::MAX } else { HELD };
-            fault!("delivery.before", consumer.close().await);
-            let next = consumer.next_batch_within(most, self.settings.linger, patience);
-            let Some(next) = stop.run_until_cancelled(next).await else { break };
-            held.extend(next);
-            if !held.is_empty() {
-                fault!("delivery.after", {
-                    consumer.close().await;
-                    held.clear();
-                });
-            }
-            held = match self.process(std::mem::take(&mut held), &stop).await {
-                Ok(held) => held,
-                Err(Outage) => {
-                    tracing::warn!(
-                        "worker consumes no more until database and redis answer; the queue holds"
-                    );
-                    consumer.close().await;
-                    self.until_over(&stop).await;
-                    Vec::new()
-                }
+            let nothing_waits = held.is_empty() && unreadable.is_empty();
+            let patience = match (nothing_waits, lanes.is_empty()) {
+                (false, _) => HELD,
+                // A consumer that gets nothing for long connects anew; not while its deliveries are in hand.
+                (true, false) => IN_HAND,
+                (true, true) => Duration::MAX,
             };
+            let free = lanes.len() < most_lanes;
+            if free {
+                fault!("delivery.before", consumer.close().await);
+            }
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                Some(ended) = lanes.join_next() => match joined(ended) {
+                    Ok(left) => held.extend(left),
+                    Err(Outage) => {
+                        tracing::warn!(
+                            "worker consumes no more until database and redis answer; the queue holds"
+                        );
+                        consumer.close().await;
+                        // What they hold goes back with the connection.
+                        while let Some(ended) = lanes.join_next().await {
+                            let _ = joined(ended);
+                        }
+                        held.clear();
+                        unreadable.clear();
+                        worker.until_over(&stop).await;
+                    }
+                },
+                next = consumer.next_batch_within(most, worker.settings.linger, patience), if free => {
+                    unreadable.extend(next);
+                    let (mut taken, left) = worker.part_unreadable(std::mem::take(&mut unreadable)).await;
+                    unreadable = left;
+                    taken.append(&mut held);
+                    if taken.is_empty() {
+                        continue;
+                    }
+                    fault!("delivery.after", {
+                        consumer.close().await;
+                        taken.clear();
+                    });
+                    let (worker, stop) = (worker.clone(), stop.clone());
+                    lanes.spawn(async move { worker.process(taken, &stop).await });
+                }
+            }
+        }
+        while let Some(ended) = lanes.join_next().await {
+            held.extend(joined(ended).unwrap_or_default());
         }
         if held.is_empty() {
             tracing::info!("worker stops with nothing in hand");
@@ -94,44 +140,69 @@ impl Worker {
         consumer.close().await;
     }
 
-    /// Takes deliveries to their end; returns those that must be tried again: their user's lease was
-    /// busy, the dead-letter queue did not take them, or it is time to stop.
-    async fn process(
-        &self,
-        deliveries: Vec<Delivery>,
-        stop: &CancellationToken,
-    ) -> Result<Vec<Delivery>, Outage> {
-        let (readable, mut held) = self.part_unreadable(deliveries).await;
+    /// Takes what is in hand to its end; returns what must be tried again: a user's lease was busy, the
+    /// dead-letter queue did not take it, or it is time to stop.
+    async fn process(&self, hands: Vec<InHand>, stop: &CancellationToken) -> Result<Vec<InHand>, Outage> {
         let (mut suspects, together): (Vec<_>, Vec<_>) =
-            readable.into_iter().partition(|delivery| delivery.redeliveries >= SUSPECT_AFTER);
-        held.extend(self.persist_until_done(together, stop).await?);
+            hands.into_iter().partition(|hand| hand.delivery.redeliveries >= SUSPECT_AFTER);
+        let mut held = self.persist_until_done(together, stop).await?;
         // Those that were lent together have been given back as often: without shuffling the same one
         // would be first each time, and take those behind it along.
         suspects.shuffle(&mut rand::rng());
-        suspects.sort_by_key(|delivery| delivery.redeliveries);
+        suspects.sort_by_key(|hand| hand.delivery.redeliveries);
         for suspect in suspects {
-            held.extend(self.persist_until_done(vec![suspect], stop).await?);
+            if stop.is_cancelled() {
+                held.push(suspect);
+            } else if suspect.delivery.redeliveries < APART_AFTER {
+                held.extend(self.persist_until_done(vec![suspect], stop).await?);
+            } else {
+                held.extend(self.persist_apart(suspect, stop).await?);
+            }
         }
         Ok(held)
+    }
+
+    /// Each order in a transaction of its own; returns what must be tried again.
+    async fn persist_apart(
+        &self,
+        mut hand: InHand,
+        stop: &CancellationToken,
+    ) -> Result<Option<InHand>, Outage> {
+        let mut orders = std::mem::take(&mut hand.orders);
+        orders.shuffle(&mut rand::rng());
+        let mut left = Vec::new();
+        while let Some(order) = orders.pop() {
+            hand.orders.push(order);
+            hand.later = orders.len() + left.len();
+            let begin = Instant::now();
+            let Some(back) = self.persist_until_done(vec![hand], stop).await?.pop() else { return Ok(None) };
+            hand = back;
+            left.append(&mut hand.orders);
+            // What held up this one holds up the others, each for as long.
+            if stop.is_cancelled() || begin.elapsed() > self.settings.hold {
+                left.append(&mut orders);
+            }
+        }
+        (hand.orders, hand.later) = (left, 0);
+        Ok(Some(hand))
     }
 
     /// While the database or Redis is away it waits: an outage is not the message's fault, and no
     /// attempt is counted.
     async fn persist_until_done(
         &self,
-        mut pending: Vec<Delivery>,
+        mut pending: Vec<InHand>,
         stop: &CancellationToken,
-    ) -> Result<Vec<Delivery>, Outage> {
+    ) -> Result<Vec<InHand>, Outage> {
         if pending.is_empty() {
             return Ok(pending);
         }
         let mut backoff = Backoff::default();
         let mut since: Option<Instant> = None;
         loop {
-            match self.persist(&pending).await {
-                Ok(done) => {
-                    let mut done = done.into_iter();
-                    pending.retain(|_| !done.next().unwrap_or(false));
+            match self.persist(&mut pending).await {
+                Ok(()) => {
+                    pending.retain(|hand| !hand.is_done());
                     return Ok(pending);
                 }
                 Err(WorkerError::Store(StoreError::Broken(why))) => {
@@ -182,5 +253,14 @@ impl Worker {
                 return;
             }
         }
+    }
+}
+
+/// A panic in a lane is one of the worker.
+fn joined(ended: Result<Result<Vec<InHand>, Outage>, JoinError>) -> Result<Vec<InHand>, Outage> {
+    match ended {
+        Ok(result) => result,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        Err(_) => Ok(Vec::new()),
     }
 }

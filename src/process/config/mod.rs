@@ -18,6 +18,8 @@ pub struct Sources {
     pub defaults: Vec<(&'static str, String)>,
     /// Does the command sign or verify tokens? Others can do without the secret.
     pub needs_secret: bool,
+    /// Does it sign them? Then a public key is not enough.
+    pub signs: bool,
     pub profile: Option<String>,
     pub file: Option<PathBuf>,
     /// `section.key=value`.
@@ -45,7 +47,7 @@ impl Config {
         match usable.try_deserialize::<Config>() {
             Ok(config) => {
                 let config = config.with_secret_from_file(&mut mistakes);
-                config.check(sources.needs_secret, &mut mistakes);
+                config.check(sources.needs_secret, sources.signs, &mut mistakes);
                 if mistakes.is_empty() {
                     return Ok(config);
                 }

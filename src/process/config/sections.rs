@@ -42,7 +42,7 @@ sections! {
         request_within_ms: u64, body_limit_bytes: u64, address_rate: String, address_header: String,
     }
     Operations { listen: String }
-    Auth { secret: String, secret_file: String, issuer: String, audience: String, leeway_s: u64 }
+    Auth { secret: String, secret_file: String, public_key: String, issuer: String, audience: String, leeway_s: u64 }
     Redis { url: String, prefix: String, timeout_ms: u64, check_settings: bool }
     Queue { url: String, prefix: String, timeout_ms: u64, window: u64, delivery_limit: u64, log_hours: u64, log_mb: u64 }
     Database { url: String, connections: u64, timeout_ms: u64 }
@@ -51,7 +51,7 @@ sections! {
         durability: DurabilityPolicy, confirm_within_ms: u64, sale_cache_ms: u64, watch_every_ms: u64,
     }
     Sweep { every_ms: u64, batch: u64, grace_ms: u64, overtaken_after_ms: u64, parked_after_ms: u64, spacing_ms: u64 }
-    Worker { batch: u64, linger_ms: u64, prefetch: u64, lease_ms: u64, hold_ms: u64 }
+    Worker { batch: u64, lanes: u64, linger_ms: u64, prefetch: u64, lease_ms: u64, hold_ms: u64 }
     Upkeep { every_ms: u64, batch: u64, purge_after_days: u64 }
     Audit { every_s: u64, pause_sale: bool }
     Payments { secrets: String, secrets_file: String }
@@ -87,7 +87,7 @@ impl Config {
         self
     }
 
-    pub(super) fn check(&self, needs_secret: bool, mistakes: &mut Vec<String>) {
+    pub(super) fn check(&self, needs_secret: bool, signs: bool, mistakes: &mut Vec<String>) {
         for (name, listen) in
             [("front.listen", &self.front.listen), ("operations.listen", &self.operations.listen)]
         {
@@ -104,7 +104,11 @@ impl Config {
             mistakes.push(format!("payments.secrets: {wrong}"));
         }
         let length = self.auth.secret.len();
-        if length < 32 && (length > 0 || needs_secret) {
+        if let Err(wrong) = crate::front::check_public_key(&self.auth.public_key) {
+            mistakes.push(format!("auth.public_key: {wrong}"));
+        }
+        let can_do_without = !needs_secret || (!signs && !self.auth.public_key.is_empty());
+        if length < 32 && (length > 0 || !can_do_without) {
             mistakes.push(SHORT_SECRET.into());
         }
         for (name, url, schemes) in [
@@ -183,6 +187,7 @@ impl Config {
             ("sweep.parked_after_ms", sweep.parked_after_ms, 1_000, 3_600_000),
             ("sweep.spacing_ms", sweep.spacing_ms, 100, 3_600_000),
             ("worker.batch", worker.batch, 1, 1_000),
+            ("worker.lanes", worker.lanes, 1, 16),
             ("worker.linger_ms", worker.linger_ms, 0, 1_000),
             ("worker.prefetch", worker.prefetch, 1, 65_535),
             ("worker.lease_ms", worker.lease_ms, 2_000, 5_000),
@@ -259,6 +264,7 @@ impl Config {
     pub fn auth(&self) -> AuthSettings {
         AuthSettings {
             secret: self.auth.secret.clone(),
+            public_key: self.auth.public_key.clone(),
             issuer: self.auth.issuer.clone(),
             audience: self.auth.audience.clone(),
             leeway: self.auth.leeway_s,
@@ -304,6 +310,7 @@ impl Config {
     pub fn worker(&self) -> WorkerSettings {
         WorkerSettings {
             batch: count(self.worker.batch),
+            lanes: count(self.worker.lanes),
             linger: ms(self.worker.linger_ms),
             lease: ms(self.worker.lease_ms),
             hold: ms(self.worker.hold_ms),
