@@ -79,24 +79,28 @@ impl Intake {
             let own = ticket.order.user == *user;
             return Ok(own.then(|| OrderView::in_flight(ticket.order.clone(), ticket.durability)));
         }
-        match self.store.order(id).await? {
-            Some(row) => {
-                if row.order.user != *user || row.order.sale != *sale {
-                    return Ok(None);
-                }
-                Ok(self.recorded(vec![row]).await?.pop())
-            }
+        match self.row(sale, user, id).await? {
+            Some(view) => Ok(Some(view)),
             None => ticket.map(|_| None).map_err(Unknown::from),
         }
+    }
+
+    /// An order as its row says it, if it is this user's.
+    pub(super) async fn row(
+        &self,
+        sale: &SaleId,
+        user: &UserId,
+        id: OrderId,
+    ) -> Result<Option<OrderView>, StoreError> {
+        let found = self.reader.order(id).await?;
+        let own = found.filter(|(row, _)| row.order.user == *user && row.order.sale == *sale);
+        Ok(own.map(|(row, events)| OrderView::recorded(row, &events)))
     }
 
     /// With their histories. Nothing has happened to most orders since their row was written: theirs
     /// are not asked for.
     async fn recorded(&self, rows: Vec<OrderRow>) -> Result<Vec<OrderView>, StoreError> {
-        let changed = |row: &&OrderRow| {
-            !matches!(row.status, OrderStatus::Accepted | OrderStatus::Confirmed | OrderStatus::Failed)
-        };
-        let ids: Vec<OrderId> = rows.iter().filter(changed).map(|row| row.order.id).collect();
+        let ids: Vec<OrderId> = rows.iter().filter(|row| row.has_history()).map(|row| row.order.id).collect();
         let mut events = self.store.events_of(&ids).await?;
         let view = |row: OrderRow| {
             let events = events.remove(&row.order.id).unwrap_or_default();

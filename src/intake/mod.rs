@@ -5,6 +5,8 @@
 
 mod books;
 mod leader;
+mod memory;
+mod reader;
 mod registrar;
 mod relay;
 mod sales;
@@ -117,6 +119,8 @@ pub struct Intake {
     relay: Relay,
     sales: Sales,
     watch: watch::Watch,
+    memory: memory::Memory,
+    reader: reader::Reader,
     settings: IntakeSettings,
 }
 
@@ -127,6 +131,8 @@ impl Intake {
             relay: Relay::new(gate.clone(), publisher),
             sales: Sales::new(gate.clone(), store.clone(), settings.sale_cache),
             watch: watch::Watch::spawn(gate.clone(), settings.watch_every),
+            memory: memory::Memory::new(gate.clone()),
+            reader: reader::Reader::spawn(store.clone()),
             gate,
             store,
             settings,
@@ -144,23 +150,44 @@ impl Intake {
     /// Places an order. On `Accepted` the order is held by the servers that `durability` names.
     /// May be repeated with the same key: the answer is then the same order.
     pub async fn place(&self, wish: Wish) -> Answer {
-        let attempt = match self.attempt(wish).await {
-            Ok(attempt) => attempt,
+        let sku = match self.sku(&wish).await {
+            Ok(sku) => sku,
             Err(refusal) => return refusal,
+        };
+        let Wish { sale, user, quantity, key, .. } = &wish;
+        if let Some(verdict) = self.memory.refusal(sale, user, &sku, *quantity, key.is_some()).await {
+            metrics::counter!("intake_refused_from_memory_total").increment(1);
+            return refused(verdict);
+        }
+        let attempt = Attempt {
+            id: OrderId::generate(),
+            fingerprint: Fingerprint::of_body(&sku, wish.quantity),
+            key: KeyDigest::of_key(wish.key.as_ref()),
+            keyed: wish.key.is_some(),
+            sale: wish.sale,
+            user: wish.user,
+            sku,
+            quantity: wish.quantity,
         };
         let id = attempt.id;
         let (sale, user, quantity) = (attempt.sale.clone(), attempt.user.clone(), attempt.quantity);
         match self.gate.admit(attempt).await {
             Ok(Verdict::Accepted(order)) => self.accepted(order).await,
             Ok(Verdict::InFlight(ticket)) if !ticket.ended => self.in_flight(ticket).await,
+            // Its row is committed: the script has just seen that its entry is gone, or says that it ended.
             Ok(Verdict::Settled(id) | Verdict::InFlight(Ticket { order: Order { id, .. }, .. })) => {
-                match self.view(&sale, &user, id).await {
+                match self.row(&sale, &user, id).await {
                     Ok(Some(view)) => Answer::Repeat(Box::new(view)),
                     Ok(None) | Err(_) => Answer::RepeatUnreadable(id),
                 }
             }
             Ok(Verdict::PurchaseLimit { limit }) if quantity > limit => Answer::InvalidQuantity { limit },
-            Ok(verdict) => refused(verdict),
+            Ok(verdict) => {
+                if matches!(verdict, Verdict::SoldOut | Verdict::NotOpen { .. } | Verdict::Closed) {
+                    self.memory.refused(&sale);
+                }
+                refused(verdict)
+            }
             Err(GateError::Late(why)) => Answer::OutcomeUnknown(id, why),
             Err(GateError::Full(_)) => Answer::Overloaded,
             // It ran, and its answer made no sense: what it did is not known.
@@ -169,8 +196,9 @@ impl Intake {
         }
     }
 
-    /// Checks the wish against what is known of the sale. The gate checks all of it again.
-    async fn attempt(&self, wish: Wish) -> Result<Attempt, Answer> {
+    /// Checks the wish against what is known of the sale, and says which item is meant. The gate checks
+    /// all of it again.
+    async fn sku(&self, wish: &Wish) -> Result<Sku, Answer> {
         let sale = match self.sales.get(&wish.sale).await {
             Ok(KnownSale::Loaded(sale)) => sale,
             Ok(KnownSale::NotOpened(row)) => {
@@ -186,8 +214,8 @@ impl Intake {
             Ok(KnownSale::Missing) => return Err(Answer::SaleNotFound),
             Err(error) => return Err(Answer::GateUnavailable(error.to_string())),
         };
-        let sku = match (wish.sku, &sale.items[..]) {
-            (Some(sku), items) if items.iter().any(|item| item.sku == sku) => sku,
+        let sku = match (&wish.sku, &sale.items[..]) {
+            (Some(sku), items) if items.iter().any(|item| item.sku == *sku) => sku.clone(),
             (Some(_), _) => return Err(Answer::UnknownSku),
             (None, [only]) => only.sku.clone(),
             (None, _) => return Err(Answer::SkuRequired),
@@ -197,16 +225,7 @@ impl Intake {
         if wish.quantity == 0 {
             return Err(Answer::InvalidQuantity { limit: sale.limit_per_user });
         }
-        Ok(Attempt {
-            id: OrderId::generate(),
-            sale: wish.sale,
-            user: wish.user,
-            fingerprint: Fingerprint::of_body(&sku, wish.quantity),
-            sku,
-            quantity: wish.quantity,
-            key: KeyDigest::of_key(wish.key.as_ref()),
-            keyed: wish.key.is_some(),
-        })
+        Ok(sku)
     }
 
     async fn accepted(&self, order: Order) -> Answer {
