@@ -118,6 +118,7 @@ async fn attack(
 ) -> Result<ChaosReport, ChaosError> {
     let tokens = Tokens::new(AuthSettings {
         secret: stack.secret().to_owned(),
+        public_key: String::new(),
         issuer: "doorbuster".into(),
         audience: "doorbuster".into(),
         leeway: 2,

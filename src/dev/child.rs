@@ -116,6 +116,10 @@ impl Child {
         *self.ended.borrow()
     }
 
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
     pub fn pid(&self) -> u32 {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }

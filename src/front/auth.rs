@@ -1,15 +1,24 @@
-//! Who is asking? Bearer tokens, signed with HS256 and a secret that the shop's login shares.
+//! Who is asking? Bearer tokens, signed with HS256 and a secret that the shop's login shares, or with its
+//! Ed25519 key, of which only the public half is known here.
+
+use std::sync::Arc;
 
 use axum::http::{HeaderMap, header};
+use base64::Engine as _;
+use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use serde::{Deserialize, Serialize};
 
+use super::known_tokens::{Known, KnownTokens};
 use super::problem::{Answered, FORBIDDEN, Problem, UNAUTHENTICATED};
 use crate::domain::{Millis, UserId};
 
 #[derive(Debug, Clone)]
 pub struct AuthSettings {
+    /// Of HS256; empty where only the public key counts.
     pub secret: String,
+    /// Of Ed25519, as the `x` of its JWK; empty for none.
+    pub public_key: String,
     pub issuer: String,
     pub audience: String,
     /// Seconds by which clocks may differ.
@@ -29,6 +38,8 @@ pub enum Role {
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Claims {
     pub(super) sub: String,
+    /// Seconds since 1970, which may have a fraction (RFC 7519).
+    exp: f64,
     /// A role that Doorbuster does not know is none: the shop's login may have roles of its own.
     #[serde(default, deserialize_with = "known_role")]
     pub(super) role: Option<Role>,
@@ -51,18 +62,17 @@ struct Minted<'a> {
     role: Option<Role>,
 }
 
-/// Verifies tokens, and mints them for development.
-pub struct Tokens {
-    settings: AuthSettings,
-    verify: DecodingKey,
-    sign: EncodingKey,
+/// A key with the one algorithm that it is good for: a token that names another, or `none`, or that was
+/// signed with a public key as if that were a secret, is not looked at.
+struct Verifier {
+    algorithm: Algorithm,
+    key: DecodingKey,
     rules: Validation,
 }
 
-impl Tokens {
-    pub fn new(settings: AuthSettings) -> Self {
-        // One algorithm: a token that names another, or `none`, is not looked at.
-        let mut rules = Validation::new(Algorithm::HS256);
+impl Verifier {
+    fn new(algorithm: Algorithm, key: DecodingKey, settings: &AuthSettings) -> Self {
+        let mut rules = Validation::new(algorithm);
         rules.leeway = settings.leeway;
         rules.validate_exp = true;
         rules.validate_nbf = true;
@@ -70,15 +80,38 @@ impl Tokens {
         rules.set_audience(&[&settings.audience]);
         rules.set_issuer(&[&settings.issuer]);
         rules.set_required_spec_claims(&["exp", "nbf", "aud", "iss", "sub"]);
+        Self { algorithm, key, rules }
+    }
+}
+
+/// Verifies tokens, and mints them for development.
+pub struct Tokens {
+    settings: AuthSettings,
+    verifiers: Vec<Verifier>,
+    sign: EncodingKey,
+    known: KnownTokens<Claims>,
+}
+
+impl Tokens {
+    pub fn new(settings: AuthSettings) -> Self {
+        let mut verifiers = Vec::new();
+        if !settings.secret.is_empty() {
+            let key = DecodingKey::from_secret(settings.secret.as_bytes());
+            verifiers.push(Verifier::new(Algorithm::HS256, key, &settings));
+        }
+        // What cannot be read was refused with the configuration, and verifies nothing.
+        if let Ok(Some(key)) = public_key(&settings.public_key) {
+            verifiers.push(Verifier::new(Algorithm::EdDSA, key, &settings));
+        }
         Self {
-            verify: DecodingKey::from_secret(settings.secret.as_bytes()),
+            verifiers,
             sign: EncodingKey::from_secret(settings.secret.as_bytes()),
             settings,
-            rules,
+            known: KnownTokens::new(),
         }
     }
 
-    /// A token for `lasts` seconds from now.
+    /// A token for `lasts` seconds from now, signed with the secret.
     pub fn mint(&self, user: &UserId, role: Option<Role>, lasts: u32) -> String {
         let now = Millis::now().0 / 1000;
         let claims = Minted {
@@ -94,15 +127,15 @@ impl Tokens {
     }
 
     pub(super) fn user(&self, headers: &HeaderMap) -> Answered<UserId> {
-        let claims = self.claims(headers)?;
-        UserId::parse(claims.sub)
+        let known = self.claims(headers)?;
+        UserId::parse(known.claims.sub.as_str())
             .map_err(|error| Problem::new(UNAUTHENTICATED, format!("the token's sub: {error}")))
     }
 
     pub(super) fn operator(&self, headers: &HeaderMap, needed: Role) -> Answered<Claims> {
-        let claims = self.claims(headers)?;
-        match claims.role {
-            Some(role) if role >= needed => Ok(claims),
+        let known = self.claims(headers)?;
+        match known.claims.role {
+            Some(role) if role >= needed => Ok(known.claims.clone()),
             _ => Err(Problem::new(
                 FORBIDDEN,
                 format!("this needs the role {needed:?} or a higher one").to_lowercase(),
@@ -110,7 +143,7 @@ impl Tokens {
         }
     }
 
-    fn claims(&self, headers: &HeaderMap) -> Answered<Claims> {
+    fn claims(&self, headers: &HeaderMap) -> Answered<Arc<Known<Claims>>> {
         let refuse = |detail: &str| Problem::new(UNAUTHENTICATED, detail);
         let value =
             headers.get(header::AUTHORIZATION).ok_or_else(|| refuse("there is no Authorization header"))?;
@@ -120,8 +153,39 @@ impl Tokens {
             .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
             .map(|(_, token)| token.trim())
             .ok_or_else(|| refuse("the Authorization header is not 'Bearer <token>'"))?;
-        jsonwebtoken::decode::<Claims>(token, &self.verify, &self.rules)
-            .map(|data| data.claims)
-            .map_err(|error| refuse(&format!("the token is not valid: {error}")))
+        if let Some(known) = self.known.get(token, Millis::now().0 / 1000) {
+            return Ok(known);
+        }
+        let invalid = |error| refuse(&format!("the token is not valid: {error}"));
+        let verifier = match &self.verifiers[..] {
+            // It looks at the algorithm itself.
+            [only] => only,
+            several => {
+                let algorithm = jsonwebtoken::decode_header(token).map_err(invalid)?.alg;
+                let verifier = several.iter().find(|verifier| verifier.algorithm == algorithm);
+                verifier.ok_or_else(|| invalid(ErrorKind::InvalidAlgorithm.into()))?
+            }
+        };
+        let claims =
+            jsonwebtoken::decode::<Claims>(token, &verifier.key, &verifier.rules).map_err(invalid)?.claims;
+        let until = (claims.exp.floor() as i64).saturating_add(self.settings.leeway.cast_signed());
+        Ok(self.known.put(token, Known { claims, until }))
     }
+}
+
+/// The `x` of an Ed25519 JWK: 32 bytes in base64url. `None` for the empty text.
+fn public_key(x: &str) -> Result<Option<DecodingKey>, String> {
+    if x.is_empty() {
+        return Ok(None);
+    }
+    let bytes = base64::prelude::BASE64_URL_SAFE_NO_PAD.decode(x);
+    if !bytes.is_ok_and(|bytes| bytes.len() == 32) {
+        return Err("it is not the x of an Ed25519 JWK: 32 bytes in base64url without padding".into());
+    }
+    DecodingKey::from_ed_components(x).map(Some).map_err(|error| error.to_string())
+}
+
+/// Why a public key cannot be used.
+pub fn check_public_key(x: &str) -> Result<(), String> {
+    public_key(x).map(|_| ())
 }

@@ -7,6 +7,7 @@ mod auth;
 mod body;
 mod buyers;
 mod dead_letters;
+mod known_tokens;
 mod operations;
 mod orders;
 mod payments;
@@ -26,7 +27,7 @@ use crate::intake::Intake;
 use crate::life::{Orders, Payments};
 use crate::store::Store;
 
-pub use auth::{AuthSettings, Role, Tokens};
+pub use auth::{AuthSettings, Role, Tokens, check_public_key};
 pub use operations::{Dependency, Readiness};
 pub use payments::{Providers, signature};
 pub use server::{ServerSettings, serve};

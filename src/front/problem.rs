@@ -3,6 +3,7 @@
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::domain::Millis;
@@ -112,6 +113,19 @@ impl Problem {
     }
 }
 
+#[derive(Serialize)]
+struct Body<'a> {
+    r#type: std::fmt::Arguments<'a>,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    code: &'a str,
+    retryable: bool,
+    request_id: &'a str,
+    #[serde(flatten, skip_serializing_if = "Map::is_empty")]
+    extra: &'a Map<String, Value>,
+}
+
 /// The `X-Request-Id` that came with the request, if it can be shown again.
 pub(super) fn sent_id(headers: &HeaderMap) -> Option<String> {
     let id = headers.get("x-request-id")?.to_str().ok()?;
@@ -123,22 +137,26 @@ impl IntoResponse for Box<Problem> {
     fn into_response(self) -> Response {
         let (status, code, title, retryable) = self.kind;
         metrics::counter!("front_problems_total", "code" => code).increment(1);
-        let request_id = self.request_id.unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
+        let request_id = self
+            .request_id
+            .unwrap_or_else(|| uuid::Builder::from_random_bytes(rand::random()).into_uuid().to_string());
         if status >= 500 {
             tracing::debug!(code, request_id, detail = self.detail, "request failed");
         }
-        let mut body = Map::new();
-        body.insert("type".into(), format!("urn:doorbuster:problem:{code}").into());
-        body.insert("title".into(), title.into());
-        body.insert("status".into(), status.into());
-        body.insert("detail".into(), self.detail.into());
-        body.insert("code".into(), code.into());
-        body.insert("retryable".into(), retryable.into());
-        body.insert("request_id".into(), request_id.clone().into());
-        body.extend(self.extra);
+        let body = Body {
+            r#type: format_args!("urn:doorbuster:problem:{code}"),
+            title,
+            status,
+            detail: &self.detail,
+            code,
+            retryable,
+            request_id: &request_id,
+            extra: &self.extra,
+        };
+        let body = serde_json::to_vec(&body).unwrap_or_default();
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let json = HeaderValue::from_static("application/problem+json");
-        let mut response = (status, Value::Object(body).to_string()).into_response();
+        let mut response = (status, body).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, json);
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));

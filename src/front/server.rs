@@ -15,7 +15,7 @@ use futures_util::FutureExt as _;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -27,7 +27,7 @@ use super::problem::{INTERNAL, OUTCOME_UNKNOWN, Problem, STATUS_UNAVAILABLE, sen
 #[cfg(target_os = "linux")]
 const UNREAD_MS: u32 = 30_000;
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct ServerSettings {
     /// Connections at once; more wait in the kernel's backlog.
     pub connections: usize,
@@ -55,22 +55,14 @@ pub async fn serve(listener: TcpListener, router: Router, settings: ServerSettin
         // A peer that never reads its answers must not hold its place for ever.
         #[cfg(target_os = "linux")]
         let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, UNREAD_MS);
-        let router = router.clone();
-        let within = settings.request_within;
-        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-            let mut request = request.map(Body::new);
-            request.extensions_mut().insert(Peer(peer));
-            answer(router.clone(), request, within)
-        });
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(settings.header_within)
-            .max_headers(64)
-            .serve_connection(TokioIo::new(stream), service);
-        let connection = graceful.watch(connection);
+        let (router, watcher, stop) = (router.clone(), graceful.watcher(), stop.clone());
         tokio::spawn(async move {
-            // A peer that breaks its connection is not our trouble.
-            let _ = connection.await;
+            // Serving takes ten kilobytes and more, and many connections are opened that say nothing for long:
+            // those who wait for noon. Until the first byte there is the socket and no more.
+            let first = tokio::time::timeout(settings.header_within, stream.readable());
+            if let Some(Ok(Ok(()))) = stop.run_until_cancelled(first).await {
+                Box::pin(serve_one(stream, peer, router, settings, watcher)).await;
+            }
             drop(slot);
         });
     }
@@ -78,6 +70,27 @@ pub async fn serve(listener: TcpListener, router: Router, settings: ServerSettin
     if tokio::time::timeout(settings.drain, graceful.shutdown()).await.is_err() {
         tracing::warn!(after = ?settings.drain, "requests were still under way when the drain ended");
     }
+}
+
+async fn serve_one(
+    stream: TcpStream,
+    peer: SocketAddr,
+    router: Router,
+    settings: ServerSettings,
+    watcher: Watcher,
+) {
+    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(Peer(peer));
+        answer(router.clone(), request, settings.request_within)
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(settings.header_within)
+        .max_headers(64)
+        .serve_connection(TokioIo::new(stream), service);
+    // A peer that breaks its connection is not our trouble.
+    let _ = watcher.watch(connection).await;
 }
 
 async fn accept(

@@ -5,6 +5,18 @@ use crate::bench;
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
+    /// The way of an order beside its ceilings: HTTP, gate, publisher, worker, stores, memory. All parts
+    /// take about ten minutes.
+    Speed {
+        /// Only these parts.
+        #[arg(value_enum)]
+        parts: Vec<bench::Part>,
+        #[arg(long, default_value = "text", value_parser = ["text", "json"])]
+        output: String,
+    },
+    /// The bare HTTP route that the front is compared with, on a port of 127.0.0.1.
+    #[command(hide = true)]
+    BareHttp { port: u16 },
     /// The lease: take and release, renewal, waking, batches. Takes about a minute and a half.
     Lease {
         #[arg(long, default_value = "text", value_parser = ["text", "json"])]
@@ -25,6 +37,11 @@ pub(super) async fn run(verb: Verb) -> Result<Ended, Failed> {
     }
     let tell = |step: &str| eprintln!("doorbuster: {step}");
     let (report, output) = match verb {
+        Verb::BareHttp { port } => {
+            bench::bare_http(port).await.map_err(|error| Failed::Said(error.to_string()))?;
+            return Ok(Ended::Done);
+        }
+        Verb::Speed { parts, output } => (Box::pin(bench::speed(&parts, tell)).await, output),
         Verb::Lease { output } => (bench::lease(tell).await, output),
         Verb::Replay { output } => (Box::pin(bench::replay(tell)).await, output),
     };

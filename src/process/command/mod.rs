@@ -188,6 +188,7 @@ impl Cli {
                 self.verb,
                 Verb::Dev(_) | Verb::Front | Verb::Worker | Verb::Drill(_) | Verb::Token(_)
             ),
+            signs: matches!(self.verb, Verb::Dev(_) | Verb::Drill(_) | Verb::Token(_)),
             profile: self.sources.profile,
             file: self.sources.config,
             overrides: self.sources.overrides,

@@ -1,0 +1,86 @@
+//! Tokens that were verified before: somebody who clicks ten times is verified once. Bounded in number, and
+//! each by its own `exp`. A token that was withdrawn elsewhere is not known of here, cache or no cache: it is
+//! good until it expires.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::{Arc, RwLock};
+
+/// Tokens in one generation. Two are kept: when the younger is full, the elder goes.
+const GENERATION: usize = 50_000;
+
+/// What is known of a verified token.
+pub(super) struct Known<T> {
+    pub(super) claims: T,
+    /// Seconds since 1970 until which it is good, leeway included.
+    pub(super) until: i64,
+}
+
+/// By two keyed hashes of the token, 128 bits that nobody outside of this process can foretell: so no token
+/// can be made that meets one that is known.
+pub(super) struct KnownTokens<T> {
+    keys: [RandomState; 2],
+    generations: RwLock<Generations<T>>,
+}
+
+struct Generations<T> {
+    younger: HashMap<[u64; 2], Arc<Known<T>>>,
+    elder: HashMap<[u64; 2], Arc<Known<T>>>,
+}
+
+impl<T> KnownTokens<T> {
+    pub(super) fn new() -> Self {
+        let generations = Generations { younger: HashMap::new(), elder: HashMap::new() };
+        Self { keys: Default::default(), generations: RwLock::new(generations) }
+    }
+
+    /// `now`: seconds since 1970.
+    pub(super) fn get(&self, token: &str, now: i64) -> Option<Arc<Known<T>>> {
+        let name = self.name(token);
+        let generations = self.generations.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let known = generations.younger.get(&name).or_else(|| generations.elder.get(&name))?;
+        (now < known.until).then(|| known.clone())
+    }
+
+    pub(super) fn put(&self, token: &str, known: Known<T>) -> Arc<Known<T>> {
+        let name = self.name(token);
+        let known = Arc::new(known);
+        let mut generations = self.generations.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if generations.younger.len() >= GENERATION {
+            generations.elder = std::mem::take(&mut generations.younger);
+        }
+        generations.younger.insert(name, known.clone());
+        known
+    }
+
+    fn name(&self, token: &str) -> [u64; 2] {
+        [self.keys[0].hash_one(token), self.keys[1].hash_one(token)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_known_until_it_expires_and_no_longer() {
+        let known = KnownTokens::new();
+        known.put("a", Known { claims: "ada", until: 100 });
+        assert_eq!(known.get("a", 99).map(|known| known.claims), Some("ada"));
+        assert!(known.get("a", 100).is_none());
+        assert!(known.get("b", 99).is_none());
+    }
+
+    #[test]
+    fn what_is_remembered_has_a_bound_and_the_youngest_stay() {
+        let known = KnownTokens::new();
+        let all = 3 * GENERATION;
+        for nth in 0..all {
+            known.put(&nth.to_string(), Known { claims: nth, until: 100 });
+        }
+        let kept = (0..all).filter(|nth| known.get(&nth.to_string(), 0).is_some()).count();
+        assert!((GENERATION..=2 * GENERATION).contains(&kept), "{kept}");
+        assert!(known.get(&(all - 1).to_string(), 0).is_some());
+        assert!(known.get("0", 0).is_none());
+    }
+}
