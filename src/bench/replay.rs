@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-use super::BenchError;
 use super::report::{Figure, Report, Wanted};
+use super::{BenchError, broken};
 use crate::dev::{Ending, Folder, Kind, Server};
 use crate::domain::{
     Attempt, Fingerprint, Item, KeyDigest, Millis, Number, Order, OrderId, Rules, Sale, SaleId, SaleState,
@@ -24,10 +24,6 @@ const ORDERS: u64 = 100_000;
 
 /// Attempts in one script call, and orders that are published at once.
 const AT_ONCE: u64 = 500;
-
-fn broken(error: impl std::fmt::Display) -> BenchError {
-    BenchError::Broken(error.to_string())
-}
 
 /// Measures on private servers, with the settings of `config/default.toml`. Takes about a minute.
 pub async fn run(tell: impl Fn(&str)) -> Result<Report, BenchError> {
@@ -118,7 +114,7 @@ impl Stack {
             prefix: "bench".into(),
             outbox_bound: 2 * ORDERS,
             outbox_bound_in_all: 2 * ORDERS,
-            batch: 256,
+            batch: 128,
             backlog: 10_000,
             sweep_grace: Duration::from_secs(60),
             overtaken_after: Duration::from_secs(600),
@@ -200,8 +196,9 @@ impl Stack {
         let stop = CancellationToken::new();
         let Replay { gate, store, leases, letters, .. } = self.replay.clone();
         let settings = WorkerSettings {
-            batch: 256,
-            linger: Duration::from_millis(5),
+            batch: 800,
+            lanes: 4,
+            linger: Duration::from_millis(20),
             lease: Duration::from_secs(5),
             hold: Duration::from_secs(10),
         };

@@ -28,9 +28,28 @@ pub enum Wanted {
     Ratio(f64),
     /// At most this, in the figure's own unit.
     AtMost(f64),
+    AtLeast(f64),
+    /// Nothing: it is told.
+    Told,
 }
 
 impl Figure {
+    /// Of rounds of a figure and its ceiling, the one with the middle ratio.
+    pub(super) fn beside(
+        what: &'static str,
+        unit: &'static str,
+        rounds: Vec<(f64, f64)>,
+        wanted: Wanted,
+    ) -> Self {
+        let (measured, ceiling) = super::middle_round(rounds);
+        Self { what, unit, measured, ceiling: Some(ceiling), wanted }
+    }
+
+    /// A figure without a ceiling.
+    pub(super) fn limit(what: &'static str, unit: &'static str, measured: f64, wanted: Wanted) -> Self {
+        Self { what, unit, measured, ceiling: None, wanted }
+    }
+
     pub fn ratio(&self) -> Option<f64> {
         self.ceiling.map(|ceiling| self.measured / ceiling)
     }
@@ -39,6 +58,8 @@ impl Figure {
         match self.wanted {
             Wanted::Ratio(least) => self.ratio().is_some_and(|ratio| ratio >= least),
             Wanted::AtMost(most) => self.measured <= most,
+            Wanted::AtLeast(least) => self.measured >= least,
+            Wanted::Told => true,
         }
     }
 }
@@ -47,7 +68,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{:<50}  {:>10}  {:<9}  {:>10}  {:>6}  WANTED",
+            "{:<58}  {:>10}  {:<9}  {:>10}  {:>6}  WANTED",
             "WHAT", "MEASURED", "UNIT", "CEILING", "RATIO"
         )?;
         for figure in &self.figures {
@@ -56,14 +77,24 @@ impl fmt::Display for Report {
             let wanted = match figure.wanted {
                 Wanted::Ratio(least) => format!(">= {least:.2}"),
                 Wanted::AtMost(most) => format!("<= {}", number(most)),
+                Wanted::AtLeast(least) => format!(">= {}", number(least)),
+                Wanted::Told => "-".to_owned(),
             };
-            let met = if figure.is_met() { "met" } else { "short" };
+            let met = match figure.wanted {
+                Wanted::Told => "",
+                _ if figure.is_met() => "met",
+                _ => "short",
+            };
             writeln!(
                 f,
-                "{:<50}  {:>10}  {:<9}  {ceiling:>10}  {ratio:>6}  {wanted:<8}  {met}",
-                figure.what,
-                number(figure.measured),
-                figure.unit
+                "{}",
+                format!(
+                    "{:<58}  {:>10}  {:<9}  {ceiling:>10}  {ratio:>6}  {wanted:<8}  {met}",
+                    figure.what,
+                    number(figure.measured),
+                    figure.unit
+                )
+                .trim_end()
             )?;
         }
         Ok(())

@@ -1,0 +1,174 @@
+//! What an order costs as work grows: after a million others, and with a thousand sales at once.
+
+use std::time::Instant;
+
+use super::persist::{accept, publish, until_persisted};
+use super::report::{Figure, Wanted};
+use super::world::{PLENTY, World, open_sale, sale};
+use super::{BenchError, broken, http};
+use crate::dev::Kind;
+use crate::domain::{Order, Sale};
+use crate::gate::Gate;
+use crate::queue::Publisher;
+
+const FEW: u64 = 10_000;
+const MANY: u64 = 1_000_000;
+/// Orders over all sales, of one and of a thousand.
+const SPREAD: u64 = 100_000;
+const SALES: u64 = 1_000;
+
+struct Way {
+    gate: Gate,
+    publisher: Publisher,
+}
+
+/// What some orders cost, from the gate to the row.
+struct Cost {
+    /// Microseconds of CPU per order, of everything but this process.
+    micros: f64,
+    /// Bytes of Redis per order.
+    bytes: f64,
+    /// Orders per second.
+    rate: f64,
+}
+
+/// Ten thousand orders in an empty world, a million, and ten thousand more.
+pub(super) async fn orders(world: &mut World, tell: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
+    let (way, sale) = open(world, "growing").await?;
+    let worker = world.process("worker", &[]).await?;
+    // What the first ones meet is cold.
+    way.run(world, &sale, 0..FEW).await?;
+    tell("10,000 orders at the beginning");
+    let first = way.run(world, &sale, FEW..2 * FEW).await?;
+    tell("a million orders");
+    let many = way.run(world, &sale, 2 * FEW..2 * FEW + MANY).await?;
+    tell("10,000 orders after them");
+    let last = way.run(world, &sale, 2 * FEW + MANY..3 * FEW + MANY).await?;
+    world.end(worker).await;
+    Ok(vec![
+        Figure::limit("CPU per order, of the first 10,000", "us", first.micros, Wanted::Told),
+        Figure::limit("CPU per order, of a million", "us", many.micros, Wanted::Told),
+        Figure::limit(
+            "CPU per order, of 10,000 after a million",
+            "times",
+            last.micros / first.micros,
+            Wanted::AtMost(1.2),
+        ),
+        Figure::limit(
+            "Redis per order, of a million",
+            "times",
+            many.bytes / first.bytes,
+            Wanted::AtMost(1.2),
+        ),
+    ])
+}
+
+/// As many orders in one sale, and in a thousand at once.
+pub(super) async fn sales(world: &mut World, tell: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
+    let (way, sale) = open(world, "one").await?;
+    let worker = world.process("worker", &[]).await?;
+    way.run(world, &sale, 0..FEW).await?;
+    tell("100,000 orders of one sale");
+    let one = way.run(world, &sale, FEW..FEW + SPREAD).await?;
+    tell("100,000 orders of a thousand sales");
+    let store = world.store(Kind::Postgres).await?;
+    let mut sales = Vec::new();
+    for nth in 0..SALES {
+        let sale = super::world::sale(&format!("of-{nth}"), PLENTY)?;
+        open_sale(&way.gate, &store, &sale).await?;
+        sales.push(sale);
+    }
+    let thousand = way.spread(world, &sales).await?;
+    world.end(worker).await;
+    Ok(vec![
+        Figure::limit(
+            "100,000 orders of one sale, accepted to persisted",
+            "orders/s",
+            one.rate,
+            Wanted::Told,
+        ),
+        Figure::limit(
+            "of 1,000 sales at once: slower",
+            "times",
+            one.rate / thousand.rate,
+            Wanted::AtMost(3.0),
+        ),
+        Figure::limit(
+            "of 1,000 sales at once: Redis per order",
+            "times",
+            thousand.bytes / one.bytes,
+            Wanted::AtMost(1.2),
+        ),
+    ])
+}
+
+async fn open(world: &World, name: &str) -> Result<(Way, Sale), BenchError> {
+    let (gate, store) = (world.gate()?, world.store(Kind::Postgres).await?);
+    let publisher = Publisher::open(world.queue()?);
+    publisher.wait_until_up().await;
+    let sale = sale(name, PLENTY)?;
+    open_sale(&gate, &store, &sale).await?;
+    Ok((Way { gate, publisher }, sale))
+}
+
+impl Way {
+    async fn run(
+        &self,
+        world: &World,
+        sale: &Sale,
+        buyers: std::ops::Range<u64>,
+    ) -> Result<Cost, BenchError> {
+        let count = buyers.end - buyers.start;
+        let begun = Begun::now(world).await?;
+        publish(&self.gate, &self.publisher, sale, buyers).await?;
+        until_persisted(&self.gate, sale).await?;
+        begun.cost(world, count).await
+    }
+
+    /// As many orders of each sale. A message carries those of several, as the relay's do.
+    async fn spread(&self, world: &World, sales: &[Sale]) -> Result<Cost, BenchError> {
+        let begun = Begun::now(world).await?;
+        let each = SPREAD / SALES;
+        for from in (0..each).step_by(10) {
+            for some in sales.chunks(8) {
+                let calls = some.iter().map(|sale| accept(&self.gate, sale, from..from + 10));
+                let orders: Vec<Order> =
+                    futures_util::future::try_join_all(calls).await?.into_iter().flatten().collect();
+                self.publisher.publish(&orders).await.map_err(broken)?;
+            }
+        }
+        for sale in sales {
+            until_persisted(&self.gate, sale).await?;
+        }
+        begun.cost(world, SPREAD).await
+    }
+}
+
+struct Begun {
+    cpu: Vec<(String, f64)>,
+    bytes: f64,
+    at: Instant,
+}
+
+impl Begun {
+    async fn now(world: &World) -> Result<Self, BenchError> {
+        Ok(Self { cpu: world.cpu()?, bytes: http::used_memory(world).await?, at: Instant::now() })
+    }
+
+    async fn cost(self, world: &World, orders: u64) -> Result<Cost, BenchError> {
+        let seconds = self.at.elapsed().as_secs_f64();
+        let orders = orders as f64;
+        let used: f64 = self
+            .cpu
+            .iter()
+            .zip(world.cpu()?)
+            .filter(|((name, _), _)| name != "the load")
+            .map(|((_, before), (_, after))| after - before)
+            .sum();
+        Ok(Cost {
+            micros: used * 1_000_000.0 / orders,
+            bytes: (http::used_memory(world).await? - self.bytes) / orders,
+            rate: orders / seconds,
+        })
+    }
+}

@@ -1,0 +1,94 @@
+//! The whole way of an order, part by part, each beside its ceiling.
+
+use super::report::{Figure, Report};
+use super::world::World;
+use super::{BenchError, growth, http, parts, persist};
+use crate::dev::Kind;
+
+/// What is measured: one part, or all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// Refusals and repeats over HTTP.
+    Refusals,
+    /// Acceptances over HTTP while a worker persists.
+    Accepted,
+    /// A backlog that a worker empties.
+    Backlog,
+    /// Latency at a fixed rate.
+    Rush,
+    /// The gate and the publisher alone.
+    Parts,
+    /// The store alone, on each database.
+    Stores,
+    /// Memory of idle connections, orders and sales.
+    Memory,
+    /// What an order costs after a million others, and with a thousand sales at once.
+    Growth,
+}
+
+impl Part {
+    const ALL: [Self; 8] = [
+        Self::Refusals,
+        Self::Accepted,
+        Self::Backlog,
+        Self::Rush,
+        Self::Parts,
+        Self::Stores,
+        Self::Memory,
+        Self::Growth,
+    ];
+}
+
+/// Measures on private servers, with the settings of `config/default.toml`; each part on servers of its
+/// own, so that none works on what another has left.
+pub async fn run(parts: &[Part], tell: impl Fn(&str)) -> Result<Report, BenchError> {
+    let parts = if parts.is_empty() { &Part::ALL[..] } else { parts };
+    let mut figures = Vec::new();
+    for part in parts {
+        let mut kinds = vec![Kind::Redis, Kind::Rabbitmq, Kind::Postgres];
+        if *part == Part::Stores {
+            kinds.push(Kind::Mariadb);
+        }
+        tell("starting private servers");
+        let mut world = World::start(&kinds).await?;
+        let measured = measure(*part, &mut world, &tell).await;
+        world.stop().await;
+        match measured {
+            Ok(measured) => figures.extend(measured),
+            // What was measured by then is not thrown away.
+            Err(error) if figures.is_empty() => return Err(error),
+            Err(error) => {
+                tell(&format!("not finished: {error}"));
+                return Ok(Report { bench: "speed", figures });
+            }
+        }
+    }
+    Ok(Report { bench: "speed", figures })
+}
+
+async fn measure(part: Part, world: &mut World, tell: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
+    // Before a process starts: it needs the tables.
+    world.store(Kind::Postgres).await?.close().await;
+    match part {
+        Part::Refusals => http::refusals(world, tell).await,
+        Part::Accepted => http::accepted(world, tell).await,
+        Part::Backlog => persist::backlog(world, tell).await,
+        Part::Rush => http::rush(world, tell).await,
+        Part::Parts => {
+            let mut figures = parts::gate(world, tell).await?;
+            figures.extend(parts::publisher(world, tell).await?);
+            Ok(figures)
+        }
+        Part::Stores => persist::stores(world, tell).await,
+        Part::Memory => {
+            let mut figures = http::idle(world, tell).await?;
+            figures.extend(http::redis_memory(world, tell).await?);
+            Ok(figures)
+        }
+        Part::Growth => {
+            let mut figures = growth::orders(world, tell).await?;
+            figures.extend(growth::sales(world, tell).await?);
+            Ok(figures)
+        }
+    }
+}
