@@ -28,6 +28,77 @@ async fn still_sells(running: &Running, path: &str) {
     assert!([200, 202].contains(&answer.status), "{}", answer.text);
 }
 
+/// An Ed25519 key as the shop's login has it, and the `x` of its JWK.
+fn login_key() -> (EncodingKey, String) {
+    use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
+    use base64::Engine as _;
+    let key = Ed25519KeyPair::generate().unwrap();
+    let x = base64::prelude::BASE64_URL_SAFE_NO_PAD.encode(key.public_key().as_ref());
+    (EncodingKey::from_ed_der(key.to_pkcs8().unwrap().as_ref()), x)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_login_may_sign_with_ed25519_and_each_key_is_good_for_one_algorithm() {
+    let (key, x) = login_key();
+    let public_key = format!("auth.public_key={x}");
+    let (world, running, path) = selling(&[&public_key]).await;
+    let config = world.config();
+    let now = doorbuster::domain::Millis::now().0 / 1000;
+    let claims = |user: &str, exp: i64| json!({"sub":user,"iss":config.auth.issuer,"aud":config.auth.audience,"exp":exp,"nbf":now - 10});
+    let sign = |claims: &serde_json::Value, algorithm, key: &EncodingKey| {
+        jsonwebtoken::encode(&Header::new(algorithm), claims, key).unwrap()
+    };
+    let at = running.buyers.unwrap();
+    let post = async |token: String| Buyer { at, token }.post(&path, &[], "").await;
+    let signed = sign(&claims("ada", now + 600), Algorithm::EdDSA, &key);
+    for _ in 0..2 {
+        let answer = post(signed.clone()).await;
+        assert!([200, 202].contains(&answer.status), "{}", answer.text);
+    }
+    let secret = EncodingKey::from_secret(config.auth.secret.as_bytes());
+    let answer = post(sign(&claims("bob", now + 600), Algorithm::HS256, &secret)).await;
+    assert_eq!(answer.status, 202, "the secret counts as well: {}", answer.text);
+    let (stranger, _) = login_key();
+    // Known to whoever reads the JWK: it must be no secret.
+    let as_secret = EncodingKey::from_secret(x.as_bytes());
+    let raw = base64::Engine::decode(&base64::prelude::BASE64_URL_SAFE_NO_PAD, &x).unwrap();
+    for (what, token) in [
+        ("another key", sign(&claims("eve", now + 600), Algorithm::EdDSA, &stranger)),
+        ("the public key as a secret", sign(&claims("eve", now + 600), Algorithm::HS256, &as_secret)),
+        (
+            "its bytes as a secret",
+            sign(&claims("eve", now + 600), Algorithm::HS256, &EncodingKey::from_secret(&raw)),
+        ),
+        ("expired", sign(&claims("eve", now - 60), Algorithm::EdDSA, &key)),
+    ] {
+        let answer = post(token).await;
+        assert_eq!((answer.status, answer.code()), (401, "unauthenticated"), "{what}: {}", answer.text);
+    }
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_was_good_is_refused_once_it_has_expired() {
+    let (world, running, path) = selling(&["auth.leeway_s=0"]).await;
+    let config = world.config();
+    let now = doorbuster::domain::Millis::now().0 / 1000;
+    let claims =
+        json!({"sub":"ada","iss":config.auth.issuer,"aud":config.auth.audience,"exp":now + 3,"nbf":now - 10});
+    let key = EncodingKey::from_secret(config.auth.secret.as_bytes());
+    let token = jsonwebtoken::encode(&Header::new(Algorithm::HS256), &claims, &key).unwrap();
+    let buyer = Buyer { at: running.buyers.unwrap(), token };
+    let answer = buyer.post(&path, &[], "").await;
+    assert_eq!(answer.status, 202, "{}", answer.text);
+    crate::support::until("it is refused", Duration::from_secs(20), async || {
+        let answer = buyer.post(&path, &[], "").await;
+        assert!([200, 202, 401].contains(&answer.status), "{}", answer.text);
+        (answer.status == 401).then_some(())
+    })
+    .await;
+    assert!(doorbuster::domain::Millis::now().0 / 1000 >= now + 3, "not before");
+    running.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_that_are_missing_expired_forged_or_unsigned_open_nothing() {
     let (world, running, path) = selling(&[]).await;

@@ -32,3 +32,4 @@ mod rules;
 mod store;
 mod structure;
 mod support;
+mod together;

@@ -255,13 +255,13 @@ async fn a_letter_that_met_no_queue_is_not_taken_for_written() {
             channel.queue_delete(dead.as_str().into(), Default::default()).await.unwrap();
             written = 0;
         }
-        let deleted = letters.write(&batch[0], &trouble).await;
+        let deleted = letters.write(&batch[0], None, &trouble).await;
         if deleted.is_ok() {
             written += 1;
         }
         // Declared again within seconds, by whoever is connected.
         until("it is written", Duration::from_secs(30), async || {
-            letters.write(&batch[0], &trouble).await.ok()
+            letters.write(&batch[0], None, &trouble).await.ok()
         })
         .await;
         written += 1;

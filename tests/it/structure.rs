@@ -46,10 +46,10 @@ fn without_comments(text: &str) -> String {
 fn each_library_is_named_by_its_owners_alone() {
     let owners: [(&str, &[&str]); 6] = [
         ("redis::", &["gate", "lease", "link", "bench"]),
-        ("lapin::", &["queue", "chaos"]),
+        ("lapin::", &["queue", "chaos", "bench"]),
         ("sea_orm::", &["store"]),
-        ("sqlx::", &["store", "chaos"]),
-        ("axum::", &["front"]),
+        ("sqlx::", &["store", "chaos", "bench"]),
+        ("axum::", &["front", "bench"]),
         ("doorbuster_migrations", &["store"]),
     ];
     for (file, text) in files("src", "rs") {
