@@ -58,9 +58,11 @@ pub async fn serve(listener: TcpListener, router: Router, settings: ServerSettin
         let (router, watcher, stop) = (router.clone(), graceful.watcher(), stop.clone());
         tokio::spawn(async move {
             // Serving takes ten kilobytes and more, and many connections are opened that say nothing for long:
-            // those who wait for noon. Until the first byte there is the socket and no more.
-            let first = tokio::time::timeout(settings.header_within, stream.readable());
-            if let Some(Ok(Ok(()))) = stop.run_until_cancelled(first).await {
+            // those who wait for noon. Until the first byte there is the socket and no more. Peeked at, because
+            // `readable` may say so when nothing has come.
+            let mut byte = [0];
+            let first = tokio::time::timeout(settings.header_within, stream.peek(&mut byte));
+            if let Some(Ok(Ok(1))) = stop.run_until_cancelled(first).await {
                 Box::pin(serve_one(stream, peer, router, settings, watcher)).await;
             }
             drop(slot);
