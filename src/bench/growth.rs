@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::persist::{accept, publish, until_persisted};
 use super::report::{Figure, Wanted};
-use super::world::{PLENTY, World, open_sale, sale};
+use super::world::{PLENTY, Process, World, open_sale, sale};
 use super::{BenchError, broken, http};
 use crate::dev::Kind;
 use crate::domain::{Order, Sale};
@@ -34,10 +34,7 @@ struct Cost {
 
 /// Ten thousand orders in an empty world, a million, and ten thousand more.
 pub(super) async fn orders(world: &mut World, tell: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
-    let (way, sale) = open(world, "growing").await?;
-    let worker = world.process("worker", &[]).await?;
-    // What the first ones meet is cold.
-    way.run(world, &sale, 0..FEW).await?;
+    let (way, sale, worker) = open(world, "growing").await?;
     tell("10,000 orders at the beginning");
     let first = way.run(world, &sale, FEW..2 * FEW).await?;
     tell("a million orders");
@@ -65,9 +62,7 @@ pub(super) async fn orders(world: &mut World, tell: &impl Fn(&str)) -> Result<Ve
 
 /// As many orders in one sale, and in a thousand at once.
 pub(super) async fn sales(world: &mut World, tell: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
-    let (way, sale) = open(world, "one").await?;
-    let worker = world.process("worker", &[]).await?;
-    way.run(world, &sale, 0..FEW).await?;
+    let (way, sale, worker) = open(world, "one").await?;
     tell("100,000 orders of one sale");
     let one = way.run(world, &sale, FEW..FEW + SPREAD).await?;
     tell("100,000 orders of a thousand sales");
@@ -102,13 +97,17 @@ pub(super) async fn sales(world: &mut World, tell: &impl Fn(&str)) -> Result<Vec
     ])
 }
 
-async fn open(world: &World, name: &str) -> Result<(Way, Sale), BenchError> {
+/// A sale that has sold its first few: what those meet is cold.
+async fn open(world: &mut World, name: &str) -> Result<(Way, Sale, Process), BenchError> {
     let (gate, store) = (world.gate()?, world.store(Kind::Postgres).await?);
     let publisher = Publisher::open(world.queue()?);
     publisher.wait_until_up().await;
     let sale = sale(name, PLENTY)?;
     open_sale(&gate, &store, &sale).await?;
-    Ok((Way { gate, publisher }, sale))
+    let way = Way { gate, publisher };
+    let worker = world.process("worker", &[]).await?;
+    way.run(world, &sale, 0..FEW).await?;
+    Ok((way, sale, worker))
 }
 
 impl Way {

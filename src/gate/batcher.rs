@@ -2,13 +2,12 @@
 //! batch is whatever has arrived while the calls before it were under way.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
 use super::{Gate, GateError};
 use crate::domain::{Attempt, SaleId, Verdict};
-use crate::link::Gather;
+use crate::link::work_together;
 
 /// Script calls under way at once. Redis runs one at a time; the second keeps it busy while the
 /// first one's answers are read. More would only make the batches smaller.
@@ -47,36 +46,22 @@ impl Handle {
 }
 
 /// Ends when the last handle is gone.
-pub(super) fn spawn(gate: &Gate, mut inbox: Inbox) {
+pub(super) fn spawn(gate: &Gate, inbox: Inbox) {
     // The task must not hold a handle itself, or its inbox would never close.
     let mut gate = gate.clone();
     gate.batcher = Handle::new(1).0;
-    let calls = Arc::new(Semaphore::new(CALLS));
-    tokio::spawn(async move {
-        let most = gate.settings.batch;
-        let mut gather = Gather::default();
-        loop {
-            let Ok(permit) = calls.clone().acquire_owned().await else { return };
-            let batch = gather.next(&mut inbox.0, most).await;
-            if batch.is_empty() {
-                return;
-            }
-            let gate = gate.clone();
-            tokio::spawn(async move {
-                let _permit = permit;
-                decide(&gate, batch).await;
-            });
-        }
-    });
+    let most = gate.settings.batch;
+    tokio::spawn(work_together(inbox.0, most, CALLS, move |batch| decide(gate.clone(), batch)));
 }
 
-async fn decide(gate: &Gate, batch: Vec<Waiting>) {
+async fn decide(gate: Gate, batch: Vec<Waiting>) {
     let mut sales: HashMap<SaleId, (Vec<Attempt>, Vec<_>)> = HashMap::new();
     for waiting in batch {
         let lane = sales.entry(waiting.attempt.sale.clone()).or_default();
         lane.0.push(waiting.attempt);
         lane.1.push(waiting.answer);
     }
+    let gate = &gate;
     let calls = sales.into_iter().map(|(sale, (attempts, answers))| async move {
         match gate.admit_all(&sale, &attempts).await {
             Ok(verdicts) => {

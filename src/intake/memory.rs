@@ -10,7 +10,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -44,15 +44,13 @@ pub(super) struct Memory {
 }
 
 struct Remembered {
-    /// Is it worth waiting for a reading? Only while the last one met the number of the holders.
-    settled: AtomicBool,
     /// Readings that have begun.
     begun: AtomicU64,
     asked: Notify,
     told: watch::Sender<Reading>,
 }
 
-/// What a reading found: the sale, and who held anything at its number. `None` where that is not known.
+/// What a reading found: the sale, and who held anything at that very number. `None` where that is not known.
 #[derive(Clone, Default)]
 struct Reading {
     nth: u64,
@@ -61,6 +59,7 @@ struct Reading {
 
 struct Known {
     sale: GateSale,
+    /// Of the sale's number.
     holders: Arc<Holders>,
 }
 
@@ -84,7 +83,6 @@ impl Memory {
             remembered.asked.notify_one();
         } else if sales.len() < MOST_SALES {
             let remembered = Arc::new(Remembered {
-                settled: AtomicBool::new(false),
                 begun: AtomicU64::new(0),
                 asked: Notify::new(),
                 told: watch::Sender::default(),
@@ -106,19 +104,17 @@ impl Memory {
         keyed: bool,
     ) -> Option<Verdict> {
         let remembered = self.lock().get(sale).cloned()?;
-        if !remembered.settled.load(Ordering::Relaxed) {
-            return None;
-        }
+        let mut told = remembered.told.subscribe();
+        told.borrow().known.as_ref()?;
         // Not the one that is under way: it may have been answered before this request came.
         let wanted = remembered.begun.load(Ordering::SeqCst) + 1;
         remembered.asked.notify_one();
-        let mut told = remembered.told.subscribe();
         // What is not known is the gate's to say, and needs no waiting.
         let reading = told.wait_for(|reading| reading.nth >= wanted || reading.known.is_none()).await.ok()?;
         let known = reading.known.clone()?;
         drop(reading);
         // A gate that is behind what this process has seen is the gate's to freeze.
-        if known.sale.number != known.holders.number || known.sale.number < self.gate.highest(sale) {
+        if known.sale.number < self.gate.highest(sale) {
             return None;
         }
         if known.holders.users.contains(&self.hasher.hash_one(user.as_str())) {
@@ -136,12 +132,11 @@ impl Memory {
             let nth = remembered.begun.fetch_add(1, Ordering::SeqCst) + 1;
             // Where the gate is away, or the sale is not in it, the gate's own answer is the better one.
             let read = self.gate.describe(&sale).await.ok().flatten();
-            let known = read.zip(holders.clone()).map(|(sale, holders)| Known { sale, holders });
-            let current = known.as_ref().is_some_and(|known| known.sale.number == known.holders.number);
-            remembered.settled.store(current, Ordering::Relaxed);
-            let known = known.filter(|_| current).map(Arc::new);
+            let known = read.zip(holders.clone()).filter(|(sale, holders)| sale.number == holders.number);
+            let known = known.map(|(sale, holders)| Arc::new(Known { sale, holders }));
+            let is_current = known.is_some();
             remembered.told.send_replace(Reading { nth, known });
-            if current {
+            if is_current {
                 tokio::time::sleep_until(begin + PACE).await;
                 continue;
             }
@@ -157,7 +152,6 @@ impl Memory {
         self.give_back(holders);
         self.lock().remove(&sale);
         // Whoever asked in this very moment is sent to the gate.
-        remembered.settled.store(false, Ordering::SeqCst);
         remembered.told.send_replace(Reading { nth: u64::MAX, known: None });
     }
 

@@ -2,13 +2,12 @@
 //! order that has its row is told how the row stands now, and nothing of it is remembered.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
 use crate::domain::OrderId;
-use crate::link::Gather;
+use crate::link::work_together;
 use crate::store::{OrderEvent, OrderRow, Store, StoreError};
 
 /// Ids in one query.
@@ -36,23 +35,10 @@ impl Reader {
     /// Must be called inside a tokio runtime.
     pub(super) fn spawn(store: Store) -> Self {
         let patience = store.patience();
-        let (asked, mut inbox) = mpsc::channel::<Asked>(WAITING);
-        tokio::spawn(async move {
-            let queries = Arc::new(Semaphore::new(QUERIES));
-            let mut gather = Gather::default();
-            loop {
-                let Ok(place) = queries.clone().acquire_owned().await else { return };
-                let together = gather.next(&mut inbox, TOGETHER).await;
-                if together.is_empty() {
-                    return;
-                }
-                let store = store.clone();
-                tokio::spawn(async move {
-                    answer(&store, together).await;
-                    drop(place);
-                });
-            }
-        });
+        let (asked, inbox) = mpsc::channel(WAITING);
+        tokio::spawn(work_together(inbox, TOGETHER, QUERIES, move |together| {
+            answer(store.clone(), together)
+        }));
         Self { asked, patience }
     }
 
@@ -70,16 +56,16 @@ impl Reader {
     }
 }
 
-async fn answer(store: &Store, mut together: Vec<Asked>) {
+async fn answer(store: Store, mut together: Vec<Asked>) {
     // Whoever gave up waiting costs nothing.
     together.retain(|asked| !asked.answer.is_closed());
     let ids: Vec<OrderId> = together.iter().map(|asked| asked.id).collect();
-    let rows = match read(store, &ids).await {
+    let rows = match read(&store, &ids).await {
         Ok(rows) => Ok(rows),
         // One row that cannot be read is its buyer's trouble, and not that of those beside him.
         Err(StoreError::Broken(_)) if ids.len() > 1 => {
             for Asked { id, answer } in together {
-                let one = read(store, &[id]).await.map(|mut rows| rows.remove(&id));
+                let one = read(&store, &[id]).await.map(|mut rows| rows.remove(&id));
                 let _ = answer.send(one);
             }
             return;

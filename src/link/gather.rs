@@ -1,9 +1,10 @@
 //! Taking together what waits together. A lone one goes at once; where many come, a moment is waited for more,
 //! because each call costs as much as what it carries.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 /// So many at once are a crowd.
 const CROWD: usize = 8;
@@ -36,6 +37,31 @@ impl Gather {
         }
         self.crowded = together.len() >= CROWD;
         together
+    }
+}
+
+/// Does `work` with what `inbox` brings, at most `most` of it together, `at_once` of them at a time. Ends when
+/// the channel has ended; work that was begun goes on.
+pub async fn work_together<T, F>(
+    mut inbox: mpsc::Receiver<T>,
+    most: usize,
+    at_once: usize,
+    work: impl Fn(Vec<T>) -> F,
+) where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let places = Arc::new(Semaphore::new(at_once));
+    let mut gather = Gather::default();
+    while let Ok(place) = places.clone().acquire_owned().await {
+        let together = gather.next(&mut inbox, most).await;
+        if together.is_empty() {
+            return;
+        }
+        let work = work(together);
+        tokio::spawn(async move {
+            work.await;
+            drop(place);
+        });
     }
 }
 

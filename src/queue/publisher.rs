@@ -297,7 +297,8 @@ impl Owner {
                     // Nothing is written to a blocked connection: declaring would only time out.
                     if declared.elapsed() > DECLARE_EVERY && !link.is_blocked() {
                         declared = Instant::now();
-                        let depths = within(limit, topology::declare(&link.channel, &self.settings)).await?;
+                        let declaring = within(limit, topology::declare(&link.channel, &self.settings));
+                        let depths = self.unless_silent(declaring).await?;
                         self.tell_depths.send_replace(Some(depths));
                     }
                     // Blocked is away to whoever asks, though the connection lives; and so is a
@@ -307,6 +308,18 @@ impl Owner {
                     let ready = !link.is_blocked() && !silent;
                     self.tell.send_if_modified(|up| std::mem::replace(up, ready) != ready);
                 }
+            }
+        }
+    }
+
+    /// What the broker answers; where that takes long, it is away to new orders meanwhile.
+    async fn unless_silent<T>(&self, asked: impl Future<Output = T>) -> T {
+        tokio::pin!(asked);
+        match tokio::time::timeout(SILENT, &mut asked).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                self.tell.send_replace(false);
+                asked.await
             }
         }
     }

@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use super::entities::{gate_return, item, order, order_event, payment_event, user_units};
 use super::journal::{Touched, log};
+use super::many::is_one_of;
 use super::{Store, StoreError};
 use crate::domain::{Millis, SaleId, SaleState, UserId};
 
@@ -51,20 +52,20 @@ impl Store {
             .await?;
         let (ids, users): (Vec<Uuid>, Vec<String>) = some.into_iter().unzip();
         order_event::Entity::delete_many()
-            .filter(order_event::Column::OrderId.is_in(ids.iter().copied()))
+            .filter(is_one_of(&transaction, order_event::Column::OrderId, ids.iter().copied()))
             .exec(&transaction)
             .await?;
         payment_event::Entity::delete_many()
-            .filter(payment_event::Column::OrderId.is_in(ids.iter().copied()))
+            .filter(is_one_of(&transaction, payment_event::Column::OrderId, ids.iter().copied()))
             .exec(&transaction)
             .await?;
         gate_return::Entity::delete_many()
-            .filter(gate_return::Column::OrderId.is_in(ids.iter().copied()))
+            .filter(is_one_of(&transaction, gate_return::Column::OrderId, ids.iter().copied()))
             .exec(&transaction)
             .await?;
         user_units::Entity::delete_many()
             .filter(user_units::Column::SaleId.eq(sale.as_str()))
-            .filter(user_units::Column::UserId.is_in(users))
+            .filter(is_one_of(&transaction, user_units::Column::UserId, users))
             .exec(&transaction)
             .await?;
         // With no order left, none is sold.
@@ -73,8 +74,10 @@ impl Store {
             .filter(item::Column::SaleId.eq(sale.as_str()))
             .exec(&transaction)
             .await?;
-        let deleted =
-            order::Entity::delete_many().filter(order::Column::Id.is_in(ids)).exec(&transaction).await?;
+        let deleted = order::Entity::delete_many()
+            .filter(is_one_of(&transaction, order::Column::Id, ids))
+            .exec(&transaction)
+            .await?;
         transaction.commit().await?;
         Ok(deleted.rows_affected)
     }
@@ -124,7 +127,7 @@ impl Store {
             .await?;
         // Also of events that name him for another's order.
         let his = sea_orm::Condition::any()
-            .add(payment_event::Column::OrderId.is_in(ids.iter().copied()))
+            .add(is_one_of(&transaction, payment_event::Column::OrderId, ids.iter().copied()))
             .add(payment_event::Column::UserId.eq(user.as_str()));
         let events: Vec<(String, String)> = payment_event::Entity::find()
             .select_only()
@@ -145,7 +148,7 @@ impl Store {
         log(&transaction, sale.as_str(), touched).await?;
         gate_return::Entity::update_many()
             .col_expr(gate_return::Column::UserId, Expr::val(to.as_str()))
-            .filter(gate_return::Column::OrderId.is_in(ids.iter().copied()))
+            .filter(is_one_of(&transaction, gate_return::Column::OrderId, ids.iter().copied()))
             .exec(&transaction)
             .await?;
         user_units::Entity::update_many()
@@ -158,7 +161,7 @@ impl Store {
         let orders = order::Entity::update_many()
             .col_expr(order::Column::UserId, Expr::val(to.as_str()))
             .col_expr(order::Column::Version, Expr::col(order::Column::Version).add(1))
-            .filter(order::Column::Id.is_in(ids.iter().copied()))
+            .filter(is_one_of(&transaction, order::Column::Id, ids.iter().copied()))
             .exec(&transaction)
             .await?;
         for ids in ids.chunks(usize::try_from(CHUNK).unwrap_or(usize::MAX)) {

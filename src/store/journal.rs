@@ -10,6 +10,7 @@ use sea_orm::{
 use uuid::Uuid;
 
 use super::entities::{item, log_outbox, order, order_event, payment_event, sale, sale_act};
+use super::many::is_one_of;
 use super::orders::{page, read_order};
 use super::sales::read_sale;
 use super::{Store, StoreError};
@@ -114,7 +115,7 @@ impl Store {
                 true => Vec::new(),
                 false => {
                     let ids = orders.keys().copied();
-                    order::Entity::find().filter(order::Column::Id.is_in(ids)).all(&self.db).await?
+                    order::Entity::find().filter(is_one_of(&self.db, order::Column::Id, ids)).all(&self.db).await?
                 }
             };
             rows_of_orders.retain(|row| match read_order(row.clone()) {
@@ -156,7 +157,7 @@ impl Store {
     pub async fn logged(&self, ids: &[Uuid]) -> Result<(), StoreError> {
         self.within(async {
             log_outbox::Entity::delete_many()
-                .filter(log_outbox::Column::Id.is_in(ids.iter().copied()))
+                .filter(is_one_of(&self.db, log_outbox::Column::Id, ids.iter().copied()))
                 .exec(&self.db)
                 .await?;
             Ok(())
@@ -238,7 +239,7 @@ impl Store {
         let mut histories: BTreeMap<Uuid, Vec<Step>> = BTreeMap::new();
         if !ids.is_empty() {
             let events = order_event::Entity::find()
-                .filter(order_event::Column::OrderId.is_in(ids))
+                .filter(is_one_of(&self.db, order_event::Column::OrderId, ids))
                 .order_by_asc(order_event::Column::Version)
                 .all(&self.db)
                 .await?;

@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use super::entities::{gate_return, item, order, order_event, payment_event, user_units};
 use super::journal::{Touched, log};
+use super::many::is_one_of;
 use super::orders::{OrderRow, read_order};
 use super::payments::{PaymentKind, PaymentState};
 use super::record::{Claim, ended_row};
@@ -167,7 +168,7 @@ impl Store {
         }
         self.within(async {
             let rows = order_event::Entity::find()
-                .filter(order_event::Column::OrderId.is_in(ids.iter().map(|id| id.uuid())))
+                .filter(is_one_of(&self.db, order_event::Column::OrderId, ids.iter().map(|id| id.uuid())))
                 .order_by_asc(order_event::Column::OrderId)
                 .order_by_asc(order_event::Column::Version)
                 .all(&self.db)
@@ -223,7 +224,7 @@ impl Store {
     ) -> Result<Vec<Changed>, StoreError> {
         let ids = changes.iter().map(|change| change.id.uuid());
         let rows = order::Entity::find()
-            .filter(order::Column::Id.is_in(ids))
+            .filter(is_one_of(transaction, order::Column::Id, ids))
             .order_by_asc(order::Column::Id)
             .lock_exclusive()
             .all(transaction)
@@ -313,7 +314,7 @@ async fn paying(transaction: &DatabaseTransaction, orders: Vec<Uuid>) -> Result<
         let found: Vec<Uuid> = payment_event::Entity::find()
             .select_only()
             .column(target.column())
-            .filter(target.column().is_in(orders.iter().copied()))
+            .filter(is_one_of(transaction, target.column(), orders.iter().copied()))
             .filter(payment_event::Column::State.eq(PaymentState::Pending.as_str()))
             .filter(payment_event::Column::Kind.eq(PaymentKind::Paid.as_str()))
             .into_tuple()
@@ -352,7 +353,7 @@ async fn fence(transaction: &DatabaseTransaction, planned: &[Planned<'_>]) -> Re
     for (sale, users) in sales {
         let held = user_units::Entity::find()
             .filter(user_units::Column::SaleId.eq(sale.as_str()))
-            .filter(user_units::Column::UserId.is_in(users.keys().copied()))
+            .filter(is_one_of(transaction, user_units::Column::UserId, users.keys().copied()))
             .order_by_asc(user_units::Column::UserId)
             .lock_exclusive()
             .all(transaction)
@@ -373,7 +374,7 @@ async fn fence(transaction: &DatabaseTransaction, planned: &[Planned<'_>]) -> Re
                 .col_expr(user_units::Column::Fence, Expr::val(token))
                 .col_expr(user_units::Column::Units, Expr::col(user_units::Column::Units).sub(units))
                 .filter(user_units::Column::SaleId.eq(sale.as_str()))
-                .filter(user_units::Column::UserId.is_in(users))
+                .filter(is_one_of(transaction, user_units::Column::UserId, users))
                 .exec(transaction)
                 .await?;
         }
@@ -409,7 +410,7 @@ async fn write(
         }
         let all = ids.len() as u64;
         let updated = update
-            .filter(order::Column::Id.is_in(ids))
+            .filter(is_one_of(transaction, order::Column::Id, ids))
             .filter(order::Column::Version.eq(version))
             .exec(transaction)
             .await?;

@@ -8,12 +8,12 @@
 
 use sea_orm::sea_query::{ArrayType, Expr, ExprTrait as _, Func, OnConflict, SimpleExpr};
 use sea_orm::{
-    ActiveModelTrait, ActiveValue, ColumnTrait, ConnectionTrait as _, DatabaseTransaction, DbBackend,
+    ActiveModelTrait, ActiveValue, ColumnTrait, ConnectionTrait, DatabaseTransaction, DbBackend,
     EntityName as _, EntityTrait, FromQueryResult as _, IdenStatic as _, IntoActiveModel, Iterable as _,
     QueryTrait as _, Statement, Value,
 };
 
-use super::{Store, StoreError};
+use super::StoreError;
 
 /// Rows in one statement where each has values of its own: within the bind limit of SQLite, 32,766.
 const MOST: usize = 512;
@@ -97,19 +97,22 @@ fn chunks<A>(rows: Vec<A>) -> impl Iterator<Item = Vec<A>> {
     })
 }
 
-impl Store {
-    /// The column's value is one of these; there must be one at least. Few texts for any number of values,
-    /// as above: an array, or values that are repeated until there is a power of two of them.
-    pub(super) fn is_one_of<C: ColumnTrait>(&self, column: C, mut values: Vec<uuid::Uuid>) -> SimpleExpr {
-        if self.db.get_database_backend() == DbBackend::Postgres {
-            let values = values.into_iter().map(|value| Value::Uuid(Some(value))).collect();
-            let array = Value::Array(ArrayType::Uuid, Some(Box::new(values)));
-            return Expr::col(column.as_column_ref()).eq(Func::cust("ANY").arg(Expr::value(array)));
-        }
-        let last = values.last().copied().unwrap_or_default();
-        values.resize(values.len().next_power_of_two(), last);
-        column.is_in(values)
+/// The column's value, an id or a text, is one of these; never where there are none. Few texts of a statement
+/// for any number of values, as above: an array, or values that are repeated until there is a power of two.
+pub(super) fn is_one_of<V: Into<Value>>(
+    on: &impl ConnectionTrait,
+    column: impl ColumnTrait,
+    values: impl IntoIterator<Item = V>,
+) -> SimpleExpr {
+    let mut values: Vec<Value> = values.into_iter().map(Into::into).collect();
+    let Some(last) = values.last().cloned() else { return column.is_in(values) };
+    if on.get_database_backend() == DbBackend::Postgres {
+        let kind = if matches!(last, Value::Uuid(_)) { ArrayType::Uuid } else { ArrayType::String };
+        let array = Value::Array(kind, Some(Box::new(values)));
+        return Expr::col(column.as_column_ref()).eq(Func::cust("ANY").arg(Expr::value(array)));
     }
+    values.resize(values.len().next_power_of_two(), last);
+    column.is_in(values)
 }
 
 /// `INSERT … SELECT … FROM UNNEST(…)` with what it takes; `None` where there are no rows. Every column must be

@@ -5,6 +5,7 @@ use sea_orm::{
 };
 
 use super::entities::order;
+use super::many::is_one_of;
 use super::{Store, StoreError};
 use crate::domain::{Failure, Millis, Number, Order, OrderId, OrderStatus, SaleId, UserId};
 
@@ -44,9 +45,9 @@ impl Store {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
-        let is_one_of = self.is_one_of(order::Column::Id, ids.iter().map(|id| id.uuid()).collect());
+        let these = is_one_of(&self.db, order::Column::Id, ids.iter().map(|id| id.uuid()));
         self.within(async {
-            let rows = order::Entity::find().filter(is_one_of).all(&self.db).await?;
+            let rows = order::Entity::find().filter(these).all(&self.db).await?;
             rows.into_iter().map(read_order).collect()
         })
         .await

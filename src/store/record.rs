@@ -17,7 +17,7 @@ use sea_orm::{
 use uuid::Uuid;
 
 use super::entities::{item, order, sale, user_units};
-use super::many::{Meets, add_many, insert_many};
+use super::many::{Meets, add_many, insert_many, is_one_of};
 use super::{Store, StoreError};
 use crate::domain::{Failure, Millis, Order, OrderId, OrderStatus, Sku};
 use crate::fault::fault;
@@ -128,7 +128,7 @@ impl Store {
         fault!("insert.after", return Err(StoreError::Away("injected".into())));
         // The rest was there before, or conflicts with another order.
         let others = claims.iter().map(|claim| claim.order.id).filter(|id| !written.contains(id));
-        let there = read_back(self, &transaction, others.collect()).await?;
+        let there = read_back(&transaction, others.collect()).await?;
         let mut new = Vec::new();
         let mut answers = Vec::with_capacity(claims.len());
         for claim in claims {
@@ -176,7 +176,7 @@ impl Store {
             .select_only()
             .columns([sale::Column::Id, sale::Column::LimitPerUser, sale::Column::PayWithinS])
             .column_as(self.clock(), "now_ms")
-            .filter(sale::Column::Id.is_in(sales))
+            .filter(is_one_of(transaction, sale::Column::Id, sales))
             .into_tuple()
             .all(transaction)
             .await?;
@@ -236,7 +236,7 @@ impl Store {
         let written: Vec<Uuid> = order::Entity::find()
             .select_only()
             .column(order::Column::Id)
-            .filter(self.is_one_of(order::Column::Id, ids))
+            .filter(is_one_of(transaction, order::Column::Id, ids))
             .filter(order::Column::AttemptId.eq(attempt))
             .into_tuple()
             .all(transaction)
@@ -312,7 +312,7 @@ impl Store {
             for (sale, names) in sales {
                 let rows = user_units::Entity::find()
                     .filter(user_units::Column::SaleId.eq(sale))
-                    .filter(user_units::Column::UserId.is_in(names));
+                    .filter(is_one_of(transaction, user_units::Column::UserId, names));
                 held.extend(rows.all(transaction).await?);
             }
         }
@@ -367,18 +367,17 @@ async fn roll_back<T>(
 }
 
 async fn read_back(
-    store: &Store,
     transaction: &DatabaseTransaction,
     ids: Vec<OrderId>,
 ) -> Result<BTreeMap<OrderId, (OrderStatus, Option<Failure>)>, StoreError> {
     if ids.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let ids = ids.into_iter().map(|id| id.uuid()).collect();
+    let ids = ids.into_iter().map(|id| id.uuid());
     let rows: Vec<(Uuid, String, Option<String>)> = order::Entity::find()
         .select_only()
         .columns([order::Column::Id, order::Column::Status, order::Column::Failure])
-        .filter(store.is_one_of(order::Column::Id, ids))
+        .filter(is_one_of(transaction, order::Column::Id, ids))
         .into_tuple()
         .all(transaction)
         .await?;

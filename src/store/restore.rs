@@ -14,6 +14,7 @@ use uuid::Uuid;
 use super::entities::{gate_return, item, order, order_event, user_units};
 use super::journal::{Touched, log};
 use super::life::owed;
+use super::many::is_one_of;
 use super::record::{Claim, Refusal, confirmed_row, raise_sold};
 use super::{Store, StoreError};
 use crate::domain::{Failure, Order, OrderEntry, OrderId, OrderStatus};
@@ -126,8 +127,9 @@ impl Store {
         may_commit: &(dyn Fn() -> bool + Sync),
     ) -> Result<Result<Vec<Restored>, Refusal>, StoreError> {
         let transaction = self.begin().await?;
+        let ids = restores.iter().map(|restore| restore.entry.order.id.uuid());
         let rows = order::Entity::find()
-            .filter(order::Column::Id.is_in(restores.iter().map(|restore| restore.entry.order.id.uuid())))
+            .filter(is_one_of(&transaction, order::Column::Id, ids))
             .order_by_asc(order::Column::Id)
             .lock_exclusive()
             .all(&transaction)
@@ -329,7 +331,7 @@ async fn stale(
             updates.iter().map(|update| update.restore.entry.order.user.as_str()).collect();
         let held = user_units::Entity::find()
             .filter(user_units::Column::SaleId.eq(sale))
-            .filter(user_units::Column::UserId.is_in(users))
+            .filter(is_one_of(transaction, user_units::Column::UserId, users))
             .order_by_asc(user_units::Column::UserId)
             .lock_exclusive()
             .all(transaction)

@@ -7,6 +7,7 @@ use sea_orm::{
 };
 
 use super::entities::{gate_return, sale};
+use super::many::is_one_of;
 use super::{Store, StoreError};
 use crate::domain::{Number, OrderId, SaleId, UserId};
 
@@ -75,7 +76,7 @@ impl Store {
             let transaction = self.begin().await?;
             told(&transaction, sale, number).await?;
             gate_return::Entity::delete_many()
-                .filter(gate_return::Column::OrderId.is_in(ids.iter().map(|id| id.uuid())))
+                .filter(is_one_of(&transaction, gate_return::Column::OrderId, ids.iter().map(|id| id.uuid())))
                 .exec(&transaction)
                 .await?;
             transaction.commit().await?;

@@ -10,6 +10,7 @@ use sea_orm::{
 };
 
 use super::entities::{gate_return, order, payment_event, sale_act};
+use super::many::is_one_of;
 use super::payments::PaymentState;
 use super::sales::{SaleRow, read_sale_by};
 use super::{Store, StoreError};
@@ -97,7 +98,7 @@ impl Store {
                 let found: Vec<uuid::Uuid> = order::Entity::find()
                     .select_only()
                     .column(order::Column::Id)
-                    .filter(order::Column::Id.is_in(ids.iter().map(|id| id.uuid())))
+                    .filter(is_one_of(&transaction, order::Column::Id, ids.iter().map(|id| id.uuid())))
                     .into_tuple()
                     .all(&transaction)
                     .await?;

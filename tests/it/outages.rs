@@ -113,6 +113,52 @@ async fn a_broker_that_hangs_is_away_to_new_orders_before_its_connection_is_lost
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_waits_behind_the_messages_of_a_broker_that_hangs_does_not_wait_for_it() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("queue.timeout_ms=60000").set("intake.confirm_within_ms=10000");
+    let proxy = behind_proxy(&mut world, "queue.url").await;
+    let front = world.running_as(Role::Front).await;
+    let sale = sale(&world.name, 100, 1);
+    world.open_sale(&front.parts, &sale).await;
+    world.vouch_for_redis(&sale).await;
+    // Somewhere between two declarations of the queues, which the broker would not answer either.
+    tokio::time::sleep(Duration::from_millis(4_000)).await;
+    proxy.set(Weather::Frozen);
+    let click = |nth: u64| {
+        let (buyer, sale) = (Buyer::of(&front, &format!("user{nth}")), sale.id.clone());
+        tokio::spawn(async move { buyer.buy(sale.as_str(), "k").await })
+    };
+    // As many lone messages as may be under way, and behind them a crowd that no message has taken.
+    let mut under_way = Vec::new();
+    for nth in 1..=4 {
+        under_way.push(click(nth));
+        until("the gate has it", LONG, async || {
+            let told = front.parts.gate.describe(&sale.id).await.unwrap().expect("loaded");
+            // The first in the gate came by no front.
+            (told.waiting > nth).then_some(())
+        })
+        .await;
+    }
+    let behind = futures_util::future::join_all((5..30).map(click));
+    // A broker is taken for silent after a second; the confirm alone would be waited for ten.
+    let told = tokio::time::timeout(Duration::from_secs(6), behind).await.expect("nobody waits behind it");
+    for answer in told.into_iter().chain(futures_util::future::join_all(under_way).await) {
+        let answer = answer.unwrap();
+        assert_eq!(
+            (answer.status, answer.json["durability"].as_str()),
+            (202, Some("outbox")),
+            "{}",
+            answer.text
+        );
+    }
+    proxy.set(Weather::Fair);
+    let worker = world.running_as(Role::Worker).await;
+    assert_eq!(at_rest(&front, &sale).await.live_orders, 30, "the sweep has brought all of them");
+    worker.stop().await;
+    front.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_refused_order_of_several_units_stops_the_sale_and_the_audit_names_what_is_missing() {
     let world = World::new(Database::Sqlite).await;
     let running = world.running().await;
