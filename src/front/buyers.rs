@@ -111,7 +111,7 @@ async fn place_order(app: &Buyers, path: PathOf<String>, headers: &HeaderMap, bo
                 ));
             };
             // What cannot be read now is still accepted.
-            let view = app.waited(&sale, &user, order.id, wait).await.ok().flatten();
+            let view = Box::pin(app.waited(&sale, &user, order.id, wait)).await.ok().flatten();
             match view {
                 Some(view) if view.status == OrderStatus::Failed => Err(failed(&view)),
                 Some(view) if view.status != OrderStatus::Accepted => {
@@ -131,7 +131,7 @@ async fn place_order(app: &Buyers, path: PathOf<String>, headers: &HeaderMap, bo
         }
         Answer::Repeat(mut view) => {
             if let (Some(wait), OrderStatus::Accepted) = (wait, view.status)
-                && let Ok(Some(later)) = app.waited(&sale, &user, view.order.id, wait).await
+                && let Ok(Some(later)) = Box::pin(app.waited(&sale, &user, view.order.id, wait)).await
             {
                 *view = later;
             }

@@ -58,6 +58,9 @@ pub(super) const PAYMENT_MISMATCH: Kind =
 pub(super) const ACT_REFUSED: Kind = (409, "act_refused", "Nothing was changed", false);
 pub(super) const INTERNAL: Kind = (500, "internal", "A fault of Doorbuster's", true);
 
+/// Bytes that most problems fit in.
+const USUAL: usize = 512;
+
 #[derive(Debug)]
 pub(super) struct Problem {
     kind: Kind,
@@ -153,10 +156,12 @@ impl IntoResponse for Box<Problem> {
             request_id: &request_id,
             extra: &self.extra,
         };
-        let body = serde_json::to_vec(&body).unwrap_or_default();
+        // Texts and numbers cannot fail to be written.
+        let mut bytes = Vec::with_capacity(USUAL);
+        let _ = serde_json::to_writer(&mut bytes, &body);
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let json = HeaderValue::from_static("application/problem+json");
-        let mut response = (status, body).into_response();
+        let mut response = (status, bytes).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, json);
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));

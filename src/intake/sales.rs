@@ -71,6 +71,10 @@ impl Sales {
         if let Some(known) = entry.fresh(self.age) {
             return known;
         }
+        Box::pin(self.ask_once(id, &entry)).await
+    }
+
+    async fn ask_once(&self, id: &SaleId, entry: &Entry) -> Result<KnownSale, SalesError> {
         let _one = entry.asking.lock().await;
         if let Some(known) = entry.fresh(self.age) {
             return known;
