@@ -21,6 +21,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::domain::{Millis, Number, SaleId};
 use crate::link::{RedisLink, RedisSettings};
 
@@ -29,6 +31,16 @@ pub use holdings::{Adjusted, Holding};
 pub use outbox::{Outcome, Settlement};
 pub use rebuild::{Begun, Held, RebuiltItem};
 pub use sale::{GateItem, GateSale, Loaded, Moved, Restocked, Unloaded, Versions};
+
+/// How long a process may answer by what the gate told it of a sale, from when it asked. Whoever hears from
+/// the gate that a sale is another now tells nobody outside before [`until_forgotten`] returns: by then no
+/// process answers by how it was before. Both measure a span of their own, so no clocks are compared.
+pub const REMEMBERED: Duration = Duration::from_millis(4);
+
+/// Returns when no process answers any more by how a sale was before this was `heard` from the gate.
+pub async fn until_forgotten(heard: Instant) {
+    tokio::time::sleep_until(heard + REMEMBERED).await;
+}
 
 #[derive(Debug, Clone)]
 pub struct GateSettings {

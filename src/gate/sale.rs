@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tokio::time::Instant;
 
 use super::wire::{Reader, acted, broken, word};
-use super::{Gate, GateError, keys};
+use super::{Gate, GateError, keys, until_forgotten};
 use crate::domain::{Millis, Number, Rules, Sale, SaleId, SaleState, Sku, Window};
 
 /// What the gate holds of a sale at one moment.
@@ -138,7 +138,7 @@ impl Gate {
     }
 
     /// Moves the sale to `to` if it is in one of `from`. May be repeated. A gate that is behind what this
-    /// process knows is frozen first.
+    /// process knows is frozen first. On return no process answers by the state before.
     pub async fn move_to(
         &self,
         sale: &SaleId,
@@ -160,6 +160,7 @@ impl Gate {
         }
         let number = Number { epoch: reply.number()?, seq: reply.number()? };
         self.saw(sale, number);
+        until_forgotten(Instant::now()).await;
         match answer.as_str() {
             "moved" => Ok(Moved::Now(number)),
             "already" => Ok(Moved::Already(number)),
@@ -168,7 +169,7 @@ impl Gate {
     }
 
     /// Gives the sale the terms of `sale`: window, limit, rules, name. May be repeated; a version that
-    /// is not higher than the last changes nothing.
+    /// is not higher than the last changes nothing. On return no process answers by the terms before.
     pub async fn set_terms(&self, sale: &Sale, version: i64) -> Result<Number, GateError> {
         let mut args = self.highest_args(&sale.id).to_vec();
         args.push(version.to_string());
@@ -179,11 +180,13 @@ impl Gate {
         reply.text()?;
         let number = Number { epoch: reply.number()?, seq: reply.number()? };
         self.saw(&sale.id, number);
+        until_forgotten(Instant::now()).await;
         Ok(number)
     }
 
     /// Adds `units` to an item, or takes away those that are neither sold nor in flight. `version` is
-    /// the item's after it. May be repeated: the answer is the same.
+    /// the item's after it. May be repeated: the answer is the same. On return no process answers by how
+    /// many there were before.
     pub async fn restock(
         &self,
         sale: &SaleId,
@@ -207,6 +210,7 @@ impl Gate {
         let number = Number { epoch: reply.number()?, seq: reply.number()? };
         let left = reply.number()?;
         self.saw(sale, number);
+        until_forgotten(Instant::now()).await;
         match outcome.as_str() {
             "applied" => Ok(Restocked::Applied(number)),
             "refused" => Ok(Restocked::Refused { left, number }),

@@ -1,8 +1,10 @@
 //! What became of an order: the gate is asked first, then the database. In this order, because an
 //! entry leaves the gate only after its row is committed: an order is always in one of them.
 
+use tokio::time::Instant;
+
 use crate::domain::{Durability, Failure, Millis, Order, OrderId, OrderStatus, SaleId, UserId};
-use crate::gate::GateError;
+use crate::gate::{GateError, until_forgotten};
 use crate::store::{OrderEvent, OrderRow, StoreError};
 
 use super::Intake;
@@ -59,13 +61,21 @@ pub enum Unknown {
 
 impl Intake {
     /// `None` only if both books were read and neither has the order for this user in this sale:
-    /// another user's order is not there either.
+    /// another user's order is not there either. On `Some` no front refuses him as one who has nothing.
     pub async fn view(
         &self,
         sale: &SaleId,
         user: &UserId,
         id: OrderId,
     ) -> Result<Option<OrderView>, Unknown> {
+        let view = self.look_up(sale, user, id).await?;
+        if view.is_some() {
+            until_forgotten(Instant::now()).await;
+        }
+        Ok(view)
+    }
+
+    async fn look_up(&self, sale: &SaleId, user: &UserId, id: OrderId) -> Result<Option<OrderView>, Unknown> {
         let ticket = match self.gate.ticket(sale, id).await {
             Ok(ticket) => Ok(ticket),
             Err(error @ GateError::Broken(_)) => return Err(error.into()),
@@ -109,7 +119,8 @@ impl Intake {
         Ok(rows.into_iter().map(view).collect())
     }
 
-    /// The user's orders in a sale, from gate and database together, oldest first.
+    /// The user's orders in a sale, from gate and database together, oldest first. Where there are any, no
+    /// front refuses him on return as one who has nothing.
     pub async fn orders_of(&self, sale: &SaleId, user: &UserId) -> Result<Vec<OrderView>, Unknown> {
         let held = self.gate.orders_of(sale, user).await?;
         let tickets = self.gate.tickets(sale, &held).await?;
@@ -121,6 +132,9 @@ impl Intake {
             }
         }
         views.sort_by_key(|view| view.order.id);
+        if !views.is_empty() {
+            until_forgotten(Instant::now()).await;
+        }
         Ok(views)
     }
 }

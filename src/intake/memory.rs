@@ -3,10 +3,15 @@
 //!
 //! Never stale. Whatever changes what a sale could answer takes the sale's next number: an order, a unit that
 //! comes back, a restock, a change of state or terms, a rebuild. So the memory is this: who held anything of
-//! the sale at number N, and what else the gate says of it. A request is answered from it only after the gate
-//! was asked, *after the request came*, whether N is still its number; one such reading serves all requests
-//! that wait for it. Who is among the holders is sent to the gate, as is everybody while the number moves:
-//! the gate alone decides who gets a unit, and who has one is told of it and not "sold out".
+//! the sale at number N, and what else the gate says of it. While requests come the gate is asked again and
+//! again whether N is still the sale's number, and a request is answered by a reading that was begun at most
+//! [`REMEMBERED`] ago; one that finds none waits for the next, which serves all that wait. What happens at the
+//! gate after a reading was begun is told to nobody before the reading is too old to be used
+//! ([`crate::gate::until_forgotten`]): not to the buyer that he has an order, not to the operator that his act
+//! is done. So nobody who knows better is refused from memory.
+//!
+//! Who is among the holders is sent to the gate, as is everybody while the number moves: the gate alone decides
+//! who gets a unit, and who has one is told of it and not "sold out".
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
@@ -18,7 +23,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::domain::{Millis, Number, SaleId, SaleState, Sku, UserId, Verdict};
-use crate::gate::{Gate, GateSale};
+use crate::gate::{Gate, GateSale, REMEMBERED};
 
 /// Holders that are remembered of a sale, at most; a sale with more is left to the gate.
 const MOST_HOLDERS: usize = 200_000;
@@ -26,7 +31,8 @@ const MOST_HOLDERS: usize = 200_000;
 const MOST_IN_ALL: usize = 1_000_000;
 /// Sales that are remembered at once.
 const MOST_SALES: usize = 1_000;
-/// Between two readings of one sale, at least: a request waits for half of it on average, and for the reading.
+/// Between two readings of one sale, at least: well below [`REMEMBERED`], so that the next is there before the
+/// last is too old.
 const PACE: Duration = Duration::from_millis(1);
 /// Between two looks at who holds anything, at least; and twenty times as long as the last one took.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -57,7 +63,15 @@ struct Reading {
     known: Option<Arc<Known>>,
 }
 
+impl Reading {
+    fn is_fresh(&self) -> bool {
+        self.known.as_ref().is_some_and(|known| known.begun.elapsed() < REMEMBERED)
+    }
+}
+
 struct Known {
+    /// When the gate was asked.
+    begun: Instant,
     sale: GateSale,
     /// Of the sale's number.
     holders: Arc<Holders>,
@@ -104,15 +118,20 @@ impl Memory {
         keyed: bool,
     ) -> Option<Verdict> {
         let remembered = self.lock().get(sale).cloned()?;
-        let mut told = remembered.told.subscribe();
-        told.borrow().known.as_ref()?;
-        // Not the one that is under way: it may have been answered before this request came.
-        let wanted = remembered.begun.load(Ordering::SeqCst) + 1;
-        remembered.asked.notify_one();
+        let last = remembered.told.borrow().clone();
         // What is not known is the gate's to say, and needs no waiting.
-        let reading = told.wait_for(|reading| reading.nth >= wanted || reading.known.is_none()).await.ok()?;
-        let known = reading.known.clone()?;
-        drop(reading);
+        let mut known = last.known.clone()?;
+        if known.begun.elapsed() >= PACE {
+            remembered.asked.notify_one();
+        }
+        if !last.is_fresh() {
+            // Not the one that is under way: it may be too old when it comes.
+            let wanted = remembered.begun.load(Ordering::SeqCst) + 1;
+            let mut told = remembered.told.subscribe();
+            let next = told
+                .wait_for(|reading| reading.nth >= wanted || reading.known.is_none() || reading.is_fresh());
+            known = next.await.ok()?.known.clone()?;
+        }
         // A gate that is behind what this process has seen is the gate's to freeze.
         if known.sale.number < self.gate.highest(sale) {
             return None;
@@ -120,7 +139,9 @@ impl Memory {
         if known.holders.users.contains(&self.hasher.hash_one(user.as_str())) {
             return None;
         }
-        judge(&known.sale, sku, quantity, keyed)
+        // Both are rounded down.
+        let latest = known.sale.now.plus(known.begun.elapsed()).plus(Duration::from_millis(2));
+        judge(&known.sale, latest, sku, quantity, keyed)
     }
 
     /// Reads the sale for as long as somebody asks for it.
@@ -133,7 +154,7 @@ impl Memory {
             // Where the gate is away, or the sale is not in it, the gate's own answer is the better one.
             let read = self.gate.describe(&sale).await.ok().flatten();
             let known = read.zip(holders.clone()).filter(|(sale, holders)| sale.number == holders.number);
-            let known = known.map(|(sale, holders)| Arc::new(Known { sale, holders }));
+            let known = known.map(|(sale, holders)| Arc::new(Known { begun: begin, sale, holders }));
             let is_current = known.is_some();
             remembered.told.send_replace(Reading { nth, known });
             if is_current {
@@ -180,8 +201,8 @@ impl Memory {
 
 /// As `admit.lua` judges an attempt of somebody who has no record, in its order. `None` for what it would
 /// not refuse, and for what it alone can judge: a paused sale has something to say, a rate has to be counted,
-/// an item may have a limit of its own.
-fn judge(sale: &GateSale, sku: &Sku, quantity: u32, keyed: bool) -> Option<Verdict> {
+/// an item may have a limit of its own. `latest`: what the gate's clock says by now, at most.
+fn judge(sale: &GateSale, latest: Millis, sku: &Sku, quantity: u32, keyed: bool) -> Option<Verdict> {
     let now: Millis = sale.now;
     if sale.state == SaleState::Closed || sale.window.closes_at.is_some_and(|closes_at| now >= closes_at) {
         return Some(Verdict::Closed);
@@ -190,6 +211,10 @@ fn judge(sale: &GateSale, sku: &Sku, quantity: u32, keyed: bool) -> Option<Verdi
         return None;
     }
     let opens_at = sale.window.opens_at;
+    // In its last moment it is the gate's to say.
+    if sale.state != SaleState::Draft && now < opens_at && latest >= opens_at {
+        return None;
+    }
     if sale.state == SaleState::Draft || now < opens_at {
         return Some(Verdict::NotOpen { now, opens_at });
     }

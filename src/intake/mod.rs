@@ -17,12 +17,14 @@ mod watch;
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::domain::{
     Attempt, Durability, Fingerprint, IdempotencyKey, KeyDigest, Limited, Millis, Order, OrderId,
     OrderStatus, SaleId, Sku, Ticket, UserId, Verdict,
 };
 use crate::fault::fault;
-use crate::gate::{Gate, GateError};
+use crate::gate::{Gate, GateError, until_forgotten};
 use crate::queue::Publisher;
 use crate::store::Store;
 
@@ -111,6 +113,33 @@ pub enum Answer {
     OutcomeUnknown(OrderId, String),
 }
 
+impl Answer {
+    /// Whoever is told this knows of an order of his.
+    fn tells_of_an_order(&self) -> bool {
+        match self {
+            Self::Accepted { .. }
+            | Self::Repeat(_)
+            | Self::RepeatUnreadable(_)
+            | Self::KeyReused
+            | Self::AlreadyOrdered(_)
+            | Self::PurchaseLimit { .. }
+            | Self::OutcomeUnknown(..) => true,
+            Self::SaleNotFound
+            | Self::SkuRequired
+            | Self::UnknownSku
+            | Self::InvalidQuantity { .. }
+            | Self::KeyRequired
+            | Self::NotOpen { .. }
+            | Self::Closed
+            | Self::Paused { .. }
+            | Self::RateLimited(_)
+            | Self::SoldOut
+            | Self::Overloaded
+            | Self::GateUnavailable(_) => false,
+        }
+    }
+}
+
 /// Cheap to clone.
 #[derive(Clone)]
 pub struct Intake {
@@ -159,6 +188,11 @@ impl Intake {
             metrics::counter!("intake_refused_from_memory_total").increment(1);
             return refused(verdict);
         }
+        // Most of a rush ends above, and should not carry the room for what follows.
+        Box::pin(self.attempt(wish, sku)).await
+    }
+
+    async fn attempt(&self, wish: Wish, sku: Sku) -> Answer {
         let attempt = Attempt {
             id: OrderId::generate(),
             fingerprint: Fingerprint::of_body(&sku, wish.quantity),
@@ -171,12 +205,30 @@ impl Intake {
         };
         let id = attempt.id;
         let (sale, user, quantity) = (attempt.sale.clone(), attempt.user.clone(), attempt.quantity);
-        match self.gate.admit(attempt).await {
+        let decided = self.gate.admit(attempt).await;
+        let heard = Instant::now();
+        let answer = self.answer(decided, id, &sale, &user, quantity).await;
+        // Most have waited for the broker meanwhile.
+        if answer.tells_of_an_order() {
+            until_forgotten(heard).await;
+        }
+        answer
+    }
+
+    async fn answer(
+        &self,
+        decided: Result<Verdict, GateError>,
+        id: OrderId,
+        sale: &SaleId,
+        user: &UserId,
+        quantity: u32,
+    ) -> Answer {
+        match decided {
             Ok(Verdict::Accepted(order)) => self.accepted(order).await,
             Ok(Verdict::InFlight(ticket)) if !ticket.ended => self.in_flight(ticket).await,
             // Its row is committed: the script has just seen that its entry is gone, or says that it ended.
             Ok(Verdict::Settled(id) | Verdict::InFlight(Ticket { order: Order { id, .. }, .. })) => {
-                match self.row(&sale, &user, id).await {
+                match self.row(sale, user, id).await {
                     Ok(Some(view)) => Answer::Repeat(Box::new(view)),
                     Ok(None) | Err(_) => Answer::RepeatUnreadable(id),
                 }
@@ -184,7 +236,7 @@ impl Intake {
             Ok(Verdict::PurchaseLimit { limit }) if quantity > limit => Answer::InvalidQuantity { limit },
             Ok(verdict) => {
                 if matches!(verdict, Verdict::SoldOut | Verdict::NotOpen { .. } | Verdict::Closed) {
-                    self.memory.refused(&sale);
+                    self.memory.refused(sale);
                 }
                 refused(verdict)
             }
@@ -271,11 +323,11 @@ impl Intake {
         id: OrderId,
         wait: Duration,
     ) -> Result<Option<OrderView>, Unknown> {
-        let until = tokio::time::Instant::now() + wait;
+        let until = Instant::now() + wait;
         loop {
             let view = self.view(sale, user, id).await?;
             let pending = view.as_ref().is_some_and(|view| view.status == OrderStatus::Accepted);
-            if !pending || tokio::time::Instant::now() >= until {
+            if !pending || Instant::now() >= until {
                 return Ok(view);
             }
             let _ = tokio::time::timeout_at(until, self.watch.settled(sale, id)).await;

@@ -6,8 +6,9 @@ use std::time::Duration;
 use doorbuster::control::Control;
 use doorbuster::domain::{Asked, IdempotencyKey, Millis, Sale, Window};
 use doorbuster::front::Role;
+use doorbuster::gate::Restocked;
 use doorbuster::lease::Terms;
-use doorbuster::process::{Role as ProcessRole, Running};
+use doorbuster::process::{Parts, Role as ProcessRole, Running};
 use doorbuster::queue::Consumer;
 use sqlx::{Connection as _, Executor as _};
 
@@ -97,6 +98,60 @@ async fn who_bought_at_another_front_is_not_told_sold_out_by_one_that_remembers(
         assert_eq!(bought.status, 202, "{}", bought.text);
         let asks = Buyer::of(&one, &name).buy(sale.id.as_str(), "k").await;
         assert_eq!(asks.order_id(), bought.order_id(), "{}", asks.text);
+    }
+    one.stop().await;
+    other.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_told_of_his_order_is_refused_by_no_front_that_remembers() {
+    let mut world = World::new(Database::Sqlite).await;
+    // The quickest answers that there are.
+    world.set("intake.durability=outbox");
+    let one = world.running_as(ProcessRole::Front).await;
+    let other = world.running_as(ProcessRole::Front).await;
+    let sale = sale(&world.name, 1, 1);
+    world.open_sale(&one.parts, &sale).await;
+    assert_eq!(Buyer::of(&one, "first").buy(sale.id.as_str(), "k").await.status, 202);
+    for round in 0..20 {
+        until_remembered(&one, &sale, "sold_out").await;
+        // So many ask the one front that its last reading is always of this very moment.
+        let crowd: Vec<_> = (0..4)
+            .map(|nth| {
+                let (buyer, sale) = (Buyer::of(&one, &format!("crowd{round}-{nth}")), sale.id.clone());
+                tokio::spawn(async move {
+                    loop {
+                        if buyer.buy(sale.as_str(), "k").await.code() != "sold_out" {
+                            return;
+                        }
+                    }
+                })
+            })
+            .collect();
+        let name = format!("buyer{round}");
+        let (at_one, at_other) = (Buyer::of(&one, &name), Buyer::of(&other, &name));
+        let restock = async {
+            // By a process that has no front, and without waiting for what it answers. An item's first version
+            // is 1.
+            let gate = Parts::open(&world.config()).await.expect("parts").gate;
+            let told = gate.restock(&sale.id, &id("unit"), 1, round + 2).await.unwrap();
+            assert!(matches!(told, Restocked::Applied(_)), "{told:?}");
+        };
+        let buy = async {
+            loop {
+                let answer = at_other.buy(sale.id.as_str(), "k").await;
+                if answer.status == 202 {
+                    return (answer, at_one.buy(sale.id.as_str(), "k").await);
+                }
+                if crowd.iter().any(tokio::task::JoinHandle::is_finished) {
+                    // One of the crowd was quicker.
+                    return (answer.clone(), answer);
+                }
+            }
+        };
+        let ((bought, asked), ()) = tokio::join!(buy, restock);
+        assert_eq!(asked.order_id(), bought.order_id(), "{}", asked.text);
+        crowd.iter().for_each(tokio::task::JoinHandle::abort);
     }
     one.stop().await;
     other.stop().await;
