@@ -22,6 +22,9 @@ const REFUSALS: usize = 100_000;
 const CROWD: u64 = 20_000;
 /// Orders of a round of acceptances.
 const ACCEPTED: u64 = 60_000;
+/// Orders under way while many are accepted, here and in the ceiling: each connection has one, and so many
+/// messages are without a confirm there.
+const UNDER_WAY: usize = 1_000;
 const IDLE: usize = 10_000;
 
 fn tokens(world: &World) -> Tokens {
@@ -168,10 +171,10 @@ pub(super) async fn accepted(world: &mut World, tell: &impl Fn(&str)) -> Result<
         let sale = sale(&format!("rush-{round}"), PLENTY)?;
         open_sale(&gate, &store, &sale).await?;
         let message = message(&sale)?;
-        let ceiling = bare::publish(&broker, ACCEPTED as usize, 1_000, &message).await?;
+        let ceiling = bare::publish(&broker, ACCEPTED as usize, UNDER_WAY, &message).await?;
         let buyers = requests(&tokens, sale.id.as_str(), 0..ACCEPTED)?;
         let before = world.cpu()?;
-        let told = load::closed(front.buyers, &buyers, 2 * CONNECTIONS, 1).await?;
+        let told = load::closed(front.buyers, &buyers, UNDER_WAY, 1).await?;
         rounds.push((told.all(202)?.rate(), ceiling));
         until_persisted(&gate, &sale).await?;
         tell(&per_order(&before, &world.cpu()?, ACCEPTED));
