@@ -107,8 +107,8 @@ impl Memory {
         }
     }
 
-    /// What the gate would have refused this with, at a moment after this was called. `None` where the
-    /// gate has to be asked.
+    /// What the gate would have refused this with, at a moment that is at most [`REMEMBERED`] before this was
+    /// called. `None` where the gate has to be asked.
     pub(super) async fn refusal(
         &self,
         sale: &SaleId,

@@ -225,10 +225,11 @@ impl Intake {
     ) -> Answer {
         match decided {
             Ok(Verdict::Accepted(order)) => self.accepted(order).await,
-            Ok(Verdict::InFlight(ticket)) if !ticket.ended => self.in_flight(ticket).await,
+            // Repeats in boxes: an order that is new should not carry the room for them.
+            Ok(Verdict::InFlight(ticket)) if !ticket.ended => Box::pin(self.in_flight(ticket)).await,
             // Its row is committed: the script has just seen that its entry is gone, or says that it ended.
             Ok(Verdict::Settled(id) | Verdict::InFlight(Ticket { order: Order { id, .. }, .. })) => {
-                match self.row(sale, user, id).await {
+                match Box::pin(self.row(sale, user, id)).await {
                     Ok(Some(view)) => Answer::Repeat(Box::new(view)),
                     Ok(None) | Err(_) => Answer::RepeatUnreadable(id),
                 }
