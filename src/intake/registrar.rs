@@ -55,6 +55,8 @@ impl Registrar {
                 park(gate, &held.letters).await;
                 if let Err(error) = held.part(letters).await {
                     tracing::warn!(%error, "a dead letter with several orders could not be parted");
+                    // In the next round again, though as many are there as before.
+                    self.looked = None;
                 }
                 held.put_back().await;
             }
