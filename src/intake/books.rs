@@ -59,6 +59,14 @@ pub enum Unknown {
     Store(#[from] StoreError),
 }
 
+/// What has just been looked up, when it may be told: no front refuses him any more as one who has nothing.
+pub(super) async fn told(view: Option<OrderView>) -> Option<OrderView> {
+    if view.is_some() {
+        until_forgotten(Instant::now()).await;
+    }
+    view
+}
+
 impl Intake {
     /// `None` only if both books were read and neither has the order for this user in this sale:
     /// another user's order is not there either. On `Some` no front refuses him as one who has nothing.
@@ -68,14 +76,16 @@ impl Intake {
         user: &UserId,
         id: OrderId,
     ) -> Result<Option<OrderView>, Unknown> {
-        let view = self.look_up(sale, user, id).await?;
-        if view.is_some() {
-            until_forgotten(Instant::now()).await;
-        }
-        Ok(view)
+        Ok(told(self.look_up(sale, user, id).await?).await)
     }
 
-    async fn look_up(&self, sale: &SaleId, user: &UserId, id: OrderId) -> Result<Option<OrderView>, Unknown> {
+    /// The same, and not to be told yet: see [`told`].
+    pub(super) async fn look_up(
+        &self,
+        sale: &SaleId,
+        user: &UserId,
+        id: OrderId,
+    ) -> Result<Option<OrderView>, Unknown> {
         let ticket = match self.gate.ticket(sale, id).await {
             Ok(ticket) => Ok(ticket),
             Err(error @ GateError::Broken(_)) => return Err(error.into()),

@@ -28,6 +28,7 @@ use crate::gate::{Gate, GateError, until_forgotten};
 use crate::queue::Publisher;
 use crate::store::Store;
 
+use books::told;
 pub use books::{OrderView, Unknown};
 pub use leader::{LEADERSHIP, lead};
 pub use relay::Relay;
@@ -326,10 +327,10 @@ impl Intake {
     ) -> Result<Option<OrderView>, Unknown> {
         let until = Instant::now() + wait;
         loop {
-            let view = self.view(sale, user, id).await?;
+            let view = self.look_up(sale, user, id).await?;
             let pending = view.as_ref().is_some_and(|view| view.status == OrderStatus::Accepted);
             if !pending || Instant::now() >= until {
-                return Ok(view);
+                return Ok(told(view).await);
             }
             let _ = tokio::time::timeout_at(until, self.watch.settled(sale, id)).await;
         }

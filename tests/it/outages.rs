@@ -113,6 +113,22 @@ async fn a_broker_that_hangs_is_away_to_new_orders_before_its_connection_is_lost
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_hangs_while_its_queues_are_declared_is_away_to_new_orders() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("queue.timeout_ms=60000");
+    let proxy = behind_proxy(&mut world, "queue.url").await;
+    let front = world.running_as(Role::Front).await;
+    let publisher = front.parts.publisher.clone().expect("a publisher");
+    until("it is there", LONG, async || publisher.is_up().then_some(())).await;
+    proxy.set(Weather::Frozen);
+    // No order waits for a confirm: only the declaration that comes every five seconds tells.
+    until("it is taken for away", Duration::from_secs(15), async || (!publisher.is_up()).then_some(())).await;
+    proxy.set(Weather::Fair);
+    until("it is back", LONG, async || publisher.is_up().then_some(())).await;
+    front.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_waits_behind_the_messages_of_a_broker_that_hangs_does_not_wait_for_it() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("queue.timeout_ms=60000").set("intake.confirm_within_ms=10000");
@@ -121,8 +137,6 @@ async fn who_waits_behind_the_messages_of_a_broker_that_hangs_does_not_wait_for_
     let sale = sale(&world.name, 100, 1);
     world.open_sale(&front.parts, &sale).await;
     world.vouch_for_redis(&sale).await;
-    // Somewhere between two declarations of the queues, which the broker would not answer either.
-    tokio::time::sleep(Duration::from_millis(4_000)).await;
     proxy.set(Weather::Frozen);
     let click = |nth: u64| {
         let (buyer, sale) = (Buyer::of(&front, &format!("user{nth}")), sale.id.clone());
