@@ -8,8 +8,9 @@
 --       3 bound            entries that the outbox may hold; 0 admits nobody
 --       4 grace            ms until the sweep looks at an entry that nobody has confirmed
 --       then for each attempt: id user sku quantity key keyed(1|0) fingerprint
--- Reply not_loaded | {epoch, seq, now, waiting, verdict...}, a verdict being one of
---       {accepted, seq, limit} {in_flight, entry} {settled, id} {key_reused} {key_required}
+-- Reply not_loaded | {epoch, seq, now, waiting, limit, verdict...}, a verdict being one of
+--       seq, for what was accepted with this number
+--       {in_flight, entry} {settled, id} {key_reused} {key_required}
 --       {not_open, opens_at} {closed} {paused, message, seconds} {frozen} {rate_limited, user|sale, rate, ms}
 --       {already_ordered, id} {purchase_limit, limit} {unknown_sku} {sold_out} {overloaded}
 
@@ -42,15 +43,19 @@ end
 
 local waiting = redis.call('HLEN', outbox_key)
 local rebuy, item_limits = sale[7] ~= '0', sale[8] == '1'
-local seen, left = {}, {}
-local user_writes, outbox_writes, age_writes, due_writes = {}, {}, {}, {}
-local entries, stock_writes = {}, {}
+-- On a full Redis nothing is written, and nobody is admitted.
+local rated = bound > 0 and (sale[9] or '') .. (sale[10] or '') ~= ''
+local seen, left, stock_writes = {}, {}, {}
 local arrivals, rate_writes, longest = {}, {}, 0
+-- Lists of pairs, as the commands take them, and how long they are: `#` would count each time. Where each
+-- user stands in the list of users' records.
+local user_writes, outbox_writes, age_writes, due_writes = {}, {}, {}, {}
+local users_length, length, place = 0, 0, {}
 
 -- The users' orders, all in one command; those accepted earlier in this very call are put in later.
 do
   local users = {}
-  for at = 6, #ARGV, 7 do users[#users + 1] = ARGV[at] end
+  for at = 6, #ARGV, 7 do users[(at + 1) / 7] = ARGV[at] end
   if #users > 0 then
     local records = redis.call('HMGET', users_key, unpack(users))
     for nth, user in ipairs(users) do seen[user] = records[nth] or '' end
@@ -100,8 +105,17 @@ local function limited(user)
   return nil
 end
 
-local function decide(id, user, sku, quantity, key, keyed, fingerprint)
-  local records = seen[user]
+-- The entry of one who is in flight, were it since earlier in this very call.
+local function entry_of(id)
+  for at = 1, length, 2 do
+    if outbox_writes[at] == id then return outbox_writes[at + 1] end
+  end
+  return redis.call('HGET', outbox_key, id)
+end
+
+-- What a user holds, as far as it speaks on an attempt: a verdict where that settles it; else units, of them
+-- those of this item, and the first order.
+local function held(records, sku, key, keyed, fingerprint)
   local units, of_item, first = 0, 0, nil
   for r_id, r_key, r_fingerprint, r_sku, r_quantity in string.gmatch(records, '(%x+)|([^|]+)|([^|]+)|([^|]+)|(-?%d+)') do
     -- One that has ended holds minus its units. It counts where nobody may buy again; and without a
@@ -115,13 +129,21 @@ local function decide(id, user, sku, quantity, key, keyed, fingerprint)
     end
     if r_key == key and (counts or keyed == '1') then
       if r_fingerprint == fingerprint then
-        local entry = entries[r_id] or redis.call('HGET', outbox_key, r_id)
+        local entry = entry_of(r_id)
         if entry then return {'in_flight', entry} end
         return {'settled', r_id}
       end
       if keyed == '1' then return {'key_reused'} end
     end
   end
+  return nil, units, of_item, first
+end
+
+local function decide(id, user, sku, quantity, key, keyed, fingerprint)
+  local records = seen[user]
+  local verdict, units, of_item, first = nil, 0, 0, nil
+  if records ~= '' then verdict, units, of_item, first = held(records, sku, key, keyed, fingerprint) end
+  if verdict then return verdict end
   if state == 'closed' or (closes_at and now >= closes_at) then return {'closed'} end
   if state == 'frozen' then return {'frozen'} end
   if state == 'paused' then
@@ -131,8 +153,7 @@ local function decide(id, user, sku, quantity, key, keyed, fingerprint)
   if state ~= 'open' and state ~= 'loading' then return {'closed'} end
   if state == 'loading' or now < opens_at then return {'not_open', sale[2]} end
   if keyed ~= '1' and limit > 1 then return {'key_required'} end
-  -- On a full Redis nothing is written, and nobody is admitted.
-  local wait = bound > 0 and limited(user)
+  local wait = rated and limited(user)
   if wait then return wait end
   if units + quantity > limit then
     if limit == 1 and first then return {'already_ordered', first} end
@@ -149,21 +170,24 @@ local function decide(id, user, sku, quantity, key, keyed, fingerprint)
   left[sku] = available - quantity
   stock_writes[sku] = true
   local record = id .. '|' .. key .. '|' .. fingerprint .. '|' .. sku .. '|' .. quantity
-  seen[user] = records == '' and record or (records .. ',' .. record)
-  user_writes[user] = true
-  entries[id] = entry_begins .. seq .. entry_goes_on .. id .. '|' .. user .. '|' .. sku .. '|' .. quantity .. '|' .. key .. '|' .. fingerprint
-  outbox_writes[#outbox_writes + 1] = id
-  outbox_writes[#outbox_writes + 1] = entries[id]
-  age_writes[#age_writes + 1] = now_text
-  age_writes[#age_writes + 1] = id
-  due_writes[#due_writes + 1] = due_text
-  due_writes[#due_writes + 1] = id
-  return {'accepted', seq, limit}
+  if records ~= '' then record = records .. ',' .. record end
+  seen[user] = record
+  if not place[user] then
+    user_writes[users_length + 1], place[user] = user, users_length + 2
+    users_length = users_length + 2
+  end
+  user_writes[place[user]] = record
+  outbox_writes[length + 1] = id
+  outbox_writes[length + 2] = entry_begins .. seq .. entry_goes_on .. id .. '|' .. user .. '|' .. sku .. '|' .. quantity .. '|' .. key .. '|' .. fingerprint
+  age_writes[length + 1], age_writes[length + 2] = now_text, id
+  due_writes[length + 1], due_writes[length + 2] = due_text, id
+  length = length + 2
+  return seq
 end
 
-local reply = {epoch, 0, now_text, 0}
+local reply = {epoch, 0, now_text, 0, limit}
 for at = 5, #ARGV, 7 do
-  reply[#reply + 1] = decide(ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3]),
+  reply[(at + 37) / 7] = decide(ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3]),
     ARGV[at + 4], ARGV[at + 5], ARGV[at + 6])
 end
 reply[2], reply[4] = seq, waiting
@@ -185,16 +209,11 @@ if longest > 0 then
     if #ended > 0 then redis.call('HDEL', rates_key, unpack(ended)) end
   end
 end
-if #outbox_writes > 0 then
+if length > 0 then
   redis.call('HSET', outbox_key, unpack(outbox_writes))
   redis.call('ZADD', age_key, unpack(age_writes))
   redis.call('ZADD', due_key, unpack(due_writes))
-  local writes = {}
-  for user in pairs(user_writes) do
-    writes[#writes + 1] = user
-    writes[#writes + 1] = seen[user]
-  end
-  redis.call('HSET', users_key, unpack(writes))
+  redis.call('HSET', users_key, unpack(user_writes))
   for sku in pairs(stock_writes) do redis.call('HSET', items_key, sku, left[sku]) end
   redis.call('HSET', sale_key, 'seq', seq)
 end

@@ -12,11 +12,17 @@ local held = redis.call('HMGET', KEYS[1], '|waiting', unpack(ARGV, 3))
 
 local least = tonumber(ARGV[2])
 local reply, freed = {}, {}
+local text, ends, owner, rest
 for at = 1, #held - 1 do
-  local ends, owner, rest = string.match(held[at + 1] or '', '^(%d+)|(%x+)(.*)$')
+  -- What was taken in one call has one text, unless it was renewed: it is read once.
+  if held[at + 1] ~= text then
+    text = held[at + 1]
+    ends, owner, rest = string.match(text or '', '^(%d+)|(%x+)(.*)$')
+    ends = tonumber(ends)
+  end
   reply[at] = 0
   if owner == ARGV[1] then
-    if tonumber(ends) > now then reply[at] = 1 end
+    if ends > now then reply[at] = 1 end
     local stays = least > 0 and tonumber(string.match(rest, '^|%d+|(%d+)|')) + least or 0
     if stays > now then
       local value = stays .. '|' .. string.rep('0', 32) .. rest

@@ -60,9 +60,12 @@ end
 -- may fail a taking that is done.
 if token % 64 == 0 or #writes > 32 then
   local random = redis.pcall('HRANDFIELD', KEYS[1], math.min(math.max(64, #writes), 200), 'WITHVALUES')
-  local ended = {}
+  local ended, text, ends = {}, nil, nil
   for at = 1, #random, 2 do
-    local ends = tonumber(string.match(random[at + 1], '^(%d+)|'))
+    if random[at + 1] ~= text then
+      text = random[at + 1]
+      ends = tonumber(string.match(text, '^(%d+)|'))
+    end
     if ends and ends <= now then ended[#ended + 1] = random[at] end
   end
   if #ended > 0 then redis.pcall('HDEL', KEYS[1], unpack(ended)) end

@@ -13,25 +13,38 @@
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local marked = 0
+
+-- Both are few: looked for or printed once, not for each order.
+local froms, dues = {}, {}
+local function may_come(from)
+  if froms[from] == nil then froms[from] = string.find(ARGV[3], ',' .. from .. ',', 1, true) ~= nil end
+  return froms[from]
+end
+local function due_of(accepted)
+  if not dues[accepted] then
+    local wait = math.max(tonumber(ARGV[2]), math.min(now - tonumber(accepted), 60000))
+    dues[accepted] = string.format('%.0f', now + wait)
+  end
+  return dues[accepted]
+end
+
 -- A thousand at once: each command of its own would cost more than what it does.
 for first = 4, #ARGV, 1000 do
   local entries = redis.call('HMGET', KEYS[1], unpack(ARGV, first, math.min(first + 999, #ARGV)))
-  local writes, due = {}, {}
+  local writes, due, last = {}, {}, 0
   for nth, entry in ipairs(entries) do
     local id = ARGV[first + nth - 1]
     local from, accepted = string.match(entry or '', '^(%a+)|%d+|%d+|(%d+)|')
-    if from and string.find(ARGV[3], ',' .. from .. ',', 1, true) then
-      writes[#writes + 1] = id
-      writes[#writes + 1] = ARGV[1] .. string.sub(entry, #from + 1)
-      local wait = math.max(tonumber(ARGV[2]), math.min(now - tonumber(accepted), 60000))
-      due[#due + 1] = string.format('%.0f', now + wait)
-      due[#due + 1] = id
+    if from and may_come(from) then
+      writes[last + 1], writes[last + 2] = id, ARGV[1] .. string.sub(entry, #from + 1)
+      due[last + 1], due[last + 2] = due_of(accepted), id
+      last = last + 2
     end
   end
-  if #writes > 0 then
+  if last > 0 then
     redis.call('HSET', KEYS[1], unpack(writes))
     redis.call('ZADD', KEYS[2], unpack(due))
-    marked = marked + #writes / 2
+    marked = marked + last / 2
   end
 end
 return marked

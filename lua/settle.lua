@@ -6,14 +6,14 @@
 -- KEYS  1 sale   2 items   3 users   4 outbox   5 age   6 due
 -- ARGV  1 epoch  2 seq     the highest number that is known of this sale: each give-back takes the next,
 --                        and a gate that is behind must be noticed before
---       then for each order: id user outcome winner
---       outcome kept      the row is there, the user keeps the order
---               dropped   refused for stock: the user is freed, `left` is not raised above 0, because
+--       3 count        of those that are more than kept; for each of them: id user outcome winner
+--       outcome dropped   refused for stock: the user is freed, `left` is not raised above 0, because
 --                         the unit never existed
 --               ended     its row has reached its end: its units go back, and its record stays, with
 --                         minus their number, so that the same click again gets the same order
 --               replaced  refused as one too many for the user: the winner takes the place of the
 --                         loser; winner is its record, else ''
+--       then the ids of those that are kept: the row is there, the user keeps the order
 -- Reply not_loaded | frozen | {settled, freed, epoch, seq}
 
 if not state then return 'not_loaded' end
@@ -104,19 +104,26 @@ local function finish(user, id)
   return 1
 end
 
-local settled, freed, ids = 0, 0, {}
-for at = 3, #ARGV, 4 do
+local settled, freed = 0, 0
+
+-- Many names in one command cost far less than a command for each; more than a few thousand Lua cannot pass.
+local function land(ids, first)
+  for from = first, #ids, 1000 do
+    local upto = math.min(from + 999, #ids)
+    settled = settled + redis.call('HDEL', KEYS[4], unpack(ids, from, upto))
+    redis.call('ZREM', KEYS[5], unpack(ids, from, upto))
+    redis.call('ZREM', KEYS[6], unpack(ids, from, upto))
+  end
+end
+
+local others, kept = {}, 4 + 4 * tonumber(ARGV[3])
+for at = 4, kept - 1, 4 do
   local id, user, outcome, winner = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
   if outcome == 'dropped' then freed = freed + drop(user, id) end
   if outcome == 'ended' then freed = freed + finish(user, id) end
   if outcome == 'replaced' then freed = freed + replace(user, id, winner) end
-  ids[#ids + 1] = id
+  others[#others + 1] = id
 end
--- Many names in one command cost far less than a command for each; more than a few thousand Lua cannot pass.
-for from = 1, #ids, 1000 do
-  local upto = math.min(from + 999, #ids)
-  settled = settled + redis.call('HDEL', KEYS[4], unpack(ids, from, upto))
-  redis.call('ZREM', KEYS[5], unpack(ids, from, upto))
-  redis.call('ZREM', KEYS[6], unpack(ids, from, upto))
-end
+land(others, 1)
+land(ARGV, kept)
 return {settled, freed, epoch, tonumber(redis.call('HGET', KEYS[1], 'seq'))}

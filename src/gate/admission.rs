@@ -65,26 +65,24 @@ impl Gate {
         let number = Number { epoch: reply.number()?, seq: reply.number()? };
         let now = reply.millis()?;
         let waiting = reply.number()?;
+        let limit = read_limit(&mut reply)?;
         self.saw(sale, number);
         self.saw_waiting(sale, u64::try_from(waiting).unwrap_or(0));
         // A verdict that cannot be read, of an entry that a later version wrote, is one buyer's trouble.
-        Ok(attempts.iter().map(|attempt| read_verdict(attempt, number.epoch, now, reply.list()?)).collect())
+        let read = |attempt: &Attempt| match reply.value()? {
+            redis::Value::Int(seq) => {
+                Ok(Verdict::Accepted(attempt.admitted(Number { seq: *seq, ..number }, limit, now)))
+            }
+            verdict => read_verdict(&attempt.sale, now, Reader::of(verdict)?),
+        };
+        Ok(attempts.iter().map(read).collect())
     }
 }
 
-fn read_verdict(
-    attempt: &Attempt,
-    epoch: i64,
-    now: Millis,
-    mut reply: Reader<'_>,
-) -> Result<Verdict, GateError> {
+fn read_verdict(sale: &SaleId, now: Millis, mut reply: Reader<'_>) -> Result<Verdict, GateError> {
     let word = reply.text()?;
     Ok(match word.as_str() {
-        "accepted" => {
-            let number = Number { epoch, seq: reply.number()? };
-            Verdict::Accepted(attempt.admitted(number, read_limit(&mut reply)?, now))
-        }
-        "in_flight" => Verdict::InFlight(read_entry(&attempt.sale, &reply.text()?)?),
+        "in_flight" => Verdict::InFlight(read_entry(sale, &reply.text()?)?),
         "settled" => Verdict::Settled(read_order_id(&reply.text()?)?),
         "key_reused" => Verdict::KeyReused,
         "key_required" => Verdict::KeyRequired,

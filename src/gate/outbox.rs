@@ -107,19 +107,26 @@ impl Gate {
     /// May be repeated; the answer is the gate's number afterwards. [`GateError::Frozen`]: left to the
     /// sweep.
     pub async fn settle(&self, sale: &SaleId, settlements: &[Settlement]) -> Result<Number, GateError> {
-        let mut args = Vec::with_capacity(2 + settlements.len() * 4);
-        args.extend(self.highest_args(sale));
+        let (mut kept, mut others) = (Vec::with_capacity(settlements.len()), Vec::new());
         for settlement in settlements {
+            let id = order_id(settlement.id);
             let (word, winner) = match &settlement.outcome {
-                Outcome::Kept => ("kept", String::new()),
+                Outcome::Kept => {
+                    kept.push(id);
+                    continue;
+                }
                 Outcome::Dropped => ("dropped", String::new()),
                 Outcome::Ended => ("ended", String::new()),
                 // Replaced by nobody.
                 Outcome::Returned => ("replaced", String::new()),
                 Outcome::Replaced(winner) => ("replaced", winner.as_deref().map(record).unwrap_or_default()),
             };
-            args.extend([order_id(settlement.id), settlement.user.to_string(), word.to_owned(), winner]);
+            others.extend([id, settlement.user.to_string(), word.to_owned(), winner]);
         }
+        let mut args = Vec::from(self.highest_args(sale));
+        args.push((others.len() / 4).to_string());
+        args.append(&mut others);
+        args.append(&mut kept);
         let keys = self.keys(sale).flight();
         let reply: redis::Value = self.link.run(&self.scripts.settle, &keys, &args).await?;
         let mut reply = acted(&reply)?;

@@ -85,12 +85,16 @@ impl<'a> Reader<'a> {
         }
     }
 
+    pub(super) fn value(&mut self) -> Result<&'a redis::Value, GateError> {
+        self.values.next().ok_or_else(|| broken("a reply", "ended early"))
+    }
+
     pub(super) fn list(&mut self) -> Result<Reader<'a>, GateError> {
-        Reader::of(self.values.next().ok_or_else(|| broken("a reply", "ended early"))?)
+        Reader::of(self.value()?)
     }
 
     pub(super) fn text(&mut self) -> Result<String, GateError> {
-        let value = self.values.next().ok_or_else(|| broken("a reply", "ended early"))?;
+        let value = self.value()?;
         redis::from_redis_value_ref(value).map_err(|_| broken("expected a text, not", value))
     }
 
