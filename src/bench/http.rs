@@ -37,6 +37,10 @@ fn tokens(world: &World) -> Tokens {
     })
 }
 
+/// A disk that stalls for a second slows a round down, and does not end the whole measurement with orders whose
+/// outcome is unknown.
+const PATIENT: [&str; 2] = ["redis.timeout_ms=10000", "intake.confirm_within_ms=10000"];
+
 /// Requests of buyers, each with a token of his own.
 fn requests(
     tokens: &Tokens,
@@ -53,7 +57,7 @@ pub(super) async fn refusals(world: &mut World, tell: &impl Fn(&str)) -> Result<
     let bare = world.bare_http().await?;
     let login = Login::new()?;
     let public_key = format!("auth.public_key={}", login.x);
-    let front = world.process("front", &[&public_key]).await?;
+    let front = world.process("front", &[&[public_key.as_str()][..], &PATIENT].concat()).await?;
     let tokens = tokens(world);
     let gone = sale("gone", 100)?;
     open_sale(&gate, &store, &gone).await?;
@@ -162,7 +166,7 @@ pub(super) async fn accepted(world: &mut World, tell: &impl Fn(&str)) -> Result<
     let (gate, store) = (world.gate()?, world.store(Kind::Postgres).await?);
     let broker = world.url(Kind::Rabbitmq)?;
     // An answer that says less than that the broker has it is none.
-    let front = world.process("front", &["intake.durability=broker_only"]).await?;
+    let front = world.process("front", &[&["intake.durability=broker_only"][..], &PATIENT].concat()).await?;
     let worker = world.process("worker", &[]).await?;
     let tokens = tokens(world);
     let mut rounds = Vec::new();
