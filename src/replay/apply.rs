@@ -1,51 +1,25 @@
-//! Writing rows from entries, a batch at a time, under the leases of their users.
+//! From entries to rows: which of them are written, in what order, and so many at a time.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::time::Instant;
+
+use futures_util::future::join_all;
 
 use super::entries::Entries;
-use super::rows::count_row;
-use super::survey::Survey;
-use super::{Filter, ReplayError, Work};
-use crate::domain::{Entry, Millis, Order, OrderEntry, OrderStatus, SaleId};
-use crate::gate::{GateError, Outcome, Settlement};
-use crate::lease::{Guard, NAMES_AT_ONCE, Terms};
-use crate::life::give_back;
-use crate::link::Backoff;
-use crate::store::{Restore, Restored, Return, StoreError, Writing};
+use super::survey::{Survey, Turn};
+use super::write::Writer;
+use super::{Filter, LOOK, ReplayError, Work};
+use crate::domain::{Entry, Millis, SaleId};
+use crate::store::{StoreError, Writing};
 
 /// Orders in one transaction.
-const BATCH: usize = 256;
+const BATCH: usize = 800;
 
-/// How long a user's lease lasts, and what of it must be left before COMMIT.
-const LEASE: Duration = Duration::from_secs(5);
-const MARGIN: Duration = Duration::from_secs(1);
+/// Transactions at once: while one waits for its COMMIT, another takes its leases.
+const LANES: usize = 4;
 
 /// What the clocks of fronts, database and broker may differ by.
 const CLOCKS_MS: i64 = 60_000;
-
-/// How often a batch is begun again because of a busy user or a server that is away.
-const TRIES: u32 = 20;
-
-/// What is written in one reading.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Turn {
-    Ended,
-    Live,
-    Payments,
-}
-
-impl Turn {
-    fn takes(self, entry: &Entry) -> bool {
-        match entry {
-            Entry::Payment(_) => self == Self::Payments,
-            Entry::Order(entry) if !entry.status.is_live() => self == Self::Ended,
-            Entry::Accepted(_) | Entry::Order(_) => self == Self::Live,
-            // Written from the survey.
-            Entry::Sale(_) | Entry::Act(_) => false,
-        }
-    }
-}
 
 impl Work<'_> {
     /// Reads several times: what became of each order in the end; then writes those that have ended, those
@@ -126,14 +100,22 @@ impl Work<'_> {
         taken: &mut u64,
         total: u64,
     ) -> Result<(), ReplayError> {
+        if !survey.turns.contains(&turn) {
+            return Ok(());
+        }
         let filter = &self.asked.filter;
-        let most =
-            self.asked.rate.map_or(BATCH, |rate| usize::try_from(rate).unwrap_or(BATCH).clamp(1, BATCH));
+        // Those that end change the units of their items one by one: two such transactions could wait for
+        // each other.
+        let (most, lanes) = match self.asked.rate {
+            Some(rate) => (usize::try_from(rate).unwrap_or(BATCH).clamp(1, BATCH), 1),
+            None if turn == Turn::Live => (BATCH, LANES.min(self.replay.store.writers())),
+            None => (BATCH, 1),
+        };
         let mut reading = Entries::open(&self.asked.source, &self.replay.log, filter).await?;
-        let mut batch = Vec::with_capacity(BATCH);
+        let mut entries = Vec::new();
         'reading: while let Some(piece) = reading.next(filter).await? {
-            let entries = piece.entries.into_iter().flatten();
-            for entry in entries.filter(|entry| filter.takes_entry(entry) && turn.takes(entry)) {
+            let read = piece.entries.into_iter().flatten();
+            for entry in read.filter(|entry| filter.takes_entry(entry) && Turn::of(entry) == Some(turn)) {
                 if let Entry::Payment(payment) = &entry {
                     if !survey.is_forgotten(entry.sale()) {
                         let restored = self.replay.store.restore_payment(payment, self.writing()).await;
@@ -144,10 +126,10 @@ impl Work<'_> {
                         break 'reading;
                     }
                     *taken += 1;
-                    batch.push(entry);
-                }
-                if batch.len() >= most {
-                    self.batch(&mut batch, total).await?;
+                    entries.push(entry);
+                    if entries.len() >= most * lanes {
+                        self.write(&mut entries, (most, lanes), total).await?;
+                    }
                 }
             }
             self.look().await?;
@@ -157,7 +139,7 @@ impl Work<'_> {
         }
         reading.close().await;
         if !self.stop.is_cancelled() {
-            self.batch(&mut batch, total).await?;
+            self.write(&mut entries, (most, lanes), total).await?;
         }
         Ok(())
     }
@@ -189,172 +171,55 @@ impl Work<'_> {
         Ok(())
     }
 
-    async fn batch(&mut self, batch: &mut Vec<Entry>, total: u64) -> Result<(), ReplayError> {
-        if batch.is_empty() {
+    /// Shares the entries out among the lanes, those of a user to the same one: two lanes cannot have his lease.
+    /// The next are read when all of these have ended.
+    async fn write(
+        &mut self,
+        entries: &mut Vec<Entry>,
+        (most, lanes): (usize, usize),
+        total: u64,
+    ) -> Result<(), ReplayError> {
+        let (began, orders) = (Instant::now(), entries.len() as u64);
+        if orders == 0 {
             return Ok(());
         }
-        let began = Instant::now();
-        let orders = batch.len() as u64;
-        let ids: Vec<_> = batch.iter().filter_map(Entry::order).map(|order| order.id).collect();
-        // What is there already takes no lease and no transaction.
-        let rows = self.rows(&ids).await?;
-        batch.retain(|entry| !Self::is_settled(&mut self.report.counts, &rows, entry));
-        if self.run.is_none() {
-            let changed = batch.iter().filter_map(Entry::order).filter(|order| rows.contains_key(&order.id));
-            let changed = changed.count() as u64;
-            self.report.counts.changed += changed;
-            self.report.counts.inserted += batch.len() as u64 - changed;
-            batch.clear();
+        let writer = Writer {
+            replay: self.replay,
+            writing: self.writing(),
+            progress: self.progress,
+            stop: self.stop.clone(),
+        };
+        let mut shares = vec![Vec::new(); lanes];
+        for entry in entries.drain(..) {
+            let mut hasher = DefaultHasher::new();
+            entry.order().map(|order| order.user.as_str()).hash(&mut hasher);
+            if let Some(share) = shares.get_mut(hasher.finish() as usize % lanes) {
+                share.push(entry);
+            }
         }
-        let mut pending = std::mem::take(batch);
-        let mut backoff = Backoff::default();
-        for tries in 1.. {
-            if pending.is_empty() {
-                break;
+        let looking = async {
+            loop {
+                tokio::time::sleep(LOOK).await;
+                // What cannot be told meanwhile is told after the batches.
+                let _ = self.look().await;
             }
-            match self.write(&mut pending).await {
-                Ok(()) if pending.is_empty() => break,
-                // Somebody acts for the users of the rest.
-                Ok(()) if tries < TRIES => {}
-                Ok(()) => {
-                    self.report.counts.busy += pending.len() as u64;
-                    for order in pending.iter().filter_map(Entry::order) {
-                        self.report.trouble(format!("{}: somebody else acts for its user", order.id));
-                    }
-                    break;
-                }
-                Err(
-                    error @ (ReplayError::Store(StoreError::Away(_) | StoreError::Overdue)
-                    | ReplayError::Lease(_)),
-                ) if tries < TRIES => {
-                    (self.progress.say)(&format!("waits: {error}"));
-                }
-                Err(error) => return Err(error),
+        };
+        // None is given up because another one fails.
+        let told = tokio::select! {
+            told = join_all(shares.into_iter().map(|share| writer.batches(share, most))) => told,
+            () = looking => Vec::new(), // Never.
+        };
+        let mut failed = None;
+        for told in told {
+            match told {
+                Ok(told) => self.report.add(told),
+                Err(error) => failed = failed.or(Some(error)),
             }
-            self.pause(backoff.delay()).await?;
-            if self.stop.is_cancelled() {
-                return Ok(());
-            }
+        }
+        if let Some(error) = failed {
+            return Err(error);
         }
         self.next(orders, total, began.elapsed()).await?;
         Ok(())
-    }
-
-    /// Writes those whose users' leases are free; the others stay in `pending`.
-    async fn write(&mut self, pending: &mut Vec<Entry>) -> Result<(), ReplayError> {
-        let mut sales: BTreeMap<SaleId, BTreeSet<String>> = BTreeMap::new();
-        for entry in pending.iter() {
-            let Some(order) = entry.order() else { continue };
-            sales.entry(order.sale.clone()).or_default().insert(order.user.to_string());
-        }
-        let mut guards: Vec<Guard> = Vec::new();
-        let mut tokens: BTreeMap<(SaleId, String), i64> = BTreeMap::new();
-        for (sale, users) in sales {
-            let users: Vec<String> = users.into_iter().collect();
-            for users in users.chunks(NAMES_AT_ONCE) {
-                let names = users.iter().map(String::as_str);
-                let taken = self.replay.leases.take(sale.as_str(), names, Terms::lasting(LEASE)).await?;
-                let Some(guard) = taken.guard else { continue };
-                for (user, _) in users.iter().zip(&taken.held).filter(|(_, held)| **held) {
-                    tokens.insert((sale.clone(), user.clone()), guard.token());
-                }
-                guards.push(guard);
-            }
-        }
-        let token = |order: &Order| tokens.get(&(order.sale.clone(), order.user.to_string())).copied();
-        let (mut restores, mut busy) = (Vec::new(), Vec::new());
-        for entry in pending.drain(..) {
-            match (entry.order().and_then(token), entry) {
-                (Some(fence), Entry::Order(entry)) => {
-                    restores.push(Restore { entry: *entry, begins: false, fence });
-                }
-                (Some(fence), Entry::Accepted(order)) => {
-                    restores.push(Restore { entry: confirmed(order), begins: true, fence });
-                }
-                (_, entry) => busy.push(entry),
-            }
-        }
-        let written = self.commit(&restores, &guards, &mut busy).await;
-        for guard in guards {
-            let _ = guard.release().await;
-        }
-        *pending = busy;
-        if written.is_err() {
-            // Nothing of it is known to be written: all of it comes again, and is recognised.
-            pending.extend(restores.into_iter().map(into_entry));
-        }
-        written
-    }
-
-    /// What the last line refuses is told and left as it is: an order that has no row can still get one,
-    /// one that was written as failed cannot.
-    async fn commit(
-        &mut self,
-        restores: &[Restore],
-        guards: &[Guard],
-        busy: &mut Vec<Entry>,
-    ) -> Result<(), ReplayError> {
-        let valid = || guards.iter().all(|guard| guard.is_valid_for(MARGIN));
-        let relog = self.writing() == Writing::RowsAndLog;
-        let restored = self.replay.store.restore_orders(restores, relog, &valid).await?;
-        let mut settlements: BTreeMap<&SaleId, Vec<Settlement>> = BTreeMap::new();
-        let mut owed: BTreeMap<&SaleId, Vec<Return>> = BTreeMap::new();
-        for (restore, restored) in restores.iter().zip(restored) {
-            let (order, counts) = (&restore.entry.order, &mut self.report.counts);
-            match &restored {
-                Restored::Inserted => counts.inserted += 1,
-                Restored::Changed => counts.changed += 1,
-                Restored::Same => count_row(counts, restore.entry.status),
-                Restored::Stale => busy.push(into_entry(restore.clone())),
-                Restored::Refused(why) => {
-                    counts.refused += 1;
-                    self.report.trouble(format!("{}: {why}", order.id));
-                }
-            }
-            let written = matches!(restored, Restored::Inserted | Restored::Changed);
-            if written && !restore.entry.status.is_live() && restore.entry.failure.is_none() {
-                let owes = Return { id: order.id, sale: order.sale.clone(), user: order.user.clone() };
-                owed.entry(&order.sale).or_default().push(owes);
-            }
-            if restored == Restored::Inserted && restore.entry.status.is_live() {
-                let kept = Settlement { id: order.id, user: order.user.clone(), outcome: Outcome::Kept };
-                settlements.entry(&order.sale).or_default().push(kept);
-            }
-        }
-        for (sale, settlements) in settlements {
-            match self.replay.gate.settle(sale, &settlements).await {
-                // A gate that is frozen, away or gone is told by the sweep, or rebuilt from the rows.
-                Ok(_) | Err(GateError::Frozen | GateError::NotLoaded) => {}
-                Err(error) => tracing::debug!(%sale, %error, "left to the sweep to settle"),
-            }
-        }
-        for (sale, owed) in owed {
-            // The gate may have these units back already: it takes what it still holds.
-            if let Err(error) = give_back(&self.replay.gate, &self.replay.store, &owed).await {
-                tracing::debug!(%sale, %error, "left to the upkeep to give back");
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The row of an order of which only that is known that it was accepted.
-fn confirmed(order: Order) -> OrderEntry {
-    OrderEntry {
-        status: OrderStatus::Confirmed,
-        failure: None,
-        version: 1,
-        recorded_at: order.accepted_at,
-        updated_at: order.accepted_at,
-        pay_by: None,
-        history: Vec::new(),
-        order,
-    }
-}
-
-fn into_entry(restore: Restore) -> Entry {
-    match restore.begins {
-        true => Entry::Accepted(restore.entry.order),
-        false => Entry::Order(Box::new(restore.entry)),
     }
 }

@@ -18,6 +18,7 @@ mod report;
 mod rows;
 mod survey;
 mod waiting;
+mod write;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

@@ -41,6 +41,33 @@ impl Counts {
         self.refused + self.busy + self.malformed + self.quarantined
     }
 
+    fn add(&mut self, part: &Self) {
+        let Self {
+            inserted,
+            changed,
+            already,
+            ended,
+            failed,
+            refused,
+            busy,
+            malformed,
+            quarantined,
+            parked,
+            others,
+        } = part;
+        self.inserted += inserted;
+        self.changed += changed;
+        self.already += already;
+        self.ended += ended;
+        self.failed += failed;
+        self.refused += refused;
+        self.busy += busy;
+        self.malformed += malformed;
+        self.quarantined += quarantined;
+        self.parked += parked;
+        self.others += others;
+    }
+
     pub fn orders(&self) -> u64 {
         self.inserted + self.changed + self.already + self.ended + self.failed + self.refused + self.busy
     }
@@ -71,6 +98,12 @@ impl Report {
         if self.troubles.len() < TOLD {
             self.troubles.push(what.chars().take(300).collect());
         }
+    }
+
+    /// What became of one batch more: its counts and troubles.
+    pub(super) fn add(&mut self, batch: Self) {
+        self.counts.add(&batch.counts);
+        batch.troubles.into_iter().for_each(|trouble| self.trouble(trouble));
     }
 
     pub fn is_complete(&self) -> bool {

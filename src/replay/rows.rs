@@ -1,34 +1,33 @@
 //! What the books say of orders, before anything is done.
 
-use super::{Counts, ReplayError, Rows, Work};
+use super::{Counts, Rows};
 use crate::domain::{Entry, OrderId, OrderStatus};
+use crate::store::{Store, StoreError};
 
 /// Orders that are asked for in one query.
 const AT_ONCE: usize = 500;
 
-impl Work<'_> {
-    pub(super) async fn rows(&self, ids: &[OrderId]) -> Result<Rows, ReplayError> {
-        let mut rows = Rows::new();
-        for ids in ids.chunks(AT_ONCE) {
-            let found = self.replay.store.orders_by_id(ids).await?;
-            rows.extend(found.into_iter().map(|row| (row.order.id, row)));
-        }
-        Ok(rows)
+pub(super) async fn read(store: &Store, ids: &[OrderId]) -> Result<Rows, StoreError> {
+    let mut rows = Rows::new();
+    for ids in ids.chunks(AT_ONCE) {
+        let found = store.orders_by_id(ids).await?;
+        rows.extend(found.into_iter().map(|row| (row.order.id, row)));
     }
+    Ok(rows)
+}
 
-    /// Counts an order by its row: is there nothing to do?
-    pub(super) fn is_settled(counts: &mut Counts, rows: &Rows, entry: &Entry) -> bool {
-        let Some(order) = entry.order() else { return true };
-        let Some(row) = rows.get(&order.id) else { return false };
-        // A tie is for the last line to judge.
-        if let Entry::Order(entry) = entry
-            && (entry.version > row.version || (entry.version == row.version && entry.status != row.status))
-        {
-            return false;
-        }
-        count_row(counts, row.status);
-        true
+/// Counts an order by its row: is there nothing to do?
+pub(super) fn is_settled(counts: &mut Counts, rows: &Rows, entry: &Entry) -> bool {
+    let Some(order) = entry.order() else { return true };
+    let Some(row) = rows.get(&order.id) else { return false };
+    // A tie is for the last line to judge.
+    if let Entry::Order(entry) = entry
+        && (entry.version > row.version || (entry.version == row.version && entry.status != row.status))
+    {
+        return false;
     }
+    count_row(counts, row.status);
+    true
 }
 
 pub(super) fn count_row(counts: &mut Counts, status: OrderStatus) {

@@ -8,8 +8,30 @@ use super::entries::Piece;
 use super::{Filter, Report};
 use crate::domain::{ActEntry, Entry, OrderId, OrderStatus, SaleEntry, SaleId};
 
+/// Those that are written in one reading.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Turn {
+    Ended,
+    Live,
+    Payments,
+}
+
+impl Turn {
+    /// `None` for what is written from the survey.
+    pub(super) fn of(entry: &Entry) -> Option<Self> {
+        match entry {
+            Entry::Payment(_) => Some(Self::Payments),
+            Entry::Order(entry) if !entry.status.is_live() => Some(Self::Ended),
+            Entry::Accepted(_) | Entry::Order(_) => Some(Self::Live),
+            Entry::Sale(_) | Entry::Act(_) => None,
+        }
+    }
+}
+
 #[derive(Default)]
 pub(super) struct Survey {
+    /// Of which there is something: for the others nothing is read again.
+    pub(super) turns: BTreeSet<Turn>,
     /// Orders that have a row, as their highest version has them.
     versions: HashMap<OrderId, (i32, OrderStatus)>,
     /// Those that two histories have taken different ways with: which of them counts is not for us to say.
@@ -50,6 +72,7 @@ impl Survey {
             if !self.sales.contains(entry.sale()) {
                 self.sales.insert(entry.sale().clone());
             }
+            self.turns.extend(Turn::of(entry));
             match entry {
                 Entry::Accepted(order) => {
                     self.accepted.insert(order.id);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use super::rows::count_row;
+use super::rows::{self, count_row};
 use super::{ReplayError, Work};
 use crate::control::{DeadLetters, LetterError};
 use crate::domain::{SaleId, Ticket};
@@ -69,7 +69,7 @@ impl Work<'_> {
 
     async fn publish(&mut self, tickets: &[Ticket]) -> Result<(), ReplayError> {
         let ids: Vec<_> = tickets.iter().map(|ticket| ticket.order.id).collect();
-        let rows = self.rows(&ids).await?;
+        let rows = rows::read(&self.replay.store, &ids).await?;
         let mut sent = Vec::new();
         for ticket in tickets {
             match rows.get(&ticket.order.id) {
@@ -193,7 +193,7 @@ impl Work<'_> {
                 }
                 Ok(orders) => {
                     let ids: Vec<_> = orders.iter().map(|order| order.id).collect();
-                    let rows = self.rows(&ids).await?;
+                    let rows = rows::read(&self.replay.store, &ids).await?;
                     if self.run.is_some() {
                         match dead.replay(&letter.id).await {
                             Ok(_) => {}

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::entities::{gate_return, item, order, order_event, user_units};
 use super::journal::{Touched, log};
 use super::life::owed;
-use super::many::is_one_of;
+use super::many::{Meets, insert_many, is_one_of};
 use super::record::{Claim, Refusal, confirmed_row, raise_sold};
 use super::{Store, StoreError};
 use crate::domain::{Failure, Order, OrderEntry, OrderId, OrderStatus};
@@ -270,12 +270,8 @@ impl Store {
                 })
             })
             .collect();
-        if !events.is_empty() {
-            order_event::Entity::insert_many(events)
-                .on_conflict(self.skip(order_event::Column::OrderId))
-                .exec_without_returning(transaction)
-                .await?;
-        }
+        let there = Meets { conflict: self.skip(order_event::Column::OrderId), postgres: "DO NOTHING" };
+        insert_many(transaction, events, &there).await?;
         Ok(())
     }
 

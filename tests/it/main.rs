@@ -28,6 +28,7 @@ mod queue;
 mod recovery;
 mod repair;
 mod replay;
+mod replay_many;
 mod rules;
 mod store;
 mod structure;

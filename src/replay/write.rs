@@ -1,0 +1,209 @@
+//! One batch of entries into rows, under the leases of their users. Several batches may be under way at
+//! once: what they do is told when they have ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tokio_util::sync::CancellationToken;
+
+use super::rows::{self, count_row};
+use super::{Progress, Replay, ReplayError, Report};
+use crate::domain::{Entry, Order, OrderEntry, OrderStatus, SaleId};
+use crate::gate::{GateError, Outcome, Settlement};
+use crate::lease::{Guard, NAMES_AT_ONCE, Terms};
+use crate::life::give_back;
+use crate::link::Backoff;
+use crate::store::{Restore, Restored, Return, StoreError, Writing};
+
+/// How long a user's lease lasts, and what of it must be left before COMMIT.
+const LEASE: std::time::Duration = std::time::Duration::from_secs(5);
+const MARGIN: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// How often a batch is begun again because of a busy user or a server that is away.
+const TRIES: u32 = 20;
+
+pub(super) struct Writer<'a> {
+    pub(super) replay: &'a Replay,
+    pub(super) writing: Writing,
+    pub(super) progress: &'a Progress<'a>,
+    pub(super) stop: CancellationToken,
+}
+
+impl Writer<'_> {
+    /// One after the other, so many orders in each.
+    pub(super) async fn batches(&self, entries: Vec<Entry>, most: usize) -> Result<Report, ReplayError> {
+        let mut told = Report::default();
+        for batch in entries.chunks(most) {
+            if self.stop.is_cancelled() {
+                break;
+            }
+            told.add(self.batch(batch.to_vec()).await?);
+        }
+        Ok(told)
+    }
+
+    /// Writes what is not there yet; answers what became of each order. After an error, and where it was
+    /// time to stop, some of them may be written all the same.
+    async fn batch(&self, mut pending: Vec<Entry>) -> Result<Report, ReplayError> {
+        let mut told = Report::default();
+        let ids: Vec<_> = pending.iter().filter_map(Entry::order).map(|order| order.id).collect();
+        // What is there already takes no lease and no transaction.
+        let rows = rows::read(&self.replay.store, &ids).await?;
+        pending.retain(|entry| !rows::is_settled(&mut told.counts, &rows, entry));
+        if self.writing == Writing::Not {
+            let changed =
+                pending.iter().filter_map(Entry::order).filter(|order| rows.contains_key(&order.id));
+            told.counts.changed = changed.count() as u64;
+            told.counts.inserted = pending.len() as u64 - told.counts.changed;
+            return Ok(told);
+        }
+        let mut backoff = Backoff::default();
+        for tries in 1.. {
+            if pending.is_empty() {
+                break;
+            }
+            match self.write(&mut pending, &mut told).await {
+                Ok(()) if pending.is_empty() => break,
+                // Somebody acts for the users of the rest.
+                Ok(()) if tries < TRIES => {}
+                Ok(()) => {
+                    told.counts.busy += pending.len() as u64;
+                    for order in pending.iter().filter_map(Entry::order) {
+                        told.trouble(format!("{}: somebody else acts for its user", order.id));
+                    }
+                    break;
+                }
+                Err(
+                    error @ (ReplayError::Store(StoreError::Away(_) | StoreError::Overdue)
+                    | ReplayError::Lease(_)),
+                ) if tries < TRIES => {
+                    (self.progress.say)(&format!("waits: {error}"));
+                }
+                Err(error) => return Err(error),
+            }
+            let pause = tokio::time::sleep(backoff.delay());
+            if self.stop.run_until_cancelled(pause).await.is_none() {
+                break;
+            }
+        }
+        Ok(told)
+    }
+
+    /// Writes those whose users' leases are free; the others stay in `pending`.
+    async fn write(&self, pending: &mut Vec<Entry>, told: &mut Report) -> Result<(), ReplayError> {
+        let mut sales: BTreeMap<SaleId, BTreeSet<String>> = BTreeMap::new();
+        for entry in pending.iter() {
+            let Some(order) = entry.order() else { continue };
+            sales.entry(order.sale.clone()).or_default().insert(order.user.to_string());
+        }
+        let mut guards: Vec<Guard> = Vec::new();
+        let mut tokens: BTreeMap<(SaleId, String), i64> = BTreeMap::new();
+        for (sale, users) in sales {
+            let users: Vec<String> = users.into_iter().collect();
+            for users in users.chunks(NAMES_AT_ONCE) {
+                let names = users.iter().map(String::as_str);
+                let taken = self.replay.leases.take(sale.as_str(), names, Terms::lasting(LEASE)).await?;
+                let Some(guard) = taken.guard else { continue };
+                for (user, _) in users.iter().zip(&taken.held).filter(|(_, held)| **held) {
+                    tokens.insert((sale.clone(), user.clone()), guard.token());
+                }
+                guards.push(guard);
+            }
+        }
+        let token = |order: &Order| tokens.get(&(order.sale.clone(), order.user.to_string())).copied();
+        let (mut restores, mut busy) = (Vec::new(), Vec::new());
+        for entry in pending.drain(..) {
+            match (entry.order().and_then(token), entry) {
+                (Some(fence), Entry::Order(entry)) => {
+                    restores.push(Restore { entry: *entry, begins: false, fence });
+                }
+                (Some(fence), Entry::Accepted(order)) => {
+                    restores.push(Restore { entry: confirmed(order), begins: true, fence });
+                }
+                (_, entry) => busy.push(entry),
+            }
+        }
+        let written = self.commit(&restores, &guards, &mut busy, told).await;
+        for guard in guards {
+            let _ = guard.release().await;
+        }
+        *pending = busy;
+        if written.is_err() {
+            // Nothing of it is known to be written: all of it comes again, and is recognised.
+            pending.extend(restores.into_iter().map(into_entry));
+        }
+        written
+    }
+
+    /// What the last line refuses is told and left as it is: an order that has no row can still get one,
+    /// one that was written as failed cannot.
+    async fn commit(
+        &self,
+        restores: &[Restore],
+        guards: &[Guard],
+        busy: &mut Vec<Entry>,
+        told: &mut Report,
+    ) -> Result<(), ReplayError> {
+        let valid = || guards.iter().all(|guard| guard.is_valid_for(MARGIN));
+        let relog = self.writing == Writing::RowsAndLog;
+        let restored = self.replay.store.restore_orders(restores, relog, &valid).await?;
+        let mut settlements: BTreeMap<&SaleId, Vec<Settlement>> = BTreeMap::new();
+        let mut owed: BTreeMap<&SaleId, Vec<Return>> = BTreeMap::new();
+        for (restore, restored) in restores.iter().zip(restored) {
+            let (order, counts) = (&restore.entry.order, &mut told.counts);
+            match &restored {
+                Restored::Inserted => counts.inserted += 1,
+                Restored::Changed => counts.changed += 1,
+                Restored::Same => count_row(counts, restore.entry.status),
+                Restored::Stale => busy.push(into_entry(restore.clone())),
+                Restored::Refused(why) => {
+                    counts.refused += 1;
+                    told.trouble(format!("{}: {why}", order.id));
+                }
+            }
+            let written = matches!(restored, Restored::Inserted | Restored::Changed);
+            if written && !restore.entry.status.is_live() && restore.entry.failure.is_none() {
+                let owes = Return { id: order.id, sale: order.sale.clone(), user: order.user.clone() };
+                owed.entry(&order.sale).or_default().push(owes);
+            }
+            if restored == Restored::Inserted && restore.entry.status.is_live() {
+                let kept = Settlement { id: order.id, user: order.user.clone(), outcome: Outcome::Kept };
+                settlements.entry(&order.sale).or_default().push(kept);
+            }
+        }
+        for (sale, settlements) in settlements {
+            match self.replay.gate.settle(sale, &settlements).await {
+                // A gate that is frozen, away or gone is told by the sweep, or rebuilt from the rows.
+                Ok(_) | Err(GateError::Frozen | GateError::NotLoaded) => {}
+                Err(error) => tracing::debug!(%sale, %error, "left to the sweep to settle"),
+            }
+        }
+        for (sale, owed) in owed {
+            // The gate may have these units back already: it takes what it still holds.
+            if let Err(error) = give_back(&self.replay.gate, &self.replay.store, &owed).await {
+                tracing::debug!(%sale, %error, "left to the upkeep to give back");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The row of an order of which only that is known that it was accepted.
+fn confirmed(order: Order) -> OrderEntry {
+    OrderEntry {
+        status: OrderStatus::Confirmed,
+        failure: None,
+        version: 1,
+        recorded_at: order.accepted_at,
+        updated_at: order.accepted_at,
+        pay_by: None,
+        history: Vec::new(),
+        order,
+    }
+}
+
+fn into_entry(restore: Restore) -> Entry {
+    match restore.begins {
+        true => Entry::Accepted(restore.entry.order),
+        false => Entry::Order(Box::new(restore.entry)),
+    }
+}
