@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{Path, RawQuery, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -61,10 +61,12 @@ struct OrderBody {
     quantity: Option<serde_json::Number>,
 }
 
-async fn place(State(app): App, path: PathOf<String>, headers: HeaderMap, body: Body) -> Response {
-    place_order(&app, path, &headers, body)
+/// Takes the request whole: `HeaderMap` as an argument would be a copy of all headers for every click.
+async fn place(State(app): App, path: PathOf<String>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    place_order(&app, path, &parts.headers, body)
         .await
-        .unwrap_or_else(|problem| problem.of_request(&headers).into_response())
+        .unwrap_or_else(|problem| problem.of_request(&parts.headers).into_response())
 }
 
 async fn place_order(app: &Buyers, path: PathOf<String>, headers: &HeaderMap, body: Body) -> Answered {
