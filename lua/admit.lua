@@ -55,7 +55,7 @@ local users_length, length, place = 0, 0, {}
 -- The users' orders, all in one command; those accepted earlier in this very call are put in later.
 do
   local users = {}
-  for at = 6, #ARGV, 7 do users[(at + 1) / 7] = ARGV[at] end
+  for at = 6, #ARGV, 7 do users[(at + 1) / 7] = ARGV[at] end -- 1, 2, 3...
   if #users > 0 then
     local records = redis.call('HMGET', users_key, unpack(users))
     for nth, user in ipairs(users) do seen[user] = records[nth] or '' end
@@ -186,6 +186,7 @@ local function decide(id, user, sku, quantity, key, keyed, fingerprint)
 end
 
 local reply = {epoch, 0, now_text, 0, limit}
+-- From the sixth place of the reply on.
 for at = 5, #ARGV, 7 do
   reply[(at + 37) / 7] = decide(ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3]),
     ARGV[at + 4], ARGV[at + 5], ARGV[at + 6])
