@@ -2,7 +2,7 @@
 
 use super::report::{Figure, Report};
 use super::world::World;
-use super::{BenchError, growth, http, parts, persist};
+use super::{BenchError, broken, growth, http, parts, persist};
 use crate::dev::Kind;
 
 /// What is measured: one part, or all of them.
@@ -69,6 +69,9 @@ pub async fn run(parts: &[Part], tell: impl Fn(&str)) -> Result<Report, BenchErr
 async fn measure(part: Part, world: &mut World, tell: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
     // Before a process starts: it needs the tables.
     world.store(Kind::Postgres).await?.close().await;
+    // What the part before and the making of these servers have left to be written would make each sync of
+    // theirs wait.
+    tokio::task::spawn_blocking(rustix::fs::sync).await.map_err(broken)?;
     match part {
         Part::Refusals => http::refusals(world, tell).await,
         Part::Accepted => http::accepted(world, tell).await,

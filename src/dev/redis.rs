@@ -16,6 +16,7 @@ pub(super) async fn start(home: &Path) -> Result<Server, DevError> {
     let settings = format!(
         "bind 127.0.0.1\nport {port}\nprotected-mode yes\ndaemonize no\ndir \"{}\"\n\
          appendonly yes\nappendfsync always\naof-timestamp-enabled yes\nsave \"\"\n\
+         auto-aof-rewrite-min-size 512mb\n\
          maxmemory 1gb\nmaxmemory-policy noeviction\n",
         home.display()
     );
