@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use super::entries::Entries;
 use super::survey::{Survey, Turn};
 use super::write::Writer;
-use super::{Filter, LOOK, ReplayError, Work};
+use super::{Filter, LOOK, ReplayError, Report, Work};
 use crate::domain::{Entry, Millis, SaleId};
 use crate::store::{StoreError, Writing};
 
@@ -204,21 +204,16 @@ impl Work<'_> {
                 let _ = self.look().await;
             }
         };
+        let mut told = vec![Report::default(); lanes];
+        let writing =
+            shares.into_iter().zip(&mut told).map(|(share, told)| writer.batches(share, most, told));
         // None is given up because another one fails.
-        let told = tokio::select! {
-            told = join_all(shares.into_iter().map(|share| writer.batches(share, most))) => told,
+        let ended = tokio::select! {
+            ended = join_all(writing) => ended,
             () = looking => Vec::new(), // Never.
         };
-        let mut failed = None;
-        for told in told {
-            match told {
-                Ok(told) => self.report.add(told),
-                Err(error) => failed = failed.or(Some(error)),
-            }
-        }
-        if let Some(error) = failed {
-            return Err(error);
-        }
+        told.into_iter().for_each(|told| self.report.add(told));
+        ended.into_iter().collect::<Result<(), _>>()?;
         self.next(orders, total, began.elapsed()).await?;
         Ok(())
     }

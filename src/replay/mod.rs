@@ -318,9 +318,14 @@ impl<'a> Work<'a> {
     async fn look(&mut self) -> Result<(), ReplayError> {
         if self.run.is_some() && self.told.elapsed() > LOOK {
             self.told = Instant::now();
-            if self.tell(RunState::Running).await? {
-                (self.progress.say)("somebody has asked for its end");
-                self.stop.cancel();
+            match self.tell(RunState::Running).await {
+                Ok(true) => {
+                    (self.progress.say)("somebody has asked for its end");
+                    self.stop.cancel();
+                }
+                // Told at the next look, when the database is there again: what writes waits for it.
+                Ok(false) | Err(ReplayError::Store(StoreError::Away(_))) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(())

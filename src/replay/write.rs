@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tokio_util::sync::CancellationToken;
 
 use super::rows::{self, count_row};
-use super::{Progress, Replay, ReplayError, Report};
+use super::{Progress, Replay, ReplayError, Report, Rows};
 use crate::domain::{Entry, Order, OrderEntry, OrderStatus, SaleId};
 use crate::gate::{GateError, Outcome, Settlement};
 use crate::lease::{Guard, NAMES_AT_ONCE, Terms};
@@ -29,39 +29,48 @@ pub(super) struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// One after the other, so many orders in each.
-    pub(super) async fn batches(&self, entries: Vec<Entry>, most: usize) -> Result<Report, ReplayError> {
-        let mut told = Report::default();
+    /// One after the other, so many orders in each. `told` has what became of them, after an error as well.
+    pub(super) async fn batches(
+        &self,
+        entries: Vec<Entry>,
+        most: usize,
+        told: &mut Report,
+    ) -> Result<(), ReplayError> {
         for batch in entries.chunks(most) {
             if self.stop.is_cancelled() {
                 break;
             }
-            told.add(self.batch(batch.to_vec()).await?);
+            self.batch(batch.to_vec(), told).await?;
         }
-        Ok(told)
+        Ok(())
     }
 
-    /// Writes what is not there yet; answers what became of each order. After an error, and where it was
-    /// time to stop, some of them may be written all the same.
-    async fn batch(&self, mut pending: Vec<Entry>) -> Result<Report, ReplayError> {
-        let mut told = Report::default();
-        let ids: Vec<_> = pending.iter().filter_map(Entry::order).map(|order| order.id).collect();
-        // What is there already takes no lease and no transaction.
-        let rows = rows::read(&self.replay.store, &ids).await?;
-        pending.retain(|entry| !rows::is_settled(&mut told.counts, &rows, entry));
+    /// Writes what is not there yet, and tells what became of each order. After an error some of those of
+    /// which nothing was told may be written all the same.
+    async fn batch(&self, mut pending: Vec<Entry>, told: &mut Report) -> Result<(), ReplayError> {
         if self.writing == Writing::Not {
+            let rows = self.leave_out_settled(&mut pending, told).await?;
             let changed =
                 pending.iter().filter_map(Entry::order).filter(|order| rows.contains_key(&order.id));
-            told.counts.changed = changed.count() as u64;
-            told.counts.inserted = pending.len() as u64 - told.counts.changed;
-            return Ok(told);
+            let changed = changed.count() as u64;
+            told.counts.changed += changed;
+            told.counts.inserted += pending.len() as u64 - changed;
+            return Ok(());
         }
+        let mut looked = false;
         let mut backoff = Backoff::default();
         for tries in 1.. {
-            if pending.is_empty() {
-                break;
-            }
-            match self.write(&mut pending, &mut told).await {
+            let tried = async {
+                if !looked {
+                    self.leave_out_settled(&mut pending, told).await?;
+                    looked = true;
+                }
+                match pending.is_empty() {
+                    true => Ok(()),
+                    false => self.write(&mut pending, told).await,
+                }
+            };
+            match tried.await {
                 Ok(()) if pending.is_empty() => break,
                 // Somebody acts for the users of the rest.
                 Ok(()) if tries < TRIES => {}
@@ -85,7 +94,19 @@ impl Writer<'_> {
                 break;
             }
         }
-        Ok(told)
+        Ok(())
+    }
+
+    /// What is there already takes no lease and no transaction. After an error nothing was told.
+    async fn leave_out_settled(
+        &self,
+        pending: &mut Vec<Entry>,
+        told: &mut Report,
+    ) -> Result<Rows, StoreError> {
+        let ids: Vec<_> = pending.iter().filter_map(Entry::order).map(|order| order.id).collect();
+        let rows = rows::read(&self.replay.store, &ids).await?;
+        pending.retain(|entry| !rows::is_settled(&mut told.counts, &rows, entry));
+        Ok(rows)
     }
 
     /// Writes those whose users' leases are free; the others stay in `pending`.
