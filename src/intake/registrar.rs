@@ -50,7 +50,9 @@ impl Registrar {
     async fn look(&mut self, gate: &Gate, letters: &Letters, count: u32) {
         match letters.hold(MOST).await {
             Ok(held) => {
-                self.looked = Some((Instant::now(), count));
+                // What somebody else holds comes back, and is looked at in the next round.
+                let all = held.letters.len() >= MOST.min(count as usize);
+                self.looked = all.then(|| (Instant::now(), count));
                 self.oldest = held.letters.iter().filter_map(|letter| letter.since).min();
                 park(gate, &held.letters).await;
                 if let Err(error) = held.part(letters).await {
