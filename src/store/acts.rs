@@ -9,9 +9,8 @@ use sea_orm::{
 
 use super::entities::{item, sale, sale_act};
 use super::journal::{Touched, log};
-use super::sales::{read_sale, terms_of};
 use super::{Store, StoreError};
-use crate::domain::{Amendment, Asked, Invalid, MAX_STOCK, Millis, Number, SaleId, SaleState, Sku};
+use crate::domain::{Asked, Invalid, Millis, Number, SaleId, Sku};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -24,7 +23,7 @@ pub enum ActState {
 }
 
 impl ActState {
-    fn as_str(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",
             Self::Done => "done",
@@ -102,70 +101,6 @@ impl Store {
         .await
     }
 
-    /// Begins a change of an item's stock: the item's next version, and where units are added also its
-    /// new stock. Fewer units is written down when the gate has taken them away.
-    pub async fn begin_restock(
-        &self,
-        sale: &SaleId,
-        sku: &Sku,
-        units: i64,
-        asked: &Asked,
-    ) -> Result<Result<Begun, NotBegun>, StoreError> {
-        self.within(async {
-            let transaction = self.begin().await?;
-            let row = match sale_for(&transaction, sale, asked).await? {
-                Ok(row) => row,
-                Err(answer) => return Ok(answer),
-            };
-            let args = serde_json::json!({ "sku": sku, "units": units }).to_string();
-            if row.state.parse().is_ok_and(SaleState::has_ended) {
-                return Ok(Err(NotBegun::Ended));
-            }
-            let key = (sale.to_string(), sku.to_string());
-            let Some(item) = item::Entity::find_by_id(key).lock_exclusive().one(&transaction).await? else {
-                return Ok(Err(NotBegun::NoItem));
-            };
-            let unfinished = sale_act::Entity::find()
-                .filter(sale_act::Column::SaleId.eq(sale.as_str()))
-                .filter(sale_act::Column::Sku.eq(sku.as_str()))
-                .filter(sale_act::Column::State.eq(ActState::Pending.as_str()))
-                .one(&transaction)
-                .await?;
-            if let Some(unfinished) = unfinished {
-                return Ok(Err(NotBegun::Unfinished(Box::new(read_act(unfinished)?))));
-            }
-            let stock = item.stock.saturating_add(units);
-            if !(-MAX_STOCK..=MAX_STOCK).contains(&units) || stock > MAX_STOCK {
-                let rule = "such that the stock stays at most 1000000000";
-                return Ok(Err(NotBegun::Invalid(Invalid { what: "units", rule })));
-            }
-            let draft = row.state == SaleState::Draft.as_str();
-            if draft && stock < 0 {
-                return Ok(Err(NotBegun::Refused(format!("the draft has only {} of {sku}", item.stock))));
-            }
-            let restock = Restock { sku: sku.clone(), units, version: item.version + 1 };
-            let mut update =
-                item::Entity::update_many().col_expr(item::Column::Version, Expr::val(restock.version));
-            // No gate sells a draft: what it has fewer, it has fewer at once.
-            if units > 0 || draft {
-                update = update.col_expr(item::Column::Stock, Expr::col(item::Column::Stock).add(units));
-            }
-            update
-                .filter(item::Column::SaleId.eq(sale.as_str()))
-                .filter(item::Column::Sku.eq(sku.as_str()))
-                .exec(&transaction)
-                .await?;
-            let mut act = new_act(sale, "restock", args, asked, Some(restock));
-            if draft {
-                (act.state, act.result) = (ActState::Done, Some("changed before the sale was opened".into()));
-            }
-            let begun = insert_act(&transaction, act).await?;
-            transaction.commit().await?;
-            Ok(Ok(begun))
-        })
-        .await
-    }
-
     /// Writes how an act ended, and the gate's number afterwards: a Redis that comes back without it is
     /// behind. Where the gate has taken units away, the item's stock is lowered with it; `false` where
     /// the database has sold more than would be left, so that the gate had units which do not exist, and
@@ -211,58 +146,6 @@ impl Store {
             log(&transaction, act.sale.as_str(), [Touched::Act(&act.key), Touched::Sale]).await?;
             transaction.commit().await?;
             Ok(lowered_too)
-        })
-        .await
-    }
-
-    /// Gives a sale new terms, as its next version; the gate is told afterwards.
-    pub async fn begin_change(
-        &self,
-        sale: &SaleId,
-        amendment: &Amendment,
-        now: Millis,
-        asked: &Asked,
-    ) -> Result<Result<Begun, NotBegun>, StoreError> {
-        self.within(async {
-            let transaction = self.begin().await?;
-            let row = match sale_for(&transaction, sale, asked).await? {
-                Ok(row) => row,
-                Err(answer) => return Ok(answer),
-            };
-            let args = serde_json::json!(amendment).to_string();
-            let items = item::Entity::find()
-                .filter(item::Column::SaleId.eq(sale.as_str()))
-                .order_by_asc(item::Column::Sku)
-                .all(&transaction)
-                .await?;
-            let version = row.rules_version;
-            let row = read_sale(row, items)?;
-            if row.state.has_ended() {
-                return Ok(Err(NotBegun::Ended));
-            }
-            let amended = match amendment.apply(&row.sale, now) {
-                Ok(amended) => amended,
-                Err(invalid) => return Ok(Err(NotBegun::Invalid(invalid))),
-            };
-            let mut terms = terms_of(&amended);
-            terms.rules_version = Set(version + 1);
-            sale::Entity::update_many()
-                .set(terms)
-                .filter(sale::Column::Id.eq(sale.as_str()))
-                .exec(&transaction)
-                .await?;
-            for (sku, limit) in &amendment.item_limits {
-                let limit = limit.map(|limit| i32::try_from(limit).unwrap_or(i32::MAX));
-                item::Entity::update_many()
-                    .col_expr(item::Column::LimitPerUser, Expr::val(limit))
-                    .filter(item::Column::SaleId.eq(sale.as_str()))
-                    .filter(item::Column::Sku.eq(sku.as_str()))
-                    .exec(&transaction)
-                    .await?;
-            }
-            let begun = insert_act(&transaction, new_act(sale, "change", args, asked, None)).await?;
-            transaction.commit().await?;
-            Ok(Ok(begun))
         })
         .await
     }
@@ -342,7 +225,13 @@ impl Store {
     }
 }
 
-fn new_act(sale: &SaleId, kind: &str, args: String, asked: &Asked, restock: Option<Restock>) -> SaleAct {
+pub(super) fn new_act(
+    sale: &SaleId,
+    kind: &str,
+    args: String,
+    asked: &Asked,
+    restock: Option<Restock>,
+) -> SaleAct {
     let key = match &asked.key {
         Some(key) => key.to_string(),
         None => uuid::Uuid::now_v7().to_string(),
@@ -362,7 +251,7 @@ fn new_act(sale: &SaleId, kind: &str, args: String, asked: &Asked, restock: Opti
 }
 
 /// The sale's row must be locked, as [`sale_for`] does.
-async fn insert_act(transaction: &DatabaseTransaction, act: SaleAct) -> Result<Begun, StoreError> {
+pub(super) async fn insert_act(transaction: &DatabaseTransaction, act: SaleAct) -> Result<Begun, StoreError> {
     let row = sale_act::ActiveModel {
         sale_id: Set(act.sale.to_string()),
         key: Set(act.key.clone()),
@@ -385,7 +274,7 @@ async fn insert_act(transaction: &DatabaseTransaction, act: SaleAct) -> Result<B
 
 /// The sale's row, locked, so that of two acts with one key the second meets the first; or the answer,
 /// where there is no such sale, or an act with this key.
-async fn sale_for(
+pub(super) async fn sale_for(
     transaction: &DatabaseTransaction,
     sale: &SaleId,
     asked: &Asked,
@@ -447,7 +336,7 @@ async fn end(
     Ok(updated.rows_affected == 1)
 }
 
-fn read_act(row: sale_act::Model) -> Result<SaleAct, StoreError> {
+pub(super) fn read_act(row: sale_act::Model) -> Result<SaleAct, StoreError> {
     let unreadable = || StoreError::unreadable("an act", &row);
     let restock = match (&row.sku, row.units, row.item_version) {
         (Some(sku), Some(units), Some(version)) => {

@@ -4,21 +4,23 @@
 
 use std::collections::BTreeMap;
 
-use sea_orm::sea_query::{Expr, ExprTrait as _, Query, SelectStatement};
+use sea_orm::sea_query::{Expr, ExprTrait as _};
 use sea_orm::{
     ActiveValue::Set, ColumnTrait as _, DatabaseTransaction, EntityTrait as _, QueryFilter as _,
     QueryOrder as _, QuerySelect as _,
 };
 use uuid::Uuid;
 
-use super::entities::{gate_return, item, order, order_event, payment_event, user_units};
+use super::entities::{gate_return, item, order, order_event, user_units};
+use super::events::event;
 use super::journal::{Touched, log};
 use super::many::is_one_of;
+use super::new_rows::ended_row;
 use super::orders::{OrderRow, read_order};
-use super::payments::{PaymentKind, PaymentState};
-use super::record::{Claim, ended_row};
+use super::overdue::paying;
+use super::record::Claim;
 use super::{Store, StoreError};
-use crate::domain::{Act, Asked, Millis, Order, OrderId, OrderStatus, SaleId, UserId};
+use crate::domain::{Act, Asked, Millis, Order, OrderId, OrderStatus, SaleId};
 use crate::fault::fault;
 
 /// A change of one order, with who asks for it and why.
@@ -45,24 +47,6 @@ pub enum Changed {
     NoRow,
     /// A holder with a higher token has written for this user: take the lease again.
     Stale,
-}
-
-/// One line of an order's history.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OrderEvent {
-    pub from: OrderStatus,
-    pub to: OrderStatus,
-    pub actor: String,
-    pub reason: Option<String>,
-    pub at: Millis,
-}
-
-/// An order whose time to be paid is over.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Overdue {
-    pub id: OrderId,
-    pub sale: SaleId,
-    pub user: UserId,
 }
 
 impl Store {
@@ -155,67 +139,6 @@ impl Store {
         .await
     }
 
-    /// What happened to an order after its row was written, oldest first.
-    pub async fn events(&self, id: OrderId) -> Result<Vec<OrderEvent>, StoreError> {
-        Ok(self.events_of(&[id]).await?.remove(&id).unwrap_or_default())
-    }
-
-    /// The same for many orders in one query; those to which nothing happened are not there.
-    pub async fn events_of(&self, ids: &[OrderId]) -> Result<BTreeMap<OrderId, Vec<OrderEvent>>, StoreError> {
-        let mut events: BTreeMap<OrderId, Vec<OrderEvent>> = BTreeMap::new();
-        if ids.is_empty() {
-            return Ok(events);
-        }
-        self.within(async {
-            let rows = order_event::Entity::find()
-                .filter(is_one_of(&self.db, order_event::Column::OrderId, ids.iter().map(|id| id.uuid())))
-                .order_by_asc(order_event::Column::OrderId)
-                .order_by_asc(order_event::Column::Version)
-                .all(&self.db)
-                .await?;
-            for row in rows {
-                let unreadable = |_| StoreError::unreadable("an order's event", &row);
-                events.entry(row.order_id.into()).or_default().push(OrderEvent {
-                    from: row.from_status.parse().map_err(unreadable)?,
-                    to: row.to_status.parse().map_err(unreadable)?,
-                    actor: row.actor.clone(),
-                    reason: row.reason.clone(),
-                    at: Millis(row.at_ms),
-                });
-            }
-            Ok(events)
-        })
-        .await
-    }
-
-    /// Orders whose time to be paid is over, by the database's clock, the longest first.
-    pub async fn overdue(&self, limit: u64) -> Result<Vec<Overdue>, StoreError> {
-        self.within(async {
-            let rows: Vec<(Uuid, String, String)> = order::Entity::find()
-                .select_only()
-                .columns([order::Column::Id, order::Column::SaleId, order::Column::UserId])
-                .filter(Expr::col(order::Column::PayByMs).lte(self.clock()))
-                .filter(order::Column::Id.not_in_subquery(paid_but_not_applied(Target::Order)))
-                .filter(order::Column::Id.not_in_subquery(paid_but_not_applied(Target::Retaken)))
-                .order_by_asc(order::Column::PayByMs)
-                .limit(limit)
-                .into_tuple()
-                .all(&self.db)
-                .await?;
-            rows.into_iter()
-                .map(|(id, sale, user)| {
-                    let unreadable = |_| StoreError::unreadable("an order", (&id, &sale, &user));
-                    Ok(Overdue {
-                        id: id.into(),
-                        sale: sale.parse().map_err(unreadable)?,
-                        user: user.parse().map_err(unreadable)?,
-                    })
-                })
-                .collect()
-        })
-        .await
-    }
-
     /// Locks as a batch of new orders does: orders, users, items, each kind in a fixed order.
     pub(super) async fn try_changes(
         &self,
@@ -274,55 +197,6 @@ impl Store {
         }
         Ok(answers)
     }
-}
-
-/// Which of its orders a payment is for.
-#[derive(Clone, Copy)]
-enum Target {
-    Order,
-    /// The one that took a unit again.
-    Retaken,
-}
-
-impl Target {
-    fn column(self) -> payment_event::Column {
-        match self {
-            Self::Order => payment_event::Column::OrderId,
-            Self::Retaken => payment_event::Column::NewOrderId,
-        }
-    }
-}
-
-/// Orders whose verified payment waits to be applied.
-fn paid_but_not_applied(target: Target) -> SelectStatement {
-    Query::select()
-        .column(target.column())
-        .from(payment_event::Entity)
-        .and_where(payment_event::Column::State.eq(PaymentState::Pending.as_str()))
-        .and_where(payment_event::Column::Kind.eq(PaymentKind::Paid.as_str()))
-        // NOT IN a list with a NULL is never true.
-        .and_where(target.column().is_not_null())
-        .to_owned()
-}
-
-async fn paying(transaction: &DatabaseTransaction, orders: Vec<Uuid>) -> Result<Vec<Uuid>, StoreError> {
-    if orders.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut paying = Vec::new();
-    for target in [Target::Order, Target::Retaken] {
-        let found: Vec<Uuid> = payment_event::Entity::find()
-            .select_only()
-            .column(target.column())
-            .filter(is_one_of(transaction, target.column(), orders.iter().copied()))
-            .filter(payment_event::Column::State.eq(PaymentState::Pending.as_str()))
-            .filter(payment_event::Column::Kind.eq(PaymentKind::Paid.as_str()))
-            .into_tuple()
-            .all(transaction)
-            .await?;
-        paying.extend(found);
-    }
-    Ok(paying)
 }
 
 /// A change that the order's state allows.
@@ -438,26 +312,6 @@ async fn write(
         gate_return::Entity::insert_many(owing).exec_without_returning(transaction).await?;
     }
     Ok(())
-}
-
-fn event(
-    order: &Order,
-    from: OrderStatus,
-    to: OrderStatus,
-    version: i32,
-    asked: &Asked,
-    at: Millis,
-) -> order_event::ActiveModel {
-    order_event::ActiveModel {
-        order_id: Set(order.id.uuid()),
-        version: Set(version),
-        sale_id: Set(order.sale.to_string()),
-        from_status: Set(from.as_str().into()),
-        to_status: Set(to.as_str().into()),
-        actor: Set(asked.by.clone()),
-        reason: Set(asked.reason.clone()),
-        at_ms: Set(at.0),
-    }
 }
 
 /// The gate has to be told, by whoever made the change or, if he dies, by the upkeep.

@@ -5,14 +5,21 @@
 //! counter, all in the transaction that inserts the order, hold even if Redis forgets everything.
 
 mod acts;
+mod amend;
+mod clock;
 mod connect;
+mod counted;
 mod entities;
 mod erase;
 mod error;
+mod events;
 mod journal;
 mod life;
 mod many;
+mod new_rows;
 mod orders;
+mod overdue;
+mod payment_effects;
 mod payments;
 mod record;
 mod refuse;
@@ -31,10 +38,13 @@ pub use acts::{ActState, Begun, NotBegun, Restock, SaleAct};
 pub use connect::check_url;
 pub use erase::Erased;
 pub use error::StoreError;
+pub use events::OrderEvent;
 pub use journal::Unlogged;
-pub use life::{Change, Changed, OrderEvent, Overdue};
+pub use life::{Change, Changed};
 pub use orders::OrderRow;
-pub use payments::{Applied, Payment, PaymentKind, PaymentState};
+pub use overdue::Overdue;
+pub use payment_effects::Applied;
+pub use payments::{Payment, PaymentKind, PaymentState};
 pub use record::{Claim, Recorded};
 pub use restore::{Restore, Restored};
 pub use restore_sale::Writing;

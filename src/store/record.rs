@@ -8,18 +8,19 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
-use sea_orm::sea_query::{Expr, ExprTrait as _, OnConflict};
+use sea_orm::sea_query::{Expr, OnConflict};
 use sea_orm::{
-    ActiveValue::Set, ColumnTrait as _, ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait as _,
-    IsolationLevel, QueryFilter as _, QuerySelect as _, SqliteTransactionMode, TransactionOptions,
-    TransactionTrait as _,
+    ColumnTrait as _, DatabaseTransaction, DbBackend, EntityTrait as _, IsolationLevel, QueryFilter as _,
+    QuerySelect as _, SqliteTransactionMode, TransactionOptions, TransactionTrait as _,
 };
 use uuid::Uuid;
 
-use super::entities::{item, order, sale, user_units};
-use super::many::{Meets, add_many, insert_many, is_one_of};
+use super::counted::raise_sold;
+use super::entities::{order, sale};
+use super::many::{Meets, insert_many, is_one_of};
+use super::new_rows::confirmed_row;
 use super::{Store, StoreError};
-use crate::domain::{Failure, Millis, Order, OrderId, OrderStatus, Sku};
+use crate::domain::{Failure, Millis, Order, OrderId, OrderStatus};
 use crate::fault::fault;
 
 /// An accepted order, with the fencing token of the lease under which it is persisted.
@@ -191,29 +192,6 @@ impl Store {
         Ok(Deadlines { now, pay_within, limits })
     }
 
-    /// The database's clock, in ms, as an expression: that at which the statement began, or an index
-    /// could not be searched by it.
-    pub(super) fn clock(&self) -> sea_orm::sea_query::SimpleExpr {
-        Expr::cust(match self.db.get_database_backend() {
-            DbBackend::MySql => "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)",
-            DbBackend::Postgres => "CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000 AS BIGINT)",
-            _ => "CAST(unixepoch('subsec') * 1000 AS INTEGER)",
-        })
-    }
-
-    /// What time it is for the database.
-    pub async fn clock_now(&self) -> Result<Millis, StoreError> {
-        self.within(self.now(&self.db)).await
-    }
-
-    pub(super) async fn now(&self, connection: &impl ConnectionTrait) -> Result<Millis, StoreError> {
-        let mut query = sea_orm::sea_query::Query::select();
-        query.expr_as(self.clock(), "now_ms");
-        let row = connection.query_one(&query).await?;
-        let row = row.ok_or_else(|| StoreError::Away("the database does not tell the time".into()))?;
-        Ok(Millis(row.try_get_by_index(0)?))
-    }
-
     /// Inserts the rows that no unique key refuses; answers the ids of those that it inserted. All rows
     /// carry the id of this attempt.
     pub(super) async fn insert_orders(
@@ -255,107 +233,6 @@ impl Store {
             _ => OnConflict::new().do_nothing().to_owned(),
         }
     }
-
-    /// Adds the new orders' units to their users', then looks whether anyone holds too many, or
-    /// was written for by a later holder of the lease. The upsert has locked the rows.
-    pub(super) async fn add_units(
-        &self,
-        transaction: &DatabaseTransaction,
-        new: &[&Claim],
-        limits: &BTreeMap<String, i64>,
-    ) -> Result<Option<Refusal>, StoreError> {
-        struct Added {
-            units: i64,
-            fence: i64,
-            limit: i64,
-        }
-        let mut users: BTreeMap<(&str, &str), Added> = BTreeMap::new();
-        for claim in new {
-            let key = (claim.order.sale.as_str(), claim.order.user.as_str());
-            let added = users.entry(key).or_insert(Added { units: 0, fence: i64::MIN, limit: i64::MAX });
-            added.units += i64::from(claim.order.quantity);
-            added.fence = Ord::max(added.fence, claim.fence);
-            added.limit = Ord::min(added.limit, i64::from(claim.order.limit));
-        }
-        // A raised limit may have let a later order overtake this one.
-        let limit_now = |sale: &str, limit: i64| Ord::max(limits.get(sale).copied().unwrap_or(0), limit);
-        // By sale and name, so that two workers cannot wait for each other in a circle.
-        let rows = users.iter().map(|((sale, user), added)| user_units::ActiveModel {
-            sale_id: Set((*sale).to_owned()),
-            user_id: Set((*user).to_owned()),
-            units: Set(added.units),
-            fence: Set(added.fence),
-        });
-        let backend = self.db.get_database_backend();
-        let (units, fence) = match backend {
-            DbBackend::MySql => ("units + VALUES(units)", "GREATEST(fence, VALUES(fence))"),
-            _ => ("user_units.units + excluded.units", "MAX(user_units.fence, excluded.fence)"),
-        };
-        let meets = Meets {
-            conflict: OnConflict::columns([user_units::Column::SaleId, user_units::Column::UserId])
-                .value(user_units::Column::Units, Expr::cust(units))
-                .value(user_units::Column::Fence, Expr::cust(fence))
-                .to_owned(),
-            postgres: "(sale_id, user_id) DO UPDATE SET units = user_units.units + excluded.units, \
-                       fence = GREATEST(user_units.fence, excluded.fence)",
-        };
-        // A row that is new holds what it was given; the others are looked at.
-        if users.iter().any(|((sale, _), added)| added.units > limit_now(sale, added.limit)) {
-            return Ok(Some(Refusal::Limit));
-        }
-        let mut held = add_many(transaction, rows.collect(), &meets).await?;
-        if backend == DbBackend::MySql {
-            let mut sales: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-            for (sale, user) in users.keys() {
-                sales.entry(sale).or_default().push(user);
-            }
-            for (sale, names) in sales {
-                let rows = user_units::Entity::find()
-                    .filter(user_units::Column::SaleId.eq(sale))
-                    .filter(is_one_of(transaction, user_units::Column::UserId, names));
-                held.extend(rows.all(transaction).await?);
-            }
-        }
-        for held in held {
-            let Some(added) = users.get(&(held.sale_id.as_str(), held.user_id.as_str())) else { continue };
-            if held.fence > added.fence {
-                return Ok(Some(Refusal::Fence));
-            }
-            if held.units > limit_now(&held.sale_id, added.limit) {
-                return Ok(Some(Refusal::Limit));
-            }
-        }
-        Ok(None)
-    }
-}
-
-/// The last line against overselling: `sold` rises only as far as `stock`.
-pub(super) async fn raise_sold(
-    transaction: &DatabaseTransaction,
-    new: &[&Claim],
-) -> Result<Option<Refusal>, StoreError> {
-    let mut items: BTreeMap<(&str, &Sku), i64> = BTreeMap::new();
-    for claim in new {
-        *items.entry((claim.order.sale.as_str(), &claim.order.sku)).or_default() +=
-            i64::from(claim.order.quantity);
-    }
-    for ((sale, sku), units) in items {
-        let raised = Expr::col(item::Column::Sold).add(units);
-        let updated = item::Entity::update_many()
-            .col_expr(item::Column::Sold, raised.clone())
-            .filter(item::Column::SaleId.eq(sale))
-            .filter(item::Column::Sku.eq(sku.as_str()))
-            .filter(raised.lte(Expr::col(item::Column::Stock)))
-            .exec(transaction)
-            .await?;
-        if updated.rows_affected == 0 {
-            let key = (sale.to_owned(), sku.to_string());
-            let known = item::Entity::find_by_id(key).one(transaction).await?.is_some();
-            let why = if known { Failure::OutOfStock } else { Failure::UnknownItem };
-            return Ok(Some(Refusal::Stock(why)));
-        }
-    }
-    Ok(None)
 }
 
 async fn roll_back<T>(
@@ -390,57 +267,4 @@ async fn read_back(
             Ok((id.into(), (status, failure)))
         })
         .collect()
-}
-
-pub(super) fn confirmed_row(
-    claim: &Claim,
-    attempt: Uuid,
-    now: Millis,
-    pay_by: Option<Millis>,
-) -> order::ActiveModel {
-    let order = &claim.order;
-    order::ActiveModel {
-        id: Set(order.id.uuid()),
-        sale_id: Set(order.sale.to_string()),
-        user_id: Set(order.user.to_string()),
-        sku: Set(order.sku.to_string()),
-        quantity: Set(i32::try_from(order.quantity).unwrap_or(i32::MAX)),
-        status: Set(OrderStatus::Confirmed.as_str().into()),
-        failure: Set(None),
-        // Epochs begin at 1: of some orders the number is not known.
-        epoch: Set((order.number.epoch > 0).then_some(order.number.epoch)),
-        seq: Set((order.number.epoch > 0).then_some(order.number.seq)),
-        limit_per_user: Set(i32::try_from(order.limit).unwrap_or(i32::MAX)),
-        fence: Set(claim.fence),
-        attempt_id: Set(Some(attempt)),
-        key_digest: Set(order.key.to_string()),
-        live_key: Set(Some(order.key.to_string())),
-        fingerprint: Set(order.fingerprint.to_string()),
-        version: Set(1),
-        accepted_at_ms: Set(order.accepted_at.0),
-        recorded_at_ms: Set(now.0),
-        updated_at_ms: Set(now.0),
-        pay_by_ms: Set(pay_by.map(|pay_by| pay_by.0)),
-    }
-}
-
-/// An order that has ended before a worker wrote its row. It keeps its number.
-pub(super) fn ended_row(claim: &Claim, status: OrderStatus, attempt: Uuid) -> order::ActiveModel {
-    let mut row = confirmed_row(claim, attempt, Millis::now(), None);
-    row.status = Set(status.as_str().into());
-    row.live_key = Set(None);
-    row
-}
-
-pub(super) fn failed_row(claim: &Claim, failure: Failure, attempt: Uuid) -> order::ActiveModel {
-    let mut row = confirmed_row(claim, attempt, Millis::now(), None);
-    row.status = Set(OrderStatus::Failed.as_str().into());
-    row.failure = Set(Some(failure.as_str().into()));
-    row.live_key = Set(None);
-    if failure == Failure::NumberReused {
-        // Its number belongs to the other order, by the unique key.
-        row.epoch = Set(None);
-        row.seq = Set(None);
-    }
-    row
 }

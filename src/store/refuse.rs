@@ -9,8 +9,9 @@ use uuid::Uuid;
 
 use super::entities::{order, user_units};
 use super::journal::{Touched, log};
+use super::new_rows::failed_row;
 use super::orders::read_order;
-use super::record::{Claim, Recorded, Refusal, failed_row};
+use super::record::{Claim, Recorded, Refusal};
 use super::{Store, StoreError};
 use crate::domain::{Failure, Order};
 

@@ -11,11 +11,13 @@ use sea_orm::{
 };
 use uuid::Uuid;
 
+use super::counted::raise_sold;
 use super::entities::{gate_return, item, order, order_event, user_units};
 use super::journal::{Touched, log};
 use super::life::owed;
 use super::many::{Meets, insert_many, is_one_of};
-use super::record::{Claim, Refusal, confirmed_row, raise_sold};
+use super::new_rows::confirmed_row;
+use super::record::{Claim, Refusal};
 use super::{Store, StoreError};
 use crate::domain::{Failure, Order, OrderEntry, OrderId, OrderStatus};
 

@@ -60,7 +60,7 @@ async fn act(running: &Running, sale: &Sale, order: OrderId, act: Act) {
 }
 
 /// On return the order log lacks nothing.
-async fn logged(running: &Running) {
+pub(crate) async fn logged(running: &Running) {
     until("the order log lacks nothing", LONG, async || {
         running.parts.store.unlogged(1).await.unwrap().ids.is_empty().then_some(())
     })
@@ -254,41 +254,6 @@ async fn a_broker_that_lost_its_queue_gets_the_orders_again_from_the_outbox() {
     front.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn mistakes_are_told_and_two_replays_of_one_source_do_not_meet() {
-    let world = World::new(Database::Sqlite).await;
-    let parts = world.parts().await;
-    for (args, code, told) in [
-        (&["replay", "run", "nowhere", "--yes"][..], 2, "possible values: outbox, dead-letters, log, file"),
-        (&["replay", "run", "file", "--yes"], 2, "FILE"),
-        (&["replay", "run", "file", "/no/such/file", "--yes"], 1, "/no/such/file: No such file"),
-        (&["replay", "plan", "log", "--since", "2999-01-01T00:00:00Z"], 2, "in the future"),
-        (&["replay", "plan", "log", "--since", "yesterday"], 2, "15m"),
-        (&["replay", "plan", "log", "--since", "1h", "--until", "2h"], 2, "later than --until"),
-        (&["replay", "plan", "outbox", "--reason", "broken"], 2, "dead letters"),
-        (&["replay", "plan", "outbox", "--offset", "3"], 2, "the log alone"),
-        (&["replay", "plan", "outbox", "--sale", "nobodys"], 2, "knows no sale nobodys"),
-        (&["replay", "plan", "log", "--sale", "nobodys"], 2, "nobody knows a sale nobodys"),
-        (&["replay", "plan", "dead-letters", "--sale", "nobodys"], 2, "nobody knows a sale nobodys"),
-        (&["audit", "--sale", "nobodys"], 1, "there is no sale nobodys"),
-        (&["rebuild", "--sale", "nobodys", "--yes"], 1, "there is no sale nobodys"),
-        (&["replay", "run", "outbox"], 2, "--yes"),
-        (&["replay", "resume", "01890000-0000-7000-8000-000000000000"], 1, "there is no replay"),
-        (&["replay", "cancel", "01890000-0000-7000-8000-000000000000"], 1, "under way"),
-        (&["export", "--sale", "nobodys", "--file", "-"], 1, "there is no sale nobodys"),
-    ] {
-        let (got, out, err) = run(Some(&world), args).await;
-        assert!(got == code && err.contains(told), "{args:?}: {got} {out}{err}");
-    }
-    let terms = doorbuster::lease::Terms::lasting(Duration::from_secs(60));
-    let other = parts.leases.take("_replay", ["outbox"], terms).await.unwrap();
-    let (code, _, err) = run(Some(&world), &["replay", "run", "outbox", "--yes"]).await;
-    assert!(code == 1 && err.contains("another replay of outbox is under way"), "{err}");
-    drop(other);
-    let (code, out, err) = run(Some(&world), &["replay", "plan", "log", "--since", "1h"]).await;
-    assert!(code == 0 && out.contains("nothing to do"), "an empty log hides nothing: {out}{err}");
-}
-
 /// From one database to another kind: sales in every state, payments, stock that went up and down.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_log_makes_of_another_kind_of_database_what_the_old_one_was() {
@@ -398,44 +363,4 @@ async fn an_end_that_was_written_before_the_row_wins_against_a_late_message_and_
     database.execute("DROP TRIGGER bad ON orders").await.unwrap();
     let (code, out, err) = run(Some(&world), &["replay", "run", "log", "--yes"]).await;
     assert!(code == 0 && out.contains("1 get their row"), "{out}{err}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_replay_is_slowed_down_ended_by_another_command_and_gone_on_with() {
-    let world = World::new(Database::Sqlite).await;
-    let running = world.running().await;
-    let sale = sale(&world.name, 40, 1);
-    world.open_sale(&running.parts, &sale).await;
-    buy(&running, &sale, 0..12).await;
-    at_rest(&running, &sale).await;
-    logged(&running).await;
-    running.stop().await;
-    let mut other = World::new(Database::Sqlite).await;
-    other.set(&format!("redis.prefix={}", world.name)).set(&format!("queue.prefix={}", world.name));
-    let parts = other.parts().await;
-    let slow = async {
-        run(Some(&other), &["replay", "run", "log", "--rate", "2", "--yes", "--output", "json"]).await
-    };
-    let end = async {
-        let id = until("it is under way", LONG, async || parts.store.runs(1).await.ok()?.pop()).await.id;
-        until("some are there", LONG, async || {
-            (parts.store.orders_after(&sale.id, None, 50).await.ok()?.len() > 1).then_some(())
-        })
-        .await;
-        let (code, out, err) = run(Some(&other), &["replay", "cancel", &id.to_string()]).await;
-        assert_eq!(code, 0, "{out}{err}");
-        id.to_string()
-    };
-    let ((code, out, err), id) = futures_util::future::join(slow, end).await;
-    assert!(code == 3 && out.contains("\"cancelled\"") && err.contains("replay resume"), "{out}{err}");
-    let some = parts.store.orders_after(&sale.id, None, 50).await.unwrap().len();
-    assert!((1..12).contains(&some), "{some}");
-    let (code, out, _) = run(Some(&other), &["replay", "status", &id]).await;
-    assert!(code == 0 && out.contains("cancelled"), "{out}");
-    // At two a second the rest takes some seconds: nothing of the wish for the end is left.
-    let (code, out, err) = run(Some(&other), &["replay", "resume", &id]).await;
-    assert!(code == 0 && out.contains("is done"), "{out}{err}");
-    assert_eq!(parts.store.orders_after(&sale.id, None, 50).await.unwrap().len(), 12);
-    let (code, _, err) = run(Some(&other), &["replay", "resume", &id]).await;
-    assert!(code == 1 && err.contains("is done"), "{err}");
 }

@@ -13,32 +13,24 @@
 //! Nobody waits for queues to run dry: what is retried or parked never would. An order that nothing
 //! remembered but a message in a queue is adopted when it gets its row.
 
-use std::collections::{BTreeMap, HashMap};
+mod gather;
+mod load;
+
 use std::time::Duration;
 
 use crate::audit::{Audit, AuditError, audit};
-use crate::domain::{Asked, Entry, Millis, Number, Order, OrderId, SaleId, SaleState, Sku, UserId};
-use crate::fault::fault;
-use crate::gate::{Begun, Gate, GateError, Held, Moved, RebuiltItem};
+use crate::domain::{Asked, Millis, Number, OrderId, SaleId, SaleState};
+use crate::gate::{Begun, Gate, GateError, Moved};
 use crate::lease::{Guard, LeaseError, Leases, Terms};
-use crate::queue::{Letters, LogFrom, OrderLog, QueueError};
+use crate::queue::{Letters, OrderLog, QueueError};
 use crate::store::{ActState, Begun as BegunAct, NotBegun, SaleRow, Store, StoreError};
+
+pub use gather::Gathered;
+pub use load::Loaded;
 
 /// No sale can have this id, so no buyer's lease is a rebuild's.
 const SCOPE: &str = "_rebuild";
 const LEASE: Duration = Duration::from_secs(15);
-
-/// What the clocks of fronts, Redis and broker may differ by.
-const CLOCKS_MS: i64 = 60_000;
-
-/// Rows in one query.
-const PAGE: u64 = 1_000;
-
-/// Dead letters that are looked at.
-const LETTERS: usize = 10_000;
-
-/// Ended orders that are remembered of a user, as `settle.lua` does it.
-const REMEMBERED: usize = 8;
 
 /// Times that the database is read again because orders without any other trace got their rows meanwhile.
 const TRIES: u32 = 3;
@@ -98,31 +90,6 @@ pub struct Rebuilding {
     guard: Guard,
     /// What the gate was before it was frozen, where it knew.
     before: Option<SaleState>,
-}
-
-/// What outbox, log and dead-letter queue know of a sale.
-#[derive(Default)]
-pub struct Gathered {
-    /// Orders that were accepted. `true`: it lies on the dead-letter queue.
-    accepted: HashMap<OrderId, (Order, bool)>,
-    /// Versions of rows that the log has seen.
-    versions: HashMap<OrderId, i32>,
-    /// The highest number that was given.
-    highest: Number,
-    /// The log remembers nothing older.
-    pub begins_at: Option<Millis>,
-    /// Entries and letters that this build cannot read.
-    unreadable: usize,
-}
-
-/// What was loaded.
-#[derive(Debug, Clone, Copy)]
-pub struct Loaded {
-    /// Who hold something.
-    pub users: usize,
-    /// Orders without a row.
-    pub in_flight: usize,
-    number: Number,
 }
 
 /// What a rebuild has done.
@@ -223,136 +190,6 @@ impl Rebuild {
         }
     }
 
-    /// Reads what knows of orders without a row. Everything that was accepted before the sale was frozen
-    /// is in one of them, or has a row when the database is read afterwards.
-    pub async fn gather(&self, rebuilding: &Rebuilding) -> Result<Gathered, RebuildError> {
-        let sale = &rebuilding.sale;
-        let mut gathered = Gathered::default();
-        for ticket in self.gate.in_flight(sale).await? {
-            gathered.highest = gathered.highest.max(ticket.order.number);
-            gathered.accepted.insert(ticket.order.id, (ticket.order, ticket.parked));
-        }
-        let created = self.row(sale).await?.created_at;
-        let mut reader = self.log.read(LogFrom::Time(Millis(created.0 - CLOCKS_MS))).await?;
-        while let Some(message) = reader.next().await? {
-            for entry in message.entries {
-                let Ok(entry) = entry else {
-                    gathered.unreadable += 1;
-                    continue;
-                };
-                match entry {
-                    entry if entry.sale() != sale => {}
-                    Entry::Accepted(order) => {
-                        gathered.highest = gathered.highest.max(order.number);
-                        gathered.accepted.entry(order.id).or_insert((order, false));
-                    }
-                    Entry::Order(entry) => {
-                        gathered.highest = gathered.highest.max(entry.order.number);
-                        let version = gathered.versions.entry(entry.order.id).or_insert(0);
-                        *version = entry.version.max(*version);
-                    }
-                    Entry::Sale(entry) => gathered.highest = gathered.highest.max(entry.number),
-                    Entry::Act(_) | Entry::Payment(_) => {}
-                }
-            }
-        }
-        // That the sale was created stands in the log, unless that was forgotten, or the log wiped.
-        let first = reader.first().and_then(|first| first.at);
-        gathered.begins_at = first.filter(|at| at.0 > created.0 + CLOCKS_MS);
-        reader.close().await;
-        for letter in self.letters.list(LETTERS).await? {
-            gathered.unreadable += usize::from(letter.orders.is_err());
-            for order in letter.orders.into_iter().flatten().filter(|order| order.sale == *sale) {
-                gathered.highest = gathered.highest.max(order.number);
-                gathered.accepted.insert(order.id, (order, true));
-            }
-        }
-        fault!("rebuild.gathered", return Err(GateError::Unavailable("injected".into()).into()));
-        Ok(gathered)
-    }
-
-    /// Reads the database, and loads.
-    pub async fn load(&self, rebuilding: &Rebuilding, gathered: &Gathered) -> Result<Loaded, RebuildError> {
-        let sale = &rebuilding.sale;
-        // Before the rows: what is owed by then has ended in them, and is taken back by the load.
-        let owed = self.store.returns_for(sale).await?;
-        let mut waiting: HashMap<OrderId, &(Order, bool)> =
-            gathered.accepted.iter().map(|(id, held)| (*id, held)).collect();
-        let mut versions = gathered.versions.clone();
-        let mut users: BTreeMap<UserId, Vec<Held>> = BTreeMap::new();
-        let mut taken: BTreeMap<Sku, i64> = BTreeMap::new();
-        let mut ended = std::collections::HashSet::new();
-        let mut after = None;
-        loop {
-            let page = self.store.orders_after(sale, after, PAGE).await?;
-            after = page.last().map(|row| row.order.id).or(after);
-            let last = (page.len() as u64) < PAGE;
-            for row in page {
-                waiting.remove(&row.order.id);
-                if versions.remove(&row.order.id).is_some_and(|version| version > row.version) {
-                    return Err(RebuildError::DatabaseBehind(row.order.id));
-                }
-                let live = row.status.is_live();
-                if live {
-                    *taken.entry(row.order.sku.clone()).or_default() += i64::from(row.order.quantity);
-                } else if row.failure.is_some() {
-                    // Its user is free, and its unit may never have existed.
-                    continue;
-                } else {
-                    ended.insert(row.order.id);
-                }
-                let held = Held { ended: !live, order: row.order };
-                users.entry(held.order.user.clone()).or_default().push(held);
-            }
-            if last {
-                break;
-            }
-        }
-        if let Some((id, _)) = versions.into_iter().next() {
-            return Err(RebuildError::DatabaseBehind(id));
-        }
-        for (order, _) in waiting.values() {
-            *taken.entry(order.sku.clone()).or_default() += i64::from(order.quantity);
-            let held = Held { ended: false, order: order.clone() };
-            users.entry(order.user.clone()).or_default().push(held);
-        }
-        let row = self.row(sale).await?;
-        for held in users.values_mut() {
-            held.sort_by_key(|held| held.order.number);
-            if row.sale.rules.rebuy {
-                forget(held);
-            }
-        }
-        let pending = self.store.pending_restocks(sale).await?;
-        let items: Vec<RebuiltItem> = row
-            .items
-            .iter()
-            .map(|item| {
-                // Units that are to be taken away are not yet: that change is still to come.
-                let lowers = |restock: &&crate::store::Restock| {
-                    restock.sku == item.sku && restock.units < 0 && restock.version == item.version
-                };
-                let version = item.version - i64::from(pending.iter().any(|restock| lowers(&restock)));
-                let left = item.stock - taken.get(&item.sku).copied().unwrap_or(0);
-                RebuiltItem { sku: item.sku.clone(), left, stock: item.stock, version }
-            })
-            .collect();
-        let flight: Vec<(&Order, bool)> = waiting.values().map(|held| (&held.0, held.1)).collect();
-        if !rebuilding.guard.is_valid_for(Duration::ZERO) {
-            return Err(RebuildError::UnderWay(sale.clone()));
-        }
-        fault!("rebuild.read", return Err(GateError::Unavailable("injected".into()).into()));
-        self.gate.refill_outbox(sale, rebuilding.epoch, &flight).await?;
-        let number =
-            self.gate.load_rebuilt(&row.sale, row.rules_version, rebuilding.epoch, &users, &items).await?;
-        fault!("rebuild.loaded", return Err(GateError::Unavailable("injected".into()).into()));
-        let returned: Vec<OrderId> = owed.into_iter().filter(|id| ended.contains(id)).collect();
-        for ids in returned.chunks(500) {
-            self.store.returned(sale, number, ids).await?;
-        }
-        Ok(Loaded { users: users.len(), in_flight: flight.len(), number })
-    }
-
     /// Compares the books, and lets the sale go on in the state that its row has.
     pub async fn finish(
         &self,
@@ -412,15 +249,4 @@ fn merged(row: SaleState, gate: Option<SaleState>) -> SaleState {
         (SaleState::Open, Some(SaleState::Paused)) => SaleState::Paused,
         (row, _) => row,
     }
-}
-
-/// Of those that ended the last few are remembered.
-fn forget(held: &mut Vec<Held>) {
-    let ended = held.iter().filter(|held| held.ended).count();
-    let mut too_many = ended.saturating_sub(REMEMBERED);
-    held.retain(|held| {
-        let forgotten = held.ended && too_many > 0;
-        too_many -= usize::from(forgotten);
-        !forgotten
-    });
 }

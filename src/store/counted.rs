@@ -1,0 +1,118 @@
+//! What is counted of new orders: the units of their users, and what is sold of their items. Both are the
+//! last line: a count that would rise too far refuses the order.
+
+use std::collections::BTreeMap;
+
+use sea_orm::sea_query::{Expr, ExprTrait as _, OnConflict};
+use sea_orm::{
+    ActiveValue::Set, ColumnTrait as _, DatabaseTransaction, DbBackend, EntityTrait as _, QueryFilter as _,
+};
+
+use super::entities::{item, user_units};
+use super::many::{Meets, add_many, is_one_of};
+use super::record::{Claim, Refusal};
+use super::{Store, StoreError};
+use crate::domain::{Failure, Sku};
+
+impl Store {
+    /// Adds the new orders' units to their users', then looks whether anyone holds too many, or
+    /// was written for by a later holder of the lease. The upsert has locked the rows.
+    pub(super) async fn add_units(
+        &self,
+        transaction: &DatabaseTransaction,
+        new: &[&Claim],
+        limits: &BTreeMap<String, i64>,
+    ) -> Result<Option<Refusal>, StoreError> {
+        struct Added {
+            units: i64,
+            fence: i64,
+            limit: i64,
+        }
+        let mut users: BTreeMap<(&str, &str), Added> = BTreeMap::new();
+        for claim in new {
+            let key = (claim.order.sale.as_str(), claim.order.user.as_str());
+            let added = users.entry(key).or_insert(Added { units: 0, fence: i64::MIN, limit: i64::MAX });
+            added.units += i64::from(claim.order.quantity);
+            added.fence = Ord::max(added.fence, claim.fence);
+            added.limit = Ord::min(added.limit, i64::from(claim.order.limit));
+        }
+        // A raised limit may have let a later order overtake this one.
+        let limit_now = |sale: &str, limit: i64| Ord::max(limits.get(sale).copied().unwrap_or(0), limit);
+        // By sale and name, so that two workers cannot wait for each other in a circle.
+        let rows = users.iter().map(|((sale, user), added)| user_units::ActiveModel {
+            sale_id: Set((*sale).to_owned()),
+            user_id: Set((*user).to_owned()),
+            units: Set(added.units),
+            fence: Set(added.fence),
+        });
+        let backend = self.db.get_database_backend();
+        let (units, fence) = match backend {
+            DbBackend::MySql => ("units + VALUES(units)", "GREATEST(fence, VALUES(fence))"),
+            _ => ("user_units.units + excluded.units", "MAX(user_units.fence, excluded.fence)"),
+        };
+        let meets = Meets {
+            conflict: OnConflict::columns([user_units::Column::SaleId, user_units::Column::UserId])
+                .value(user_units::Column::Units, Expr::cust(units))
+                .value(user_units::Column::Fence, Expr::cust(fence))
+                .to_owned(),
+            postgres: "(sale_id, user_id) DO UPDATE SET units = user_units.units + excluded.units, \
+                       fence = GREATEST(user_units.fence, excluded.fence)",
+        };
+        // A row that is new holds what it was given; the others are looked at.
+        if users.iter().any(|((sale, _), added)| added.units > limit_now(sale, added.limit)) {
+            return Ok(Some(Refusal::Limit));
+        }
+        let mut held = add_many(transaction, rows.collect(), &meets).await?;
+        if backend == DbBackend::MySql {
+            let mut sales: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+            for (sale, user) in users.keys() {
+                sales.entry(sale).or_default().push(user);
+            }
+            for (sale, names) in sales {
+                let rows = user_units::Entity::find()
+                    .filter(user_units::Column::SaleId.eq(sale))
+                    .filter(is_one_of(transaction, user_units::Column::UserId, names));
+                held.extend(rows.all(transaction).await?);
+            }
+        }
+        for held in held {
+            let Some(added) = users.get(&(held.sale_id.as_str(), held.user_id.as_str())) else { continue };
+            if held.fence > added.fence {
+                return Ok(Some(Refusal::Fence));
+            }
+            if held.units > limit_now(&held.sale_id, added.limit) {
+                return Ok(Some(Refusal::Limit));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The last line against overselling: `sold` rises only as far as `stock`.
+pub(super) async fn raise_sold(
+    transaction: &DatabaseTransaction,
+    new: &[&Claim],
+) -> Result<Option<Refusal>, StoreError> {
+    let mut items: BTreeMap<(&str, &Sku), i64> = BTreeMap::new();
+    for claim in new {
+        *items.entry((claim.order.sale.as_str(), &claim.order.sku)).or_default() +=
+            i64::from(claim.order.quantity);
+    }
+    for ((sale, sku), units) in items {
+        let raised = Expr::col(item::Column::Sold).add(units);
+        let updated = item::Entity::update_many()
+            .col_expr(item::Column::Sold, raised.clone())
+            .filter(item::Column::SaleId.eq(sale))
+            .filter(item::Column::Sku.eq(sku.as_str()))
+            .filter(raised.lte(Expr::col(item::Column::Stock)))
+            .exec(transaction)
+            .await?;
+        if updated.rows_affected == 0 {
+            let key = (sale.to_owned(), sku.to_string());
+            let known = item::Entity::find_by_id(key).one(transaction).await?.is_some();
+            let why = if known { Failure::OutOfStock } else { Failure::UnknownItem };
+            return Ok(Some(Refusal::Stock(why)));
+        }
+    }
+    Ok(None)
+}
