@@ -42,8 +42,10 @@ impl Gate {
         let _ = self.trust.verify.set(Box::new(verify));
     }
 
-    /// On return Redis knows the admission script, and the books were compared before.
-    pub(super) async fn establish(&self) -> Result<(), GateError> {
+    /// On `Ok` Redis knows the admission script, and the books were compared before. Asked for by each
+    /// admission that meets a Redis without the script; and best before the first comes, since it takes
+    /// as long as the order log is to be read.
+    pub async fn establish(&self) -> Result<(), GateError> {
         let mut failed = self.trust.failed.lock().await;
         if self.link.knows(&self.scripts.admit).await? {
             return Ok(());

@@ -18,6 +18,8 @@ pub(super) struct Health {
     pub(super) parts: Parts,
     /// Is the worker's consumer connected? `None` where there is no worker.
     pub(super) consumes: Option<watch::Receiver<bool>>,
+    /// Were the books of this Redis compared? `None` where nothing is sold.
+    pub(super) trusts: Option<watch::Receiver<Result<(), String>>>,
     pub(super) check_settings: bool,
     pub(super) upkeep: PrometheusHandle,
     pub(super) tell: watch::Sender<Readiness>,
@@ -80,6 +82,10 @@ impl Health {
         let mut redis = dependency(redis);
         if redis.up && !promises.is_empty() {
             redis = Dependency { up: false, detail: Some(promises.join("; ")) };
+        } else if redis.up
+            && let Some(trusts) = &self.trusts
+        {
+            redis = dependency(trusts.borrow().clone());
         }
         let publishes = self.parts.publisher.as_ref().is_none_or(Publisher::is_up);
         let consumes = self.consumes.as_ref().is_none_or(|up| *up.borrow());

@@ -8,6 +8,7 @@ mod log;
 mod parts;
 mod run;
 mod signal;
+mod trust;
 
 pub use self::config::{Config, Mistakes, Sources, redact};
 pub use parts::{Parts, StartError};

@@ -14,6 +14,7 @@ use super::config::{Config, RebuildPolicy};
 use super::due::due;
 use super::health::Health;
 use super::parts::{Parts, StartError};
+use super::trust::Trust;
 use crate::control::{Control, DeadLetters};
 use crate::front::{self, Buyers, Operations, Readiness, Tokens};
 use crate::intake::{self, Intake, Sweep};
@@ -62,6 +63,7 @@ impl Running {
         let buyers_at = buyers.as_ref().and_then(|listener| listener.local_addr().ok());
         let letters = Letters::open(config.queue());
         parts.letters = Some(letters.clone());
+        let mut trusts = None;
         if let Some(listener) = buyers {
             let publisher = Publisher::open(config.queue());
             parts.publisher = Some(publisher.clone());
@@ -71,6 +73,10 @@ impl Running {
             parts
                 .gate
                 .verify_with(move || Box::pin(intake::verify(gate.clone(), store.clone(), compared.clone())));
+            let (tell, trust) = watch::channel(Err("its books are being compared".to_owned()));
+            trusts = Some(trust);
+            let trust = Trust { gate: parts.gate.clone(), tell };
+            spawn(&mut tasks, "the comparison of redis", trust.run(stop.clone()));
             let intake = Intake::new(parts.gate.clone(), publisher, parts.store.clone(), config.intake());
             let sweep = Sweep {
                 gate: parts.gate.clone(),
@@ -153,6 +159,7 @@ impl Running {
         let health = Health {
             parts: parts.clone(),
             consumes,
+            trusts,
             check_settings: config.redis.check_settings,
             upkeep,
             tell,

@@ -7,11 +7,11 @@ use doorbuster::audit::audit;
 use doorbuster::chaos::Weather;
 use doorbuster::dev::Ending;
 use doorbuster::domain::{Asked, SaleState, Verdict};
-use doorbuster::process::Role;
+use doorbuster::process::{Role, Running};
 use lapin::options::QueuePurgeOptions;
 
 use crate::support::{
-    Buyer, Database, World, ask_redis, at_rest, attempt, behind_proxy, own_redis, sale, until,
+    Buyer, Database, World, ask_redis, at_rest, attempt, behind_proxy, own_redis, request, sale, until,
 };
 
 const LONG: Duration = Duration::from_secs(40);
@@ -249,8 +249,13 @@ async fn a_redis_that_came_back_without_its_last_writes_sells_nothing_though_eve
     copy(&before, &aof);
     let server = own_redis(&mut world, folder.path()).await;
     let running = world.running().await;
-    let held = running.parts.gate.describe(&sale.id).await.unwrap().expect("loaded");
-    assert_eq!((held.items[0].left, held.state), (5, SaleState::Open), "it has forgotten two orders");
+    // Before anybody has asked to buy.
+    until("the sale is frozen", LONG, async || {
+        let held = running.parts.gate.describe(&sale.id).await.unwrap().expect("loaded");
+        assert_eq!(held.items[0].left, 5, "it has forgotten two orders");
+        (held.state == SaleState::Frozen).then_some(())
+    })
+    .await;
     let answer = Buyer::of(&running, "eve").buy(sale.id.as_str(), "k").await;
     assert_eq!((answer.status, answer.code()), (503, "sale_paused"), "{}", answer.text);
     let held = running.parts.gate.describe(&sale.id).await.unwrap().expect("loaded");
@@ -299,14 +304,25 @@ async fn a_redis_that_is_new_to_us_sells_nothing_until_its_books_were_compared()
     let mut world = World::new(Database::Postgres).await;
     world.set("database.timeout_ms=500");
     let proxy = behind_proxy(&mut world, "database.url").await;
-    let running = world.running_as(Role::Front).await;
     let sale = sale(&world.name, 5, 1);
-    world.open_sale(&running.parts, &sale).await;
+    world.open_sale(&world.parts().await, &sale).await;
     proxy.set(Weather::Down);
+    let running = Running::start(&world.config(), Role::Front).await.expect("starts without a database");
     let ada = Buyer::of(&running, "ada");
     let refused = ada.buy(sale.id.as_str(), "k").await;
     assert_eq!((refused.status, refused.code()), (503, "gate_unavailable"), "{}", refused.text);
+    until("readiness says why", LONG, async || {
+        let ready = request(running.operations, "GET", "/readyz", &[], b"").await;
+        let why = ready.json["dependencies"]["redis"]["detail"].as_str().unwrap_or_default();
+        (ready.status == 503 && why.contains("cannot be compared yet")).then_some(())
+    })
+    .await;
     proxy.set(Weather::Fair);
+    until("it is ready before anybody asks", LONG, async || {
+        let ready = request(running.operations, "GET", "/readyz", &[], b"").await;
+        (ready.json["dependencies"]["redis"]["up"] == true).then_some(())
+    })
+    .await;
     until("it sells", LONG, async || {
         Some(ada.buy(sale.id.as_str(), "k").await).filter(|answer| answer.status == 202)
     })
