@@ -1,8 +1,11 @@
 //! What a buyer waits for: refusals, repeats and acceptances over HTTP, beside a bare route and beside bare
 //! publishing; the latency at a fixed rate; what an idle connection costs.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+
+use hdrhistogram::Histogram;
 
 use super::load::{self, order};
 use super::persist::until_persisted;
@@ -224,27 +227,44 @@ pub(super) async fn rush(world: &mut World, tell: &impl Fn(&str)) -> Result<Vec<
     open_sale(&gate, &store, &sale).await?;
     let crowd = requests(&tokens(world), "noon", 0..50_000)?;
     let told = load::at_rate(front.buyers, &crowd, 500, RATE).await?;
-    let accepted = told.statuses.get(&202).copied().unwrap_or(0);
-    let late = told.statuses.get(&409).copied().unwrap_or(0);
-    if accepted != u64::from(UNITS) {
-        return Err(broken(format!("{UNITS} units, and {:?}", told.statuses)));
+    let (Some(accepted), Some(late)) = (told.of(202), told.of(409)) else {
+        return Err(broken(format!("{UNITS} units, and {:?}", told.statuses())));
+    };
+    if accepted.len() != u64::from(UNITS) {
+        return Err(broken(format!("{UNITS} units, and {:?}", told.statuses())));
     }
     until_persisted(&gate, &sale).await?;
-    let answered = (accepted + late) as f64 / crowd.len() as f64 * 100.0;
-    let millis = |micros: f64| micros / 1000.0;
+    let answered = (accepted.len() + late.len()) as f64 / crowd.len() as f64 * 100.0;
+    let mean = |latency: &Histogram<u64>| latency.mean() / 1000.0;
+    let p99 = |latency: &Histogram<u64>| latency.value_at_quantile(0.99) as f64 / 1000.0;
+    let waited = async |what| metric(front.operations, what, 0.99).await.map(|seconds| seconds * 1000.0);
+    let all = &told.latency;
     let figures = vec![
-        Figure::limit("5,000 requests/s: mean", "ms", millis(told.latency.mean()), Wanted::AtMost(5.0)),
-        Figure::limit(
-            "5,000 requests/s: p99",
-            "ms",
-            millis(told.latency.value_at_quantile(0.99) as f64),
-            Wanted::AtMost(25.0),
-        ),
+        Figure::limit("5,000 requests/s: mean", "ms", mean(all), Wanted::AtMost(5.0)),
+        Figure::limit("5,000 requests/s: p99", "ms", p99(all), Wanted::AtMost(25.0)),
         Figure::limit("5,000 requests/s: answered", "%", answered, Wanted::AtLeast(100.0)),
+        Figure::limit("of them accepted: mean", "ms", mean(accepted), Wanted::Told),
+        Figure::limit("of them accepted: p99", "ms", p99(accepted), Wanted::Told),
+        Figure::limit("of them sold out: p99", "ms", p99(late), Wanted::Told),
+        Figure::limit("a call of the gate: p99", "ms", waited("gate_admit_seconds").await?, Wanted::Told),
+        Figure::limit(
+            "a confirm of the broker: p99",
+            "ms",
+            waited("relay_confirm_seconds").await?,
+            Wanted::Told,
+        ),
     ];
     world.end(worker).await;
     world.end(front).await;
     Ok(figures)
+}
+
+/// A quantile of a histogram in `/metrics`, as it was over the last minute.
+async fn metric(operations: SocketAddr, name: &str, quantile: f64) -> Result<f64, BenchError> {
+    let text = load::get(operations, "/metrics").await.unwrap_or_default();
+    let start = format!("{name}{{quantile=\"{quantile}\"}} ");
+    let value = text.lines().find_map(|line| line.strip_prefix(&start)?.trim().parse().ok());
+    value.ok_or_else(|| broken(format!("/metrics has no {start}")))
 }
 
 /// A front with connections that say nothing.

@@ -20,10 +20,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// What a load was answered.
 pub(super) struct Told {
     pub(super) seconds: f64,
-    /// How often each status was answered; 0 for no answer.
-    pub(super) statuses: BTreeMap<u16, u64>,
-    /// Microseconds, from when a request was due.
+    /// All of them, in microseconds from when a request was due.
     pub(super) latency: Histogram<u64>,
+    /// The same for each status; 0 for no answer.
+    by_status: BTreeMap<u16, Histogram<u64>>,
 }
 
 impl Told {
@@ -31,12 +31,22 @@ impl Told {
         self.latency.len() as f64 / self.seconds
     }
 
+    /// Those that were answered with this status.
+    pub(super) fn of(&self, status: u16) -> Option<&Histogram<u64>> {
+        self.by_status.get(&status)
+    }
+
+    /// How often each status was answered.
+    pub(super) fn statuses(&self) -> BTreeMap<u16, u64> {
+        self.by_status.iter().map(|(status, latency)| (*status, latency.len())).collect()
+    }
+
     /// Every request was answered with this status.
     pub(super) fn all(&self, status: u16) -> Result<&Self, BenchError> {
-        if self.statuses.keys().eq([&status]) {
+        if self.by_status.keys().eq([&status]) {
             return Ok(self);
         }
-        Err(broken(format!("every answer should have been {status}: {:?}", self.statuses)))
+        Err(broken(format!("every answer should have been {status}: {:?}", self.statuses())))
     }
 }
 
@@ -92,13 +102,12 @@ async fn run(
         .map(|mut stream| {
             let (next, requests) = (next.clone(), requests.clone());
             tokio::spawn(async move {
-                let mut statuses = BTreeMap::new();
-                let mut latency = histogram();
+                let mut by_status = BTreeMap::new();
                 let mut buffer = Vec::with_capacity(4_096);
                 loop {
                     let nth = next.fetch_add(1, Ordering::Relaxed);
                     if nth >= count {
-                        return (statuses, latency);
+                        return by_status;
                     }
                     let due = match rate {
                         Some(rate) => {
@@ -113,26 +122,24 @@ async fn run(
                         Ok(Ok(status)) => status,
                         _ => 0,
                     };
-                    *statuses.entry(status).or_insert(0_u64) += 1;
                     let micros = u64::try_from(due.elapsed().as_micros()).unwrap_or(u64::MAX);
-                    latency.saturating_record(micros);
+                    by_status.entry(status).or_insert_with(histogram).saturating_record(micros);
                     if status == 0 {
                         match connect(address).await {
                             Ok(again) => stream = again,
-                            Err(_) => return (statuses, latency),
+                            Err(_) => return by_status,
                         }
                     }
                 }
             })
         })
         .collect();
-    let mut told = Told { seconds: 0.0, statuses: BTreeMap::new(), latency: histogram() };
+    let mut told = Told { seconds: 0.0, latency: histogram(), by_status: BTreeMap::new() };
     for task in tasks {
-        let (statuses, latency) = task.await.map_err(broken)?;
-        for (status, count) in statuses {
-            *told.statuses.entry(status).or_insert(0) += count;
+        for (status, latency) in task.await.map_err(broken)? {
+            told.latency.add(&latency).map_err(broken)?;
+            told.by_status.entry(status).or_insert_with(histogram).add(latency).map_err(broken)?;
         }
-        told.latency.add(latency).map_err(broken)?;
     }
     told.seconds = start.elapsed().as_secs_f64();
     Ok(told)

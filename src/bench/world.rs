@@ -39,6 +39,7 @@ pub(super) struct World {
 pub(super) struct Process {
     pub(super) pid: u32,
     pub(super) buyers: SocketAddr,
+    pub(super) operations: SocketAddr,
     at: usize,
 }
 
@@ -145,8 +146,8 @@ impl World {
         let pid = child.pid();
         self.children.push(child);
         let begin = Instant::now();
-        let health = SocketAddr::from(([127, 0, 0, 1], health));
-        while !super::load::get(health, path).await.is_some_and(|answer| answer.contains(ready)) {
+        let operations = SocketAddr::from(([127, 0, 0, 1], health));
+        while !super::load::get(operations, path).await.is_some_and(|answer| answer.contains(ready)) {
             if begin.elapsed() > PATIENCE {
                 let log = std::fs::read_to_string(home.join("log")).unwrap_or_default();
                 return Err(broken(format!("{name} is not ready after {PATIENCE:?}:\n{log}")));
@@ -154,7 +155,7 @@ impl World {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         let at = self.children.len() - 1;
-        Ok(Process { pid, buyers: SocketAddr::from(([127, 0, 0, 1], buyers)), at })
+        Ok(Process { pid, buyers: SocketAddr::from(([127, 0, 0, 1], buyers)), operations, at })
     }
 
     /// Seconds of CPU that each server and process of ours has used, children included; the last is this

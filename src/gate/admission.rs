@@ -1,6 +1,6 @@
 //! One call of `admit.lua`: many attempts of one sale in, their verdicts out.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::wire::{Reader, broken, order_id, read_entry, read_order_id, word};
 use super::{Gate, GateError};
@@ -41,7 +41,7 @@ impl Gate {
         }
         let keys = self.keys(sale).admission();
         fault!("script.before", return Err(GateError::Unavailable("injected".into())));
-        let mut tries = 0;
+        let (begun, mut tries) = (Instant::now(), 0);
         let reply: redis::Value = loop {
             match self.link.run_known(&self.scripts.admit, &keys, &args).await {
                 // It may be forgotten again between the loading and the call.
@@ -56,6 +56,7 @@ impl Gate {
                 decided => break decided?,
             }
         };
+        metrics::histogram!("gate_admit_seconds").record(begun.elapsed());
         fault!("script.after", return Err(GateError::Late("injected".into())));
         if word(&reply).as_deref() == Some("not_loaded") {
             self.saw_waiting(sale, 0);

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{Semaphore, mpsc, watch};
 
@@ -160,7 +160,9 @@ impl Carrier {
 
     async fn publish(&self, orders: &[Order]) -> Result<(), PublishError> {
         fault!("publish.before", return Err(PublishError::Away));
+        let begun = Instant::now();
         self.publisher.publish(orders).await?;
+        metrics::histogram!("relay_confirm_seconds").record(begun.elapsed());
         fault!("confirm.after", return Err(PublishError::Unconfirmed));
         Ok(())
     }

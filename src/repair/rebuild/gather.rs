@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use super::{Rebuild, RebuildError, Rebuilding};
 use crate::domain::{Entry, Millis, Number, Order, OrderId};
 use crate::fault::fault;
-use crate::gate::GateError;
 use crate::queue::LogFrom;
 
 /// What the clocks of fronts, Redis and broker may differ by.
@@ -74,7 +73,7 @@ impl Rebuild {
                 gathered.accepted.insert(order.id, (order, true));
             }
         }
-        fault!("rebuild.gathered", return Err(GateError::Unavailable("injected".into()).into()));
+        fault!("rebuild.gathered", return Err(crate::gate::GateError::Unavailable("injected".into()).into()));
         Ok(gathered)
     }
 }

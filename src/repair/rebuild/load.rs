@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Gathered, Rebuild, RebuildError, Rebuilding};
 use crate::domain::{Number, Order, OrderId, Sku, UserId};
 use crate::fault::fault;
-use crate::gate::{GateError, Held, RebuiltItem};
+use crate::gate::{Held, RebuiltItem};
 
 /// Rows in one query.
 const PAGE: u64 = 1_000;
@@ -95,11 +95,11 @@ impl Rebuild {
         if !rebuilding.guard.is_valid_for(Duration::ZERO) {
             return Err(RebuildError::UnderWay(sale.clone()));
         }
-        fault!("rebuild.read", return Err(GateError::Unavailable("injected".into()).into()));
+        fault!("rebuild.read", return Err(crate::gate::GateError::Unavailable("injected".into()).into()));
         self.gate.refill_outbox(sale, rebuilding.epoch, &flight).await?;
         let number =
             self.gate.load_rebuilt(&row.sale, row.rules_version, rebuilding.epoch, &users, &items).await?;
-        fault!("rebuild.loaded", return Err(GateError::Unavailable("injected".into()).into()));
+        fault!("rebuild.loaded", return Err(crate::gate::GateError::Unavailable("injected".into()).into()));
         let returned: Vec<OrderId> = owed.into_iter().filter(|id| ended.contains(id)).collect();
         for ids in returned.chunks(500) {
             self.store.returned(sale, number, ids).await?;
