@@ -73,8 +73,10 @@ impl Progress {
     }
 
     pub fn say(&self, text: &str) {
-        if !self.quiet && self.lines.is_none() {
-            eprintln!("  {text}");
+        match self.lines {
+            _ if self.quiet => {}
+            None => self.bar.suspend(|| eprintln!("  {text}")),
+            Some(_) => eprintln!("{}", serde_json::json!({ "says": text })),
         }
     }
 }

@@ -5,8 +5,6 @@
 //! A stream does not say where it ends. A reader writes a mark and reads up to it: so what was confirmed
 //! before the reading began is read, and a broker that takes no writes does not pass for an empty log.
 
-use std::time::Duration;
-
 use futures_util::StreamExt as _;
 use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions};
 use lapin::types::{AMQPValue, FieldTable};
@@ -57,10 +55,12 @@ pub struct OrderLog {
 
 /// Reads the log up to the mark that was written when the reading began.
 pub struct LogReader {
+    settings: QueueSettings,
+    /// Where the next message is looked for.
+    from: LogFrom,
     link: Link,
     stream: lapin::Consumer,
     mark: String,
-    patience: Duration,
     unacknowledged: u16,
     first: Option<LogHead>,
 }
@@ -89,17 +89,9 @@ impl OrderLog {
         let mark = format!("mark-{}", uuid::Uuid::new_v4());
         let marked = self.publisher.log_as(mark.clone(), &[]).await;
         marked.map_err(|error| QueueError(format!("marking the end of the order log: {error}")))?;
-        let link = Link::open(&self.settings, "log").await?;
-        let log = Names::new(&self.settings.prefix).log;
-        let mut arguments = FieldTable::default();
-        arguments.insert("x-stream-offset".into(), offset(from));
-        let consuming = async {
-            link.channel.basic_qos(PREFETCH, BasicQosOptions { global: false }).await?;
-            let options = BasicConsumeOptions::default();
-            Ok(link.channel.basic_consume(log.as_str().into(), "".into(), options, arguments).await?)
-        };
-        let stream = within(self.settings.timeout, consuming).await?;
-        Ok(LogReader { link, stream, mark, patience: self.settings.timeout, unacknowledged: 0, first: None })
+        let (link, stream) = consume(&self.settings, from).await?;
+        let settings = self.settings.clone();
+        Ok(LogReader { settings, from, link, stream, mark, unacknowledged: 0, first: None })
     }
 
     /// Where the log begins.
@@ -113,6 +105,20 @@ impl OrderLog {
     }
 }
 
+async fn consume(settings: &QueueSettings, from: LogFrom) -> Result<(Link, lapin::Consumer), QueueError> {
+    let link = Link::open(settings, "log").await?;
+    let log = Names::new(&settings.prefix).log;
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-stream-offset".into(), offset(from));
+    let consuming = async {
+        link.channel.basic_qos(PREFETCH, BasicQosOptions { global: false }).await?;
+        let options = BasicConsumeOptions::default();
+        Ok(link.channel.basic_consume(log.as_str().into(), "".into(), options, arguments).await?)
+    };
+    let stream = within(settings.timeout, consuming).await?;
+    Ok((link, stream))
+}
+
 fn offset(from: LogFrom) -> AMQPValue {
     match from {
         LogFrom::Head => AMQPValue::LongString("first".into()),
@@ -122,12 +128,21 @@ fn offset(from: LogFrom) -> AMQPValue {
 }
 
 impl LogReader {
-    /// The next message; `None` at the end, which is where the log ended when the reading began.
+    /// Reads on with a new connection, behind the last message: after an error of [`LogReader::next`].
+    pub async fn reopen(&mut self) -> Result<(), QueueError> {
+        (self.link, self.stream) = consume(&self.settings, self.from).await?;
+        self.unacknowledged = 0;
+        Ok(())
+    }
+
+    /// The next message; `None` at the end, which is where the log ended when the reading began. After an
+    /// error [`LogReader::reopen`].
     pub async fn next(&mut self) -> Result<Option<LogMessage>, QueueError> {
         loop {
-            let next = tokio::time::timeout(self.patience, self.stream.next());
+            let next = tokio::time::timeout(self.settings.timeout, self.stream.next());
             let Ok(next) = next.await else {
-                return Err(QueueError(format!("the order log said nothing for {:?}", self.patience)));
+                let patience = self.settings.timeout;
+                return Err(QueueError(format!("the order log said nothing for {patience:?}")));
             };
             let delivery = match next {
                 Some(Ok(delivery)) => delivery,
@@ -149,6 +164,7 @@ impl LogReader {
             let at = properties.timestamp().and_then(|seconds| i64::try_from(seconds).ok());
             let at = at.map(|seconds| Millis(seconds * 1000));
             self.first.get_or_insert(LogHead { offset, at });
+            self.from = LogFrom::Offset(offset + 1);
             let id = properties.message_id().as_ref().map(|id| id.as_str()).unwrap_or_default();
             if id == self.mark {
                 return Ok(None);

@@ -5,11 +5,13 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 
-use super::entries::Entries;
+use super::entries::{Entries, Piece};
+use super::patience::Patience;
 use super::survey::{Survey, Turn};
 use super::write::Writer;
 use super::{Filter, LOOK, ReplayError, Report, Work};
 use crate::domain::{Entry, Millis, SaleId};
+use crate::queue::QueueError;
 use crate::store::{StoreError, Writing};
 
 /// Orders in one transaction.
@@ -32,7 +34,7 @@ impl Work<'_> {
         }
         let mut survey = Survey::default();
         let mut reading = Entries::open(source, &self.replay.log, filter).await?;
-        while let Some(piece) = reading.next(filter).await? {
+        while let Some(piece) = self.next_of(&mut reading).await? {
             survey.look(&piece, filter, &mut self.report);
             self.look().await?;
             if self.stop.is_cancelled() {
@@ -76,6 +78,45 @@ impl Work<'_> {
         Ok(())
     }
 
+    /// What was read once is to be read to its end: a broker that is away is waited for. `None`: it is
+    /// time to stop.
+    async fn open_again(&self) -> Result<Option<Entries>, ReplayError> {
+        let mut patience = Patience::default();
+        loop {
+            match Entries::open(&self.asked.source, &self.replay.log, &self.asked.filter).await {
+                Err(ReplayError::Queue(error)) if patience.lasts() => self.waits(&error),
+                opened => return opened.map(Some),
+            }
+            if !patience.pause(&self.stop).await {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// The same for the next piece; `None` at the end as well.
+    async fn next_of(&self, reading: &mut Entries) -> Result<Option<Piece>, ReplayError> {
+        let mut patience = Patience::default();
+        let mut opened = Ok(());
+        loop {
+            let next = match opened {
+                Ok(()) => reading.next(&self.asked.filter).await,
+                Err(error) => Err(error),
+            };
+            match next {
+                Err(ReplayError::Queue(error)) if patience.lasts() => self.waits(&error),
+                next => return next,
+            }
+            if !patience.pause(&self.stop).await {
+                return Ok(None);
+            }
+            opened = reading.reopen().await;
+        }
+    }
+
+    fn waits(&self, error: &QueueError) {
+        (self.progress.say)(&format!("waits: the broker: {error}"));
+    }
+
     fn writing(&self) -> Writing {
         match (self.run, &self.asked.source) {
             (None, _) => Writing::Not,
@@ -111,9 +152,9 @@ impl Work<'_> {
             None if turn == Turn::Live => (BATCH, LANES.min(self.replay.store.writers())),
             None => (BATCH, 1),
         };
-        let mut reading = Entries::open(&self.asked.source, &self.replay.log, filter).await?;
+        let Some(mut reading) = self.open_again().await? else { return Ok(()) };
         let mut entries = Vec::new();
-        'reading: while let Some(piece) = reading.next(filter).await? {
+        'reading: while let Some(piece) = self.next_of(&mut reading).await? {
             let read = piece.entries.into_iter().flatten();
             for entry in read.filter(|entry| filter.takes_entry(entry) && Turn::of(entry) == Some(turn)) {
                 if let Entry::Payment(payment) = &entry {

@@ -85,6 +85,14 @@ impl Entries {
         }
     }
 
+    /// After an error of the broker: reads on behind what was read last.
+    pub(super) async fn reopen(&mut self) -> Result<(), ReplayError> {
+        match self {
+            Self::Log(reader) => Ok(reader.reopen().await?),
+            Self::File(..) => Ok(()),
+        }
+    }
+
     pub(super) async fn close(self) {
         if let Self::Log(reader) = self {
             reader.close().await;

@@ -14,6 +14,7 @@ mod asked;
 mod brake;
 mod entries;
 mod export;
+mod patience;
 mod report;
 mod rows;
 mod survey;
@@ -55,6 +56,9 @@ pub enum ReplayError {
     NotFound(Uuid),
     #[error("replay {0} is done; begin another")]
     IsDone(Uuid),
+    /// What it has written by then stays.
+    #[error("replay {0} has failed: {1}; go on with: doorbuster replay resume {0}")]
+    Failed(Uuid, Box<ReplayError>),
     /// Something that cannot be meant.
     #[error("{0}")]
     Usage(String),
@@ -205,7 +209,10 @@ impl Replay {
         };
         let told = work.tell(state).await;
         let _ = guard.release().await;
-        result?;
+        result.map_err(|error| match error {
+            ReplayError::Usage(_) => error,
+            error => ReplayError::Failed(run.id, Box::new(error)),
+        })?;
         told?;
         Ok(Finished { id: run.id, state, report: work.report })
     }

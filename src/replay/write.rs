@@ -5,21 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tokio_util::sync::CancellationToken;
 
+use super::patience::Patience;
 use super::rows::{self, count_row};
 use super::{Progress, Replay, ReplayError, Report, Rows};
 use crate::domain::{Entry, Order, OrderEntry, OrderStatus, SaleId};
 use crate::gate::{GateError, Outcome, Settlement};
 use crate::lease::{Guard, NAMES_AT_ONCE, Terms};
 use crate::life::give_back;
-use crate::link::Backoff;
 use crate::store::{Restore, Restored, Return, StoreError, Writing};
 
 /// How long a user's lease lasts, and what of it must be left before COMMIT.
 const LEASE: std::time::Duration = std::time::Duration::from_secs(5);
 const MARGIN: std::time::Duration = std::time::Duration::from_secs(1);
-
-/// How often a batch is begun again because of a busy user or a server that is away.
-const TRIES: u32 = 20;
 
 pub(super) struct Writer<'a> {
     pub(super) replay: &'a Replay,
@@ -58,8 +55,8 @@ impl Writer<'_> {
             return Ok(());
         }
         let mut looked = false;
-        let mut backoff = Backoff::default();
-        for tries in 1.. {
+        let mut patience = Patience::default();
+        loop {
             let tried = async {
                 if !looked {
                     self.leave_out_settled(&mut pending, told).await?;
@@ -70,10 +67,12 @@ impl Writer<'_> {
                     false => self.write(&mut pending, told).await,
                 }
             };
-            match tried.await {
+            let tried = tried.await;
+            let again = patience.lasts();
+            match tried {
                 Ok(()) if pending.is_empty() => break,
                 // Somebody acts for the users of the rest.
-                Ok(()) if tries < TRIES => {}
+                Ok(()) if again => {}
                 Ok(()) => {
                     told.counts.busy += pending.len() as u64;
                     for order in pending.iter().filter_map(Entry::order) {
@@ -84,13 +83,12 @@ impl Writer<'_> {
                 Err(
                     error @ (ReplayError::Store(StoreError::Away(_) | StoreError::Overdue)
                     | ReplayError::Lease(_)),
-                ) if tries < TRIES => {
+                ) if again => {
                     (self.progress.say)(&format!("waits: {error}"));
                 }
                 Err(error) => return Err(error),
             }
-            let pause = tokio::time::sleep(backoff.delay());
-            if self.stop.run_until_cancelled(pause).await.is_none() {
+            if !patience.pause(&self.stop).await {
                 break;
             }
         }

@@ -53,7 +53,7 @@ async fn back_up(world: &World, to: &std::path::Path) {
     connection.execute(sqlx::AssertSqlSafe(statement)).await.unwrap();
 }
 
-async fn act(running: &Running, sale: &Sale, order: OrderId, act: Act) {
+pub(crate) async fn act(running: &Running, sale: &Sale, order: OrderId, act: Act) {
     let parts = &running.parts;
     let orders = Orders::new(parts.gate.clone(), parts.store.clone(), parts.leases.clone());
     orders.act(&sale.id, order, act, &Asked::by("operator ada"), None).await.unwrap();

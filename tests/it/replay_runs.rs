@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use doorbuster::domain::{Entry, Order, Verdict};
+use doorbuster::chaos::Weather;
+use doorbuster::domain::{Act, Entry, Order, Verdict};
 
-use crate::replay::logged;
-use crate::support::{Database, World, at_rest, attempt, buy, run, sale, until, verdicts};
+use crate::replay::{act, logged};
+use crate::support::{Database, World, at_rest, attempt, behind_proxy, buy, run, sale, until, verdicts};
 
 const LONG: Duration = Duration::from_secs(40);
 
@@ -125,4 +126,40 @@ async fn a_replay_is_slowed_down_ended_by_another_command_and_gone_on_with() {
     assert_eq!(parts.store.orders_after(&sale.id, None, 50).await.unwrap().len(), 12);
     let (code, _, err) = run(Some(&other), &["replay", "resume", &id]).await;
     assert!(code == 1 && err.contains("is done"), "{err}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replay_waits_for_a_broker_that_is_away_for_a_while() {
+    let world = World::new(Database::Sqlite).await;
+    let running = world.running().await;
+    let sale = sale(&world.name, 40, 1);
+    world.open_sale(&running.parts, &sale).await;
+    let orders = buy(&running, &sale, 0..8).await;
+    at_rest(&running, &sale).await;
+    for order in &orders[..3] {
+        act(&running, &sale, *order, Act::Cancel).await;
+    }
+    logged(&running).await;
+    running.stop().await;
+    let mut other = World::new(Database::Sqlite).await;
+    other.set(&format!("redis.prefix={}", world.name)).set(&format!("queue.prefix={}", world.name));
+    other.set("queue.timeout_ms=1000");
+    let proxy = behind_proxy(&mut other, "queue.url").await;
+    let parts = other.parts().await;
+    let rows = async || parts.store.orders_after(&sale.id, None, 50).await.unwrap_or_default().len();
+    let replay = async {
+        run(Some(&other), &["replay", "run", "log", "--rate", "1", "--yes", "--output", "json"]).await
+    };
+    let outage = async {
+        // Those that have ended come first; the log is read once more for those that live.
+        until("some are there", LONG, async || (rows().await > 0).then_some(())).await;
+        proxy.set(Weather::Frozen);
+        until("those that have ended are there", LONG, async || (rows().await >= 3).then_some(())).await;
+        tokio::time::sleep(Duration::from_secs(7)).await;
+        proxy.set(Weather::Fair);
+    };
+    let ((code, out, err), ()) = futures_util::future::join(replay, outage).await;
+    assert!(code == 0 && out.contains("\"done\""), "{out}{err}");
+    assert!(err.contains("waits: the broker"), "{err}");
+    assert_eq!(rows().await, 8);
 }
