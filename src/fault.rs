@@ -119,11 +119,16 @@ mod armed {
             Action::Error => true,
             Action::Pause => {
                 // Waiting in here would not do: the other tasks would go on to renew the leases.
-                let _waker = std::process::Command::new("sh")
+                let waker = std::process::Command::new("sh")
                     .args(["-c", &format!("{PAUSE} {}", std::process::id())])
                     .spawn();
                 let _ =
                     rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP);
+                // The signal goes to the process, and this thread may run on until another has taken it: it
+                // stays at this point until it is woken.
+                if let Ok(mut waker) = waker {
+                    let _ = waker.wait();
+                }
                 false
             }
         }
