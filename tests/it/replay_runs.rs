@@ -1,9 +1,14 @@
 //! Runs of a replay: mistakes, two at once, slowed down, ended and gone on with, many transactions at once.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use doorbuster::chaos::Weather;
 use doorbuster::domain::{Act, Entry, Order, Verdict};
+use doorbuster::queue::{Letters, OrderLog, Publisher};
+use doorbuster::replay::{Asked, Filter, Progress, Replay, Source};
+use doorbuster::store::RunState;
+use tokio_util::sync::CancellationToken;
 
 use crate::replay::{act, logged};
 use crate::support::{Database, World, at_rest, attempt, behind_proxy, buy, run, sale, until, verdicts};
@@ -147,19 +152,39 @@ async fn a_replay_waits_for_a_broker_that_is_away_for_a_while() {
     let proxy = behind_proxy(&mut other, "queue.url").await;
     let parts = other.parts().await;
     let rows = async || parts.store.orders_after(&sale.id, None, 50).await.unwrap_or_default().len();
-    let replay = async {
-        run(Some(&other), &["replay", "run", "log", "--rate", "1", "--yes", "--output", "json"]).await
+    let publisher = Publisher::open(other.config().queue());
+    let replay = Replay {
+        gate: parts.gate.clone(),
+        store: parts.store.clone(),
+        leases: parts.leases.clone(),
+        letters: Letters::open(other.config().queue()),
+        log: OrderLog::with(other.config().queue(), publisher.clone()),
+        publisher,
     };
+    let asked = Asked {
+        source: Source::Log,
+        filter: Filter::default(),
+        rate: Some(1),
+        max_queue: 1_000,
+        max_latency_ms: 60_000,
+        max_replays: 3,
+    };
+    let waits = AtomicBool::new(false);
+    let say = |text: &str| {
+        waits.fetch_or(text.contains("waits: the broker"), Ordering::SeqCst);
+    };
+    let progress = Progress { tell: &|_, _| {}, say: &say };
+    let run = replay.run(&asked, "test", &progress, CancellationToken::new());
     let outage = async {
         // Those that have ended come first; the log is read once more for those that live.
         until("some are there", LONG, async || (rows().await > 0).then_some(())).await;
         proxy.set(Weather::Frozen);
-        until("those that have ended are there", LONG, async || (rows().await >= 3).then_some(())).await;
-        tokio::time::sleep(Duration::from_secs(7)).await;
+        until("it waits", LONG, async || waits.load(Ordering::SeqCst).then_some(())).await;
+        assert_eq!(rows().await, 3, "those that have ended are there");
         proxy.set(Weather::Fair);
     };
-    let ((code, out, err), ()) = futures_util::future::join(replay, outage).await;
-    assert!(code == 0 && out.contains("\"done\""), "{out}{err}");
-    assert!(err.contains("waits: the broker"), "{err}");
+    let (done, ()) = futures_util::future::join(run, outage).await;
+    let done = done.expect("it waits");
+    assert_eq!((done.state, done.report.counts.inserted), (RunState::Done, 8), "{:?}", done.report);
     assert_eq!(rows().await, 8);
 }
