@@ -25,6 +25,7 @@ mod record;
 mod refuse;
 mod restore;
 mod restore_sale;
+mod restore_update;
 mod returns;
 mod runs;
 mod sales;
