@@ -130,6 +130,19 @@ impl Child {
     }
 
     pub async fn stop(self, ending: Ending) {
+        let helpers = children(self.pid);
+        let home = self.home.clone();
+        self.stop_alone(ending).await;
+        // What it had started ends by itself a moment later: RabbitMQ's helper, when its pipe is closed.
+        for _ in 0..200 {
+            if !helpers.iter().any(|helper| lives_in(*helper, &home)) {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    }
+
+    async fn stop_alone(self, ending: Ending) {
         if ending == Ending::Orderly {
             let _ = kill_process(self.pid, Signal::TERM);
             if tokio::time::timeout(ORDERLY, self.ended()).await.is_ok() {
@@ -157,6 +170,17 @@ impl Drop for Child {
             let _ = kill_process(self.pid, Signal::KILL);
         }
     }
+}
+
+/// What a process has started itself.
+fn children(pid: Pid) -> Vec<Pid> {
+    let (pid, mut children) = (pid.as_raw_nonzero(), Vec::new());
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    for thread in threads {
+        let text = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+        children.extend(text.split_whitespace().filter_map(|pid| pid.parse().ok()).filter_map(Pid::from_raw));
+    }
+    children
 }
 
 /// Ends what a killed predecessor left running. A pid alone may be anybody's by now: the process
