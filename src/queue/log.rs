@@ -5,6 +5,8 @@
 //! A stream does not say where it ends. A reader writes a mark and reads up to it: so what was confirmed
 //! before the reading began is read, and a broker that takes no writes does not pass for an empty log.
 
+use std::time::Duration;
+
 use futures_util::StreamExt as _;
 use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions};
 use lapin::types::{AMQPValue, FieldTable};
@@ -58,11 +60,16 @@ pub struct LogReader {
     settings: QueueSettings,
     /// Where the next message is looked for.
     from: LogFrom,
+    /// `None` after an error: the next call opens another one.
+    open: Option<Open>,
+    mark: String,
+    first: Option<LogHead>,
+}
+
+struct Open {
     link: Link,
     stream: lapin::Consumer,
-    mark: String,
     unacknowledged: u16,
-    first: Option<LogHead>,
 }
 
 impl OrderLog {
@@ -89,9 +96,8 @@ impl OrderLog {
         let mark = format!("mark-{}", uuid::Uuid::new_v4());
         let marked = self.publisher.log_as(mark.clone(), &[]).await;
         marked.map_err(|error| QueueError(format!("marking the end of the order log: {error}")))?;
-        let (link, stream) = consume(&self.settings, from).await?;
-        let settings = self.settings.clone();
-        Ok(LogReader { settings, from, link, stream, mark, unacknowledged: 0, first: None })
+        let open = Some(Open::consume(&self.settings, from).await?);
+        Ok(LogReader { settings: self.settings.clone(), from, open, mark, first: None })
     }
 
     /// Where the log begins.
@@ -105,18 +111,35 @@ impl OrderLog {
     }
 }
 
-async fn consume(settings: &QueueSettings, from: LogFrom) -> Result<(Link, lapin::Consumer), QueueError> {
-    let link = Link::open(settings, "log").await?;
-    let log = Names::new(&settings.prefix).log;
-    let mut arguments = FieldTable::default();
-    arguments.insert("x-stream-offset".into(), offset(from));
-    let consuming = async {
-        link.channel.basic_qos(PREFETCH, BasicQosOptions { global: false }).await?;
-        let options = BasicConsumeOptions::default();
-        Ok(link.channel.basic_consume(log.as_str().into(), "".into(), options, arguments).await?)
-    };
-    let stream = within(settings.timeout, consuming).await?;
-    Ok((link, stream))
+impl Open {
+    async fn consume(settings: &QueueSettings, from: LogFrom) -> Result<Self, QueueError> {
+        let link = Link::open(settings, "log").await?;
+        let log = Names::new(&settings.prefix).log;
+        let mut arguments = FieldTable::default();
+        arguments.insert("x-stream-offset".into(), offset(from));
+        let consuming = async {
+            link.channel.basic_qos(PREFETCH, BasicQosOptions { global: false }).await?;
+            let options = BasicConsumeOptions::default();
+            Ok(link.channel.basic_consume(log.as_str().into(), "".into(), options, arguments).await?)
+        };
+        let stream = within(settings.timeout, consuming).await?;
+        Ok(Self { link, stream, unacknowledged: 0 })
+    }
+
+    async fn delivery(&mut self, patience: Duration) -> Result<lapin::message::Delivery, QueueError> {
+        let Ok(next) = tokio::time::timeout(patience, self.stream.next()).await else {
+            return Err(QueueError(format!("the order log said nothing for {patience:?}")));
+        };
+        let next = next.ok_or_else(|| QueueError("the broker ended the reading of the order log".into()));
+        let delivery = next??;
+        // For the broker only a sign to send more: a stream forgets nothing for it.
+        self.unacknowledged += 1;
+        if self.unacknowledged == PREFETCH / 4 {
+            self.unacknowledged = 0;
+            delivery.acker.ack(BasicAckOptions { multiple: true }).await?;
+        }
+        Ok(delivery)
+    }
 }
 
 fn offset(from: LogFrom) -> AMQPValue {
@@ -128,33 +151,16 @@ fn offset(from: LogFrom) -> AMQPValue {
 }
 
 impl LogReader {
-    /// Reads on with a new connection, behind the last message: after an error of [`LogReader::next`].
-    pub async fn reopen(&mut self) -> Result<(), QueueError> {
-        (self.link, self.stream) = consume(&self.settings, self.from).await?;
-        self.unacknowledged = 0;
-        Ok(())
-    }
-
-    /// The next message; `None` at the end, which is where the log ended when the reading began. After an
-    /// error [`LogReader::reopen`].
+    /// The next message; `None` at the end, which is where the log ended when the reading began. May be
+    /// called again after an error: it reads on behind the last message, with a new connection.
     pub async fn next(&mut self) -> Result<Option<LogMessage>, QueueError> {
         loop {
-            let next = tokio::time::timeout(self.settings.timeout, self.stream.next());
-            let Ok(next) = next.await else {
-                let patience = self.settings.timeout;
-                return Err(QueueError(format!("the order log said nothing for {patience:?}")));
+            let mut open = match self.open.take() {
+                Some(open) => open,
+                None => Open::consume(&self.settings, self.from).await?,
             };
-            let delivery = match next {
-                Some(Ok(delivery)) => delivery,
-                Some(Err(error)) => return Err(error.into()),
-                None => return Err(QueueError("the broker ended the reading of the order log".into())),
-            };
-            // For the broker only a sign to send more: a stream forgets nothing for it.
-            self.unacknowledged += 1;
-            if self.unacknowledged == PREFETCH / 4 {
-                self.unacknowledged = 0;
-                delivery.acker.ack(BasicAckOptions { multiple: true }).await?;
-            }
+            let delivery = open.delivery(self.settings.timeout).await?;
+            self.open = Some(open);
             let properties = &delivery.properties;
             let offset = properties.headers().as_ref().and_then(|headers| {
                 let (_, at) = headers.inner().iter().find(|(name, _)| name.as_str() == "x-stream-offset")?;
@@ -182,6 +188,8 @@ impl LogReader {
     }
 
     pub async fn close(self) {
-        self.link.close().await;
+        if let Some(open) = self.open {
+            open.link.close().await;
+        }
     }
 }

@@ -6,12 +6,10 @@ use std::time::Instant;
 use futures_util::future::join_all;
 
 use super::entries::{Entries, Piece};
-use super::patience::Patience;
 use super::survey::{Survey, Turn};
 use super::write::Writer;
 use super::{Filter, LOOK, ReplayError, Report, Work};
 use crate::domain::{Entry, Millis, SaleId};
-use crate::queue::QueueError;
 use crate::store::{StoreError, Writing};
 
 /// Orders in one transaction.
@@ -61,9 +59,9 @@ impl Work<'_> {
         self.begin(survey.sales.clone(), total).await?;
         // What would be done is counted once.
         self.sales(&survey, self.run.is_none()).await?;
+        let (store, writing) = (&self.replay.store, self.writing());
         for act in std::mem::take(&mut survey.acts).into_values() {
-            let restored = self.replay.store.restore_act(&act, self.writing()).await;
-            self.other(&act.sale_id, restored)?;
+            self.other(&act.sale_id, async || store.restore_act(&act, writing).await).await?;
         }
         let mut taken = 0;
         self.write_those(&mut survey, Turn::Ended, &mut taken, total).await?;
@@ -78,43 +76,10 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// What was read once is to be read to its end: a broker that is away is waited for. `None`: it is
-    /// time to stop.
-    async fn open_again(&self) -> Result<Option<Entries>, ReplayError> {
-        let mut patience = Patience::default();
-        loop {
-            match Entries::open(&self.asked.source, &self.replay.log, &self.asked.filter).await {
-                Err(ReplayError::Queue(error)) if patience.lasts() => self.waits(&error),
-                opened => return opened.map(Some),
-            }
-            if !patience.pause(&self.stop).await {
-                return Ok(None);
-            }
-        }
-    }
-
-    /// The same for the next piece; `None` at the end as well.
+    /// `None` at the end, and when it is time to stop.
     async fn next_of(&self, reading: &mut Entries) -> Result<Option<Piece>, ReplayError> {
-        let mut patience = Patience::default();
-        let mut opened = Ok(());
-        loop {
-            let next = match opened {
-                Ok(()) => reading.next(&self.asked.filter).await,
-                Err(error) => Err(error),
-            };
-            match next {
-                Err(ReplayError::Queue(error)) if patience.lasts() => self.waits(&error),
-                next => return next,
-            }
-            if !patience.pause(&self.stop).await {
-                return Ok(None);
-            }
-            opened = reading.reopen().await;
-        }
-    }
-
-    fn waits(&self, error: &QueueError) {
-        (self.progress.say)(&format!("waits: the broker: {error}"));
+        let next = self.patiently(async || reading.next(&self.asked.filter).await).await?;
+        Ok(next.flatten())
     }
 
     fn writing(&self) -> Writing {
@@ -127,9 +92,9 @@ impl Work<'_> {
 
     /// Stock is lowered when those that have ended have made room for it.
     async fn sales(&mut self, survey: &Survey, lower: bool) -> Result<(), ReplayError> {
+        let (store, writing) = (&self.replay.store, self.writing());
         for change in &survey.changes {
-            let restored = self.replay.store.restore_sale(change, lower, self.writing()).await;
-            self.other(&change.sale_id, restored)?;
+            self.other(&change.sale_id, async || store.restore_sale(change, lower, writing).await).await?;
         }
         Ok(())
     }
@@ -152,15 +117,18 @@ impl Work<'_> {
             None if turn == Turn::Live => (BATCH, LANES.min(self.replay.store.writers())),
             None => (BATCH, 1),
         };
-        let Some(mut reading) = self.open_again().await? else { return Ok(()) };
+        let (source, log) = (&self.asked.source, &self.replay.log);
+        let reading = self.patiently(async || Entries::open(source, log, filter).await).await?;
+        let Some(mut reading) = reading else { return Ok(()) };
+        let (store, writing) = (&self.replay.store, self.writing());
         let mut entries = Vec::new();
         'reading: while let Some(piece) = self.next_of(&mut reading).await? {
             let read = piece.entries.into_iter().flatten();
             for entry in read.filter(|entry| filter.takes_entry(entry) && Turn::of(entry) == Some(turn)) {
                 if let Entry::Payment(payment) = &entry {
                     if !survey.is_forgotten(entry.sale()) {
-                        let restored = self.replay.store.restore_payment(payment, self.writing()).await;
-                        self.other(entry.sale(), restored)?;
+                        let restore = async || store.restore_payment(payment, writing).await;
+                        self.other(entry.sale(), restore).await?;
                     }
                 } else if survey.decides(&entry) {
                     if filter.limit.is_some_and(|limit| *taken >= limit) {
@@ -199,15 +167,19 @@ impl Work<'_> {
         Ok((head.offset > 0 || older).then_some(at))
     }
 
-    /// Counts what differed of a sale, or of what happened to it.
-    fn other(&mut self, sale: &SaleId, restored: Result<bool, StoreError>) -> Result<(), ReplayError> {
-        match restored {
-            Ok(changed) => self.report.counts.others += u64::from(changed),
-            Err(StoreError::Broken(why)) => {
+    /// Brings a sale, or what happened to it, to what the log has, and counts what differed.
+    async fn other(
+        &mut self,
+        sale: &SaleId,
+        mut restore: impl AsyncFnMut() -> Result<bool, StoreError>,
+    ) -> Result<(), ReplayError> {
+        match self.patiently(async || Ok(restore().await?)).await {
+            Ok(changed) => self.report.counts.others += u64::from(changed == Some(true)),
+            Err(ReplayError::Store(StoreError::Broken(why))) => {
                 self.report.counts.refused += 1;
                 self.report.trouble(format!("{sale}: {why}"));
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         }
         Ok(())
     }

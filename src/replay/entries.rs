@@ -45,6 +45,7 @@ impl Entries {
         Ok(Self::Log(Box::new(log.read(from).await?)))
     }
 
+    /// After an error of the broker it may be called again.
     pub(super) async fn next(&mut self, filter: &Filter) -> Result<Option<Piece>, ReplayError> {
         match self {
             Self::Log(reader) => loop {
@@ -82,14 +83,6 @@ impl Entries {
                 }
                 return Ok(Some(Piece { position: *position, entries: vec![entry] }));
             },
-        }
-    }
-
-    /// After an error of the broker: reads on behind what was read last.
-    pub(super) async fn reopen(&mut self) -> Result<(), ReplayError> {
-        match self {
-            Self::Log(reader) => Ok(reader.reopen().await?),
-            Self::File(..) => Ok(()),
         }
     }
 

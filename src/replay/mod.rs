@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::audit::{Audit, audit};
+use crate::audit::{Audit, AuditError, audit};
 use crate::control::LetterError;
 use crate::domain::{Millis, OrderId, SaleId};
 use crate::gate::{Gate, GateError};
@@ -257,15 +257,17 @@ impl<'a> Work<'a> {
 
     /// The books of the sales that it touches; those of sales without a row are not there.
     async fn audits(&self) -> Result<Vec<Audit>, ReplayError> {
+        let (gate, store) = (&self.replay.gate, &self.replay.store);
         let mut audits = Vec::new();
         for sale in &self.report.sales {
-            match audit(&self.replay.gate, &self.replay.store, sale).await {
-                Ok(books) => audits.push(books),
-                Err(crate::audit::AuditError::NotFound(_)) => {}
-                Err(crate::audit::AuditError::Gate(error)) => return Err(error.into()),
-                Err(crate::audit::AuditError::Store(error)) => return Err(error.into()),
-                Err(crate::audit::AuditError::Queue(error)) => return Err(error.into()),
-            }
+            let books = self.patiently(async || match audit(gate, store, sale).await {
+                Ok(books) => Ok(Some(books)),
+                Err(AuditError::NotFound(_)) => Ok(None),
+                Err(AuditError::Gate(error)) => Err(error.into()),
+                Err(AuditError::Store(error)) => Err(error.into()),
+                Err(AuditError::Queue(error)) => Err(error.into()),
+            });
+            audits.extend(books.await?.flatten());
         }
         Ok(audits)
     }

@@ -3,7 +3,10 @@
 
 use tokio_util::sync::CancellationToken;
 
+use super::{ReplayError, Work};
+use crate::gate::GateError;
 use crate::link::Backoff;
+use crate::store::StoreError;
 
 /// Tries, the first included: some thirty seconds of waiting.
 const TRIES: u32 = 20;
@@ -11,6 +14,20 @@ const TRIES: u32 = 20;
 pub(super) struct Patience {
     left: u32,
     backoff: Backoff,
+}
+
+impl ReplayError {
+    /// Does it pass by itself, when a server is there again?
+    pub(super) fn passes(&self) -> bool {
+        match self {
+            Self::Queue(_) | Self::Lease(_) => true,
+            Self::Store(error) => matches!(error, StoreError::Away(_) | StoreError::Overdue),
+            Self::Gate(error) => {
+                matches!(error, GateError::Unavailable(_) | GateError::Late(_) | GateError::Full(_))
+            }
+            _ => false,
+        }
+    }
 }
 
 impl Default for Patience {
@@ -29,5 +46,27 @@ impl Patience {
     /// Until the next try. `false`: it is time to stop.
     pub(super) async fn pause(&mut self, stop: &CancellationToken) -> bool {
         stop.run_until_cancelled(tokio::time::sleep(self.backoff.delay())).await.is_some()
+    }
+}
+
+impl Work<'_> {
+    /// Tries again while a server is away: what was begun is to be brought to its end.
+    /// `None`: it is time to stop.
+    pub(super) async fn patiently<T>(
+        &self,
+        mut attempt: impl AsyncFnMut() -> Result<T, ReplayError>,
+    ) -> Result<Option<T>, ReplayError> {
+        let mut patience = Patience::default();
+        loop {
+            match attempt().await {
+                Err(error) if error.passes() && patience.lasts() => {
+                    (self.progress.say)(&format!("waits: {error}"));
+                }
+                attempted => return attempted.map(Some),
+            }
+            if !patience.pause(&self.stop).await {
+                return Ok(None);
+            }
+        }
     }
 }

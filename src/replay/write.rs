@@ -80,10 +80,7 @@ impl Writer<'_> {
                     }
                     break;
                 }
-                Err(
-                    error @ (ReplayError::Store(StoreError::Away(_) | StoreError::Overdue)
-                    | ReplayError::Lease(_)),
-                ) if again => {
+                Err(error) if again && error.passes() => {
                     (self.progress.say)(&format!("waits: {error}"));
                 }
                 Err(error) => return Err(error),

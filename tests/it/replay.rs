@@ -7,7 +7,7 @@ use doorbuster::control::Control;
 use doorbuster::domain::{Act, Amendment, Asked, Millis, OrderId, OrderStatus, Sale, SaleId};
 use doorbuster::life::Orders;
 use doorbuster::process::{Parts, Role, Running};
-use doorbuster::store::OrderRow;
+use doorbuster::store::{OrderRow, Payment, PaymentKind, PaymentState};
 use sqlx::{Connection as _, Executor as _};
 
 use crate::queue::channel;
@@ -57,6 +57,28 @@ pub(crate) async fn act(running: &Running, sale: &Sale, order: OrderId, act: Act
     let parts = &running.parts;
     let orders = Orders::new(parts.gate.clone(), parts.store.clone(), parts.leases.clone());
     orders.act(&sale.id, order, act, &Asked::by("operator ada"), None).await.unwrap();
+}
+
+/// On return a provider has told that the order was paid, and it is.
+pub(crate) async fn pay(running: &Running, sale: &Sale, order: OrderId) {
+    let payment = Payment {
+        provider: "acme".into(),
+        event_id: "evt-1".into(),
+        kind: PaymentKind::Paid,
+        sale: sale.id.clone(),
+        order,
+        user: None,
+        state: PaymentState::Pending,
+        new_order: None,
+        detail: None,
+        received_at: Millis::now(),
+    };
+    running.parts.store.receive_payment(&payment).await.unwrap();
+    until("it is applied", LONG, async || {
+        let row = running.parts.store.order(order).await.unwrap()?;
+        (row.status == OrderStatus::Paid).then_some(())
+    })
+    .await;
 }
 
 /// On return the order log lacks nothing.
@@ -275,24 +297,7 @@ async fn the_log_makes_of_another_kind_of_database_what_the_old_one_was() {
     let control = Control::new(running.parts.gate.clone(), running.parts.store.clone());
     // Stock for five: with the ten that were live once it would not fit.
     control.restock(&shoes.id, &id("unit"), -5, &asked).await.unwrap();
-    let payment = doorbuster::store::Payment {
-        provider: "acme".into(),
-        event_id: "evt-1".into(),
-        kind: doorbuster::store::PaymentKind::Paid,
-        sale: shoes.id.clone(),
-        order: orders[9],
-        user: None,
-        state: doorbuster::store::PaymentState::Pending,
-        new_order: None,
-        detail: None,
-        received_at: Millis::now(),
-    };
-    running.parts.store.receive_payment(&payment).await.unwrap();
-    until("it is applied", LONG, async || {
-        let row = running.parts.store.order(orders[9]).await.unwrap()?;
-        (row.status == OrderStatus::Paid).then_some(())
-    })
-    .await;
+    pay(&running, &shoes, orders[9]).await;
     at_rest(&running, &coats).await;
     control.close(&coats.id, &asked).await.unwrap();
     control.archive(&coats.id, &asked).await.unwrap();

@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use doorbuster::chaos::Weather;
-use doorbuster::domain::{Act, Entry, Order, Verdict};
+use doorbuster::domain::{Act, Entry, Order, Sale, Verdict};
 use doorbuster::queue::{Letters, OrderLog, Publisher};
-use doorbuster::replay::{Asked, Filter, Progress, Replay, Source};
-use doorbuster::store::RunState;
+use doorbuster::replay::{Asked, Filter, Finished, Progress, Replay, ReplayError, Source};
+use doorbuster::store::{PaymentState, RunState};
 use tokio_util::sync::CancellationToken;
 
-use crate::replay::{act, logged};
+use crate::replay::{act, logged, pay};
 use crate::support::{Database, World, at_rest, attempt, behind_proxy, buy, run, sale, until, verdicts};
 
 const LONG: Duration = Duration::from_secs(40);
@@ -133,8 +133,9 @@ async fn a_replay_is_slowed_down_ended_by_another_command_and_gone_on_with() {
     assert!(code == 1 && err.contains("is done"), "{err}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_replay_waits_for_a_broker_that_is_away_for_a_while() {
+/// A sale of eight orders, of which three were cancelled and one was paid; nothing of it is in the
+/// database of the world that is given back.
+async fn lost(kind: Database) -> (World, Sale) {
     let world = World::new(Database::Sqlite).await;
     let running = world.running().await;
     let sale = sale(&world.name, 40, 1);
@@ -144,21 +145,28 @@ async fn a_replay_waits_for_a_broker_that_is_away_for_a_while() {
     for order in &orders[..3] {
         act(&running, &sale, *order, Act::Cancel).await;
     }
+    pay(&running, &sale, orders[3]).await;
     logged(&running).await;
     running.stop().await;
-    let mut other = World::new(Database::Sqlite).await;
+    let mut other = World::new(kind).await;
     other.set(&format!("redis.prefix={}", world.name)).set(&format!("queue.prefix={}", world.name));
-    other.set("queue.timeout_ms=1000");
-    let proxy = behind_proxy(&mut other, "queue.url").await;
-    let parts = other.parts().await;
-    let rows = async || parts.store.orders_after(&sale.id, None, 50).await.unwrap_or_default().len();
-    let publisher = Publisher::open(other.config().queue());
+    (other, sale)
+}
+
+/// Replays the log; whoever calls it is told how far it is, and what it waits for.
+async fn replay_log(
+    world: &World,
+    tell: &(dyn Fn(u64, u64) + Sync),
+    say: &(dyn Fn(&str) + Sync),
+) -> Result<Finished, ReplayError> {
+    let parts = world.parts().await;
+    let publisher = Publisher::open(world.config().queue());
     let replay = Replay {
         gate: parts.gate.clone(),
         store: parts.store.clone(),
         leases: parts.leases.clone(),
-        letters: Letters::open(other.config().queue()),
-        log: OrderLog::with(other.config().queue(), publisher.clone()),
+        letters: Letters::open(world.config().queue()),
+        log: OrderLog::with(world.config().queue(), publisher.clone()),
         publisher,
     };
     let asked = Asked {
@@ -169,12 +177,21 @@ async fn a_replay_waits_for_a_broker_that_is_away_for_a_while() {
         max_latency_ms: 60_000,
         max_replays: 3,
     };
+    replay.run(&asked, "test", &Progress { tell, say }, CancellationToken::new()).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replay_waits_for_a_broker_that_is_away_for_a_while() {
+    let (mut world, sale) = lost(Database::Sqlite).await;
+    world.set("queue.timeout_ms=1000");
+    let proxy = behind_proxy(&mut world, "queue.url").await;
+    let parts = world.parts().await;
+    let rows = async || parts.store.orders_after(&sale.id, None, 50).await.unwrap_or_default().len();
     let waits = AtomicBool::new(false);
     let say = |text: &str| {
         waits.fetch_or(text.contains("waits: the broker"), Ordering::SeqCst);
     };
-    let progress = Progress { tell: &|_, _| {}, say: &say };
-    let run = replay.run(&asked, "test", &progress, CancellationToken::new());
+    let run = replay_log(&world, &|_, _| {}, &say);
     let outage = async {
         // Those that have ended come first; the log is read once more for those that live.
         until("some are there", LONG, async || (rows().await > 0).then_some(())).await;
@@ -187,4 +204,29 @@ async fn a_replay_waits_for_a_broker_that_is_away_for_a_while() {
     let done = done.expect("it waits");
     assert_eq!((done.state, done.report.counts.inserted), (RunState::Done, 8), "{:?}", done.report);
     assert_eq!(rows().await, 8);
+}
+
+/// Orders are written in batches that wait; what comes after them, one by one, has to wait as well.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replay_waits_for_a_database_that_is_away_before_a_payment_is_written() {
+    let (mut world, _) = lost(Database::Postgres).await;
+    world.set("database.timeout_ms=1000");
+    let proxy = behind_proxy(&mut world, "database.url").await;
+    let tell = |done: u64, total: u64| {
+        if done > 0 && done == total {
+            proxy.set(Weather::Frozen);
+        }
+    };
+    let waits = AtomicBool::new(false);
+    let say = |text: &str| {
+        if text.contains("waits: the database") {
+            waits.store(true, Ordering::SeqCst);
+            proxy.set(Weather::Fair);
+        }
+    };
+    let done = replay_log(&world, &tell, &say).await.expect("it waits");
+    assert!(waits.into_inner(), "the database was away in time");
+    assert_eq!((done.state, done.report.counts.inserted), (RunState::Done, 8), "{:?}", done.report);
+    let payments = world.parts().await.store.payments(PaymentState::Applied, 10).await.unwrap();
+    assert_eq!(payments.len(), 1, "{payments:?}");
 }
