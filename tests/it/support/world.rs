@@ -23,7 +23,7 @@ pub enum Database {
 pub struct World {
     pub name: String,
     pub overrides: Vec<String>,
-    _folder: tempfile::TempDir,
+    _folder: Option<tempfile::TempDir>,
 }
 
 pub const SECRET: &str = "a secret for tests, long enough for HS256";
@@ -50,14 +50,14 @@ impl World {
             "front.listen=127.0.0.1:0".into(),
             "operations.listen=127.0.0.1:0".into(),
         ];
-        Self { name, overrides, _folder: folder }
+        Self { name, overrides, _folder: Some(folder) }
     }
 
-    /// That of another process of the same test.
+    /// That of another process of the same test. It has no folder: the process may be killed, and leave it.
     pub fn with(overrides: Vec<String>) -> Self {
         let name = overrides.iter().find_map(|pair| pair.strip_prefix("redis.prefix="));
         let name = name.expect("a prefix").to_owned();
-        Self { name, overrides, _folder: tempfile::tempdir().expect("a temporary folder") }
+        Self { name, overrides, _folder: None }
     }
 
     pub fn set(&mut self, pair: &str) -> &mut Self {
