@@ -4,6 +4,7 @@ pub mod command;
 mod config;
 mod due;
 mod health;
+mod listen;
 mod log;
 mod parts;
 mod run;
@@ -11,5 +12,6 @@ mod signal;
 mod trust;
 
 pub use self::config::{Config, Mistakes, Sources, redact};
+pub use listen::raise_file_limit;
 pub use parts::{Parts, StartError};
 pub use run::{Role, Running};

@@ -5,7 +5,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -13,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::config::{Config, RebuildPolicy};
 use super::due::due;
 use super::health::Health;
+use super::listen::{listen, within_limit};
 use super::parts::{Parts, StartError};
 use super::trust::Trust;
 use crate::control::{Control, DeadLetters};
@@ -136,7 +136,7 @@ impl Running {
             spawn(
                 &mut tasks,
                 "the buyers' listener",
-                front::serve(listener, router, config.server(), stop.clone()),
+                front::serve(listener, router, within_limit(config), stop.clone()),
             );
             spawn(&mut tasks, "the sweep", sweep.run(stop.clone()));
             spawn(&mut tasks, "the upkeep", upkeep.run(stop.clone()));
@@ -267,14 +267,6 @@ fn spawn(
         work.await;
         name
     });
-}
-
-async fn listen(what: &'static str, address: &str) -> Result<TcpListener, StartError> {
-    TcpListener::bind(address).await.map_err(|source| StartError::Listen {
-        what,
-        address: address.to_owned(),
-        source,
-    })
 }
 
 /// Metrics are counted per process, however many times the parts are started in it.

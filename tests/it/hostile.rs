@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::support::{Buyer, Database, World, request, sale, send_raw};
+use crate::support::{Buyer, Database, Doorbuster, World, request, sale, send_raw, until};
 
 async fn selling(overrides: &[&str]) -> (World, Running, String) {
     let mut world = World::new(Database::Sqlite).await;
@@ -282,6 +282,32 @@ async fn connections_beyond_the_cap_wait_and_are_served() {
     let accepted = answers.iter().filter(|answer| answer.status == 202).count();
     assert_eq!(accepted, 10, "ten units, twenty buyers, two connections");
     running.stop().await;
+}
+
+/// Each connection is an open file, and so are those to Redis and of whoever looks at the front's state.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_connections_leaves_a_front_the_files_that_it_needs() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("front.header_within_ms=60000");
+    let parts = world.parts().await;
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&parts, &sale).await;
+    let front = Doorbuster::start_with_files(&world, "front", 400).await;
+    assert!(front.has_said("there are open files for 136"));
+    // Who cannot be served yet waits in the backlog, and is not turned away.
+    let connecting = (0..500).map(|_| TcpStream::connect(front.buyers.unwrap()));
+    let connecting = futures_util::future::join_all(connecting);
+    let silent = tokio::time::timeout(Duration::from_secs(30), connecting).await.expect("all are let in");
+    assert!(silent.iter().all(Result::is_ok));
+    until("it is ready", Duration::from_secs(60), async || {
+        let ready = request(front.operations, "GET", "/readyz", &[], b"").await;
+        (ready.status == 200).then_some(())
+    })
+    .await;
+    drop(silent);
+    let tokens = Tokens::new(world.config().auth());
+    let answer = Buyer::with(front.buyers.unwrap(), &tokens, "ada", None).buy(sale.id.as_str(), "k").await;
+    assert_eq!(answer.status, 202, "{}", answer.text);
 }
 
 #[tokio::test(flavor = "multi_thread")]

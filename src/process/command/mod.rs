@@ -161,7 +161,7 @@ impl Cli {
     }
 
     pub fn run(self) -> ExitCode {
-        raise_file_limit();
+        super::listen::raise_file_limit();
         let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
             Ok(runtime) => runtime,
             Err(error) => {
@@ -246,14 +246,6 @@ fn sources_first(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     }
     first.extend(rest);
     first
-}
-
-/// Every connection is a file; the usual soft limit of 1024 is for programs that use select().
-fn raise_file_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    // Where it is refused the limit stays, and connections wait for each other.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
 /// For commands whose answer is what they print: the log holds what went wrong.

@@ -47,11 +47,35 @@ impl Doorbuster {
     /// process still starts may end it before it says so: then it is started again, without.
     pub async fn start_with(world: &World, verb: &str, fault: Option<&str>) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_doorbuster"));
+        command.envs(fault.map(|fault| ("DOORBUSTER_FAULT", fault)));
+        match Self::launch(command, world, verb).await {
+            Ok(started) => started,
+            Err(before) => {
+                assert!(
+                    before.iter().any(|line| line.contains("failure point reached")),
+                    "it ended instead of starting: {before:#?}"
+                );
+                let again = Box::pin(Self::start(world, verb)).await;
+                again.said.lock().unwrap().splice(0..0, before);
+                again
+            }
+        }
+    }
+
+    /// Where no process may open more than so many files.
+    pub async fn start_with_files(world: &World, verb: &str, files: u32) -> Self {
+        let mut command = Command::new("sh");
+        let limited = r#"ulimit -n "$0" && exec "$@""#;
+        command.args(["-c", limited, &files.to_string(), env!("CARGO_BIN_EXE_doorbuster")]);
+        Self::launch(command, world, verb).await.expect("it starts")
+    }
+
+    /// `Err` with its log when it ended before it said that it has started.
+    async fn launch(mut command: Command, world: &World, verb: &str) -> Result<Self, Vec<String>> {
         for pair in &world.overrides {
             command.args(["--set", pair]);
         }
         let mut child = command
-            .envs(fault.map(|fault| ("DOORBUSTER_FAULT", fault)))
             .args(["--set", "log.format=json", verb])
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
@@ -75,14 +99,7 @@ impl Doorbuster {
         let started =
             tokio::time::timeout(Duration::from_secs(60), starting).await.expect("it starts in time");
         if !started {
-            let before = said.lock().unwrap().clone();
-            assert!(
-                before.iter().any(|line| line.contains("failure point reached")),
-                "it ended instead of starting: {before:#?}"
-            );
-            let again = Box::pin(Self::start(world, verb)).await;
-            again.said.lock().unwrap().splice(0..0, before);
-            return again;
+            return Err(said.lock().unwrap().clone());
         }
         // The pipe must not fill.
         let keep = said.clone();
@@ -91,7 +108,7 @@ impl Doorbuster {
                 keep.lock().unwrap().push(line);
             }
         });
-        Self { child, buyers, operations: operations.expect("an operations listener"), said }
+        Ok(Self { child, buyers, operations: operations.expect("an operations listener"), said })
     }
 
     /// Has it logged a line with these words?

@@ -17,6 +17,8 @@ pub struct Servers {
 pub fn servers() -> &'static Servers {
     static SERVERS: OnceLock<Servers> = OnceLock::new();
     SERVERS.get_or_init(|| {
+        // A crowd has a connection each, at both ends.
+        doorbuster::process::raise_file_limit();
         let mut sidecar = Command::new(env!("CARGO_BIN_EXE_doorbuster"))
             .args(["servers", "redis", "rabbitmq", "postgres", "mariadb"])
             .stdin(Stdio::piped())
