@@ -160,7 +160,6 @@ impl LogReader {
                 None => Open::consume(&self.settings, self.from).await?,
             };
             let delivery = open.delivery(self.settings.timeout).await?;
-            self.open = Some(open);
             let properties = &delivery.properties;
             let offset = properties.headers().as_ref().and_then(|headers| {
                 let (_, at) = headers.inner().iter().find(|(name, _)| name.as_str() == "x-stream-offset")?;
@@ -170,7 +169,7 @@ impl LogReader {
             let at = properties.timestamp().and_then(|seconds| i64::try_from(seconds).ok());
             let at = at.map(|seconds| Millis(seconds * 1000));
             self.first.get_or_insert(LogHead { offset, at });
-            self.from = LogFrom::Offset(offset + 1);
+            (self.from, self.open) = (LogFrom::Offset(offset + 1), Some(open));
             let id = properties.message_id().as_ref().map(|id| id.as_str()).unwrap_or_default();
             if id == self.mark {
                 return Ok(None);

@@ -167,12 +167,16 @@ impl Work<'_> {
         Ok((head.offset > 0 || older).then_some(at))
     }
 
-    /// Brings a sale, or what happened to it, to what the log has, and counts what differed.
+    /// Brings a sale, or what happened to it, to what the log has, and counts what differed; where the answer of
+    /// a COMMIT was lost and it is tried again, nothing differs any more.
     async fn other(
         &mut self,
         sale: &SaleId,
         mut restore: impl AsyncFnMut() -> Result<bool, StoreError>,
     ) -> Result<(), ReplayError> {
+        if self.stop.is_cancelled() {
+            return Ok(());
+        }
         match self.patiently(async || Ok(restore().await?)).await {
             Ok(changed) => self.report.counts.others += u64::from(changed == Some(true)),
             Err(ReplayError::Store(StoreError::Broken(why))) => {

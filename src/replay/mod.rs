@@ -256,10 +256,10 @@ impl<'a> Work<'a> {
     }
 
     /// The books of the sales that it touches; those of sales without a row are not there.
-    async fn audits(&self) -> Result<Vec<Audit>, ReplayError> {
+    async fn audits(&mut self) -> Result<Vec<Audit>, ReplayError> {
         let (gate, store) = (&self.replay.gate, &self.replay.store);
         let mut audits = Vec::new();
-        for sale in &self.report.sales {
+        for sale in &self.report.sales.clone() {
             let books = self.patiently(async || match audit(gate, store, sale).await {
                 Ok(books) => Ok(Some(books)),
                 Err(AuditError::NotFound(_)) => Ok(None),
@@ -267,7 +267,11 @@ impl<'a> Work<'a> {
                 Err(AuditError::Store(error)) => Err(error.into()),
                 Err(AuditError::Queue(error)) => Err(error.into()),
             });
-            audits.extend(books.await?.flatten());
+            let Some(books) = books.await? else {
+                self.report.trouble(format!("{sale}: it was ended before its books were compared"));
+                break;
+            };
+            audits.extend(books);
         }
         Ok(audits)
     }

@@ -1,6 +1,8 @@
 //! How long a replay waits for a server that is away: long enough for it to be started again, and not
 //! for ever, since somebody waits for its end.
 
+use std::time::{Duration, Instant};
+
 use tokio_util::sync::CancellationToken;
 
 use super::{ReplayError, Work};
@@ -8,11 +10,13 @@ use crate::gate::GateError;
 use crate::link::Backoff;
 use crate::store::StoreError;
 
-/// Tries, the first included: some thirty seconds of waiting.
-const TRIES: u32 = 20;
+/// From the first failure on. What is under way by then is waited for.
+const WAITS: Duration = Duration::from_secs(30);
 
+#[derive(Default)]
 pub(super) struct Patience {
-    left: u32,
+    /// When the first try had failed.
+    since: Option<Instant>,
     backoff: Backoff,
 }
 
@@ -30,17 +34,10 @@ impl ReplayError {
     }
 }
 
-impl Default for Patience {
-    fn default() -> Self {
-        Self { left: TRIES, backoff: Backoff::default() }
-    }
-}
-
 impl Patience {
-    /// Is there another try after this one?
+    /// Asked after each try: is there another one?
     pub(super) fn lasts(&mut self) -> bool {
-        self.left = self.left.saturating_sub(1);
-        self.left > 0
+        self.since.get_or_insert_with(Instant::now).elapsed() < WAITS
     }
 
     /// Until the next try. `false`: it is time to stop.
