@@ -18,6 +18,9 @@ const BACKLOG: u32 = 65_535;
 /// What a process has open besides the connections of buyers and those to its database.
 const OTHERS: u64 = 256;
 
+/// Connections of those who operate, among [`OTHERS`].
+const OPERATORS: usize = 128;
+
 pub(super) async fn listen(what: &'static str, address: &str) -> Result<TcpListener, StartError> {
     let listening = async {
         let mut failed = None;
@@ -42,16 +45,26 @@ fn bind(at: SocketAddr) -> io::Result<TcpListener> {
 
 /// The usual soft limit of 1024 is for programs that use select(). Where it cannot be raised it stays.
 pub fn raise_file_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    // macOS has no limit, and refuses none.
+    for current in [maximum, Some(10_240)] {
+        if setrlimit(Resource::Nofile, Rlimit { current, maximum }).is_ok() {
+            return;
+        }
+    }
 }
 
-/// The buyers' listener as configured, with no more connections than there are files for.
-pub(super) fn within_limit(config: &Config) -> ServerSettings {
+pub(super) fn for_operators(config: &Config) -> ServerSettings {
+    ServerSettings { connections: OPERATORS, ..config.server() }
+}
+
+/// As configured, with no more connections than there are files for.
+pub(super) fn for_buyers(config: &Config) -> ServerSettings {
     let mut settings = config.server();
     let Some(files) = getrlimit(Resource::Nofile).current else { return settings };
-    let room = files.saturating_sub(OTHERS + config.database.connections).max(1);
-    let room = usize::try_from(room).unwrap_or(usize::MAX);
+    // Where there are very few, buyers get half of them.
+    let kept = (OTHERS + config.database.connections).min(files / 2);
+    let room = usize::try_from(files - kept).unwrap_or(usize::MAX);
     if room < settings.connections {
         tracing::warn!(
             files,

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::config::{Config, RebuildPolicy};
 use super::due::due;
 use super::health::Health;
-use super::listen::{listen, within_limit};
+use super::listen::{for_buyers, for_operators, listen};
 use super::parts::{Parts, StartError};
 use super::trust::Trust;
 use crate::control::{Control, DeadLetters};
@@ -136,7 +136,7 @@ impl Running {
             spawn(
                 &mut tasks,
                 "the buyers' listener",
-                front::serve(listener, router, within_limit(config), stop.clone()),
+                front::serve(listener, router, for_buyers(config), stop.clone()),
             );
             spawn(&mut tasks, "the sweep", sweep.run(stop.clone()));
             spawn(&mut tasks, "the upkeep", upkeep.run(stop.clone()));
@@ -184,7 +184,7 @@ impl Running {
         spawn(
             &mut tasks,
             "the operations listener",
-            front::serve(operations, router, config.server(), stop.clone()),
+            front::serve(operations, router, for_operators(config), stop.clone()),
         );
         Ok(Self {
             buyers: buyers_at,

@@ -292,18 +292,18 @@ async fn a_flood_of_connections_leaves_a_front_the_files_that_it_needs() {
     let parts = world.parts().await;
     let sale = sale(&world.name, 5, 1);
     world.open_sale(&parts, &sale).await;
-    let front = Doorbuster::start_with_files(&world, "front", 400).await;
-    assert!(front.has_said("there are open files for 136"));
+    let front = Doorbuster::start_with_files(&world, "front", 600).await;
+    assert!(front.has_said("there are open files for 336"));
     // Who cannot be served yet waits in the backlog, and is not turned away.
-    let connecting = (0..500).map(|_| TcpStream::connect(front.buyers.unwrap()));
+    let connecting = (0..600).map(|_| TcpStream::connect(front.buyers.unwrap()));
     let connecting = futures_util::future::join_all(connecting);
     let silent = tokio::time::timeout(Duration::from_secs(30), connecting).await.expect("all are let in");
     assert!(silent.iter().all(Result::is_ok));
-    until("it is ready", Duration::from_secs(60), async || {
+    let ready = until("it is ready", Duration::from_secs(30), async || {
         let ready = request(front.operations, "GET", "/readyz", &[], b"").await;
         (ready.status == 200).then_some(())
-    })
-    .await;
+    });
+    tokio::time::timeout(Duration::from_secs(30), ready).await.expect("it answers its operators");
     drop(silent);
     let tokens = Tokens::new(world.config().auth());
     let answer = Buyer::with(front.buyers.unwrap(), &tokens, "ada", None).buy(sale.id.as_str(), "k").await;
