@@ -29,8 +29,9 @@ pub(super) struct Args {
 const TOKENS_LAST: u32 = 24 * 3600;
 
 pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> {
-    // That the broker is not there yet is said below, and no news.
-    log::start_with("auto", "warn,doorbuster::queue=error");
+    // That the broker is not there yet is said below, and no news; and it takes no crowd, so that many files are
+    // not missed.
+    log::start_with("auto", "warn,doorbuster::queue=error,doorbuster::process::listen=error");
     if args.demo {
         return Box::pin(demo(sources)).await;
     }
