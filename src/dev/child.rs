@@ -7,9 +7,9 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Mutex, OnceLock, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::watch;
 
 use super::{DevError, programs};
@@ -24,6 +24,10 @@ pub enum Ending {
 }
 
 const ORDERLY: Duration = Duration::from_secs(15);
+
+/// How long what a server has started may outlive it, and a leftover the signal that kills it.
+const HELPERS: Duration = Duration::from_secs(2);
+const KILLED: Duration = Duration::from_secs(5);
 
 pub struct Child {
     name: &'static str,
@@ -134,12 +138,7 @@ impl Child {
         let home = self.home.clone();
         self.stop_alone(ending).await;
         // What it had started ends by itself a moment later: RabbitMQ's helper, when its pipe is closed.
-        for _ in 0..200 {
-            if !helpers.iter().any(|helper| lives_in(*helper, &home)) {
-                return;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        }
+        until_gone(&helpers, &home, HELPERS).await;
     }
 
     async fn stop_alone(self, ending: Ending) {
@@ -193,11 +192,14 @@ pub(super) async fn end_leftover(home: &Path) {
     }
     tracing::warn!(pid = text.trim(), folder = %home.display(), "ending a server that was left over");
     let _ = kill_process(pid, Signal::KILL);
-    for _ in 0..100 {
-        if test_kill_process(pid).is_err() || !lives_in(pid, home) {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
+    until_gone(&[pid], home, KILLED).await;
+}
+
+/// On return none of them lives there any more, or the time is over.
+async fn until_gone(pids: &[Pid], home: &Path, within: Duration) {
+    let until = Instant::now() + within;
+    while pids.iter().any(|pid| lives_in(*pid, home)) && Instant::now() < until {
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 

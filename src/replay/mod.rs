@@ -336,8 +336,9 @@ impl<'a> Work<'a> {
                     (self.progress.say)("somebody has asked for its end");
                     self.stop.cancel();
                 }
+                Ok(false) => {}
                 // Told at the next look, when the database is there again: what writes waits for it.
-                Ok(false) | Err(ReplayError::Store(StoreError::Away(_))) => {}
+                Err(error) if error.passes() => {}
                 Err(error) => return Err(error),
             }
         }

@@ -6,29 +6,35 @@ use doorbuster::audit::audit;
 use doorbuster::control::{Control, ControlError};
 use doorbuster::domain::{Millis, OrderStatus, Rules, Sale, SaleState, Window};
 use doorbuster::front::Role;
+use doorbuster::process::Running;
 
 use crate::control::{keyed, opened};
-use crate::support::{Buyer, Database, World, at_rest, run, sale, until};
+use crate::support::{Answer, Buyer, Database, World, at_rest, run, sale, until};
 
 const LONG: Duration = Duration::from_secs(40);
+
+/// A sale of three units, of which ada has one; nothing of it is under way.
+async fn bought_one(world: &World) -> (Running, Sale, Answer) {
+    let running = world.running().await;
+    let sale = sale(&world.name, 3, 1);
+    world.open_sale(&running.parts, &sale).await;
+    let order = Buyer::of(&running, "ada").buy(sale.id.as_str(), "k").await;
+    assert_eq!(order.status, 202, "{}", order.text);
+    at_rest(&running, &sale).await;
+    (running, sale, order)
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sale_is_checked_closed_archived_and_forgotten() {
     let world = World::new(Database::Postgres).await;
-    let running = world.running().await;
-    let sale = sale(&world.name, 3, 1);
-    world.open_sale(&running.parts, &sale).await;
-    let name = sale.id.as_str();
+    let (running, sale, order) = bought_one(&world).await;
+    let (name, ada) = (sale.id.as_str(), Buyer::of(&running, "ada"));
     let cli = async |args: &[&str]| run(Some(&world), args).await;
     let (code, out, err) = cli(&["sale", "check", name]).await;
     assert!(code == 0 && out.contains("is ready") && out.contains("clocks"), "{out}{err}");
     let check = format!("/v1/admin/sales/{name}/check");
     let checked = Buyer::operator(&running, Role::Viewer).get(&check).await;
     assert_eq!(checked.json["ready"], true, "{}", checked.text);
-    let ada = Buyer::of(&running, "ada");
-    let order = ada.buy(name, "k").await;
-    assert_eq!(order.status, 202, "{}", order.text);
-    at_rest(&running, &sale).await;
     let (code, _, err) = cli(&["sale", "archive", name]).await;
     assert!(code == 1 && err.contains("a sale that is open cannot be archived"), "{err}");
     let (code, _, err) = cli(&["user", "erase", "ada"]).await;
@@ -58,13 +64,12 @@ async fn a_sale_is_checked_closed_archived_and_forgotten() {
     assert_eq!(ada.get(&order.headers["location"]).await.status, 404);
     let (code, out, _) = cli(&["user", "erase", "nobody", "--yes"]).await;
     assert!(code == 3 && out.contains("no sale knows nobody"), "{out}");
-    let keeps = Control::new(running.parts.gate.clone(), running.parts.store.clone());
-    assert_eq!(keeps.purge_what_is_old(LONG).await.unwrap(), 0, "it is not old yet");
+    let control = Control::new(running.parts.gate.clone(), running.parts.store.clone());
+    assert_eq!(control.purge_what_is_old(LONG).await.unwrap(), 0, "it is not old yet");
     let (code, out, err) = cli(&["sale", "purge", name, "--yes"]).await;
     assert!(code == 0 && out.contains("its orders are forgotten"), "{out}{err}");
     let books = audit(&running.parts.gate, &running.parts.store, &sale.id).await.unwrap();
     assert!(books.balances() && books.live_orders == 0, "{books:?}");
-    let control = Control::new(running.parts.gate.clone(), running.parts.store.clone());
     let again = control.create(&sale).await;
     assert!(matches!(again, Err(ControlError::Exists(_))), "its id is not taken again: {again:?}");
     assert!(running.parts.store.order(order.order_id().parse().unwrap()).await.unwrap().is_none());
@@ -76,11 +81,7 @@ async fn a_sale_is_checked_closed_archived_and_forgotten() {
 async fn an_order_that_ends_after_its_sale_was_archived_is_settled() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("upkeep.every_ms=200");
-    let running = world.running().await;
-    let sale = sale(&world.name, 3, 1);
-    world.open_sale(&running.parts, &sale).await;
-    let order = Buyer::of(&running, "ada").buy(sale.id.as_str(), "k").await;
-    at_rest(&running, &sale).await;
+    let (running, sale, order) = bought_one(&world).await;
     let control = Control::new(running.parts.gate.clone(), running.parts.store.clone());
     control.close(&sale.id, &keyed("c")).await.unwrap();
     control.archive(&sale.id, &keyed("a")).await.unwrap();
@@ -112,11 +113,7 @@ async fn a_sale_whose_time_is_long_over_is_closed_by_itself() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_orders_of_an_archived_sale_are_forgotten_after_their_time() {
     let world = World::new(Database::Sqlite).await;
-    let running = world.running().await;
-    let sale = sale(&world.name, 3, 1);
-    world.open_sale(&running.parts, &sale).await;
-    let order = Buyer::of(&running, "ada").buy(sale.id.as_str(), "k").await;
-    at_rest(&running, &sale).await;
+    let (running, sale, order) = bought_one(&world).await;
     let control = Control::new(running.parts.gate.clone(), running.parts.store.clone());
     assert_eq!(control.purge_what_is_old(Duration::ZERO).await.unwrap(), 0, "it is not archived");
     control.close(&sale.id, &keyed("c")).await.unwrap();
