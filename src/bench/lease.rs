@@ -28,7 +28,7 @@ pub async fn run(tell: impl Fn(&str)) -> Result<Report, BenchError> {
     let server = Server::start(Kind::Redis, folder.path()).await?;
     let measured = measure(&server, tell).await;
     server.stop(Ending::AtOnce).await;
-    Ok(Report { bench: "lease", figures: measured? })
+    Ok(Report { bench: "lease", figures: measured?, unfinished: None })
 }
 
 async fn measure(server: &Server, tell: impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {

@@ -31,7 +31,7 @@ pub async fn run(tell: impl Fn(&str)) -> Result<Report, BenchError> {
         Err(error) => Err(error),
     };
     world.stop().await;
-    Ok(Report { bench: "replay", figures: vec![measured?] })
+    Ok(Report { bench: "replay", figures: vec![measured?], unfinished: None })
 }
 
 async fn measure(world: &World, other: &World, tell: impl Fn(&str)) -> Result<Figure, BenchError> {

@@ -8,6 +8,9 @@ use serde::Serialize;
 pub struct Report {
     pub bench: &'static str,
     pub figures: Vec<Figure>,
+    /// Why what comes after these figures was not measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unfinished: Option<String>,
 }
 
 #[derive(Debug, Clone, Serialize)]

@@ -29,7 +29,7 @@ pub(super) enum Verb {
     },
 }
 
-/// Exit code 3 where a figure falls short of what is wanted.
+/// Exit code 3 where a figure falls short of what is wanted, 1 where not all could be measured.
 pub(super) async fn run(verb: Verb) -> Result<Ended, Failed> {
     crate::process::log::start_with("text", "warn");
     if cfg!(debug_assertions) {
@@ -50,6 +50,9 @@ pub(super) async fn run(verb: Verb) -> Result<Ended, Failed> {
         println!("{}", serde_json::json!(report));
     } else {
         print!("{report}");
+    }
+    if let Some(why) = report.unfinished {
+        return Err(Failed::Said(format!("not finished: {why}")));
     }
     let met = report.figures.iter().all(bench::Figure::is_met);
     Ok(if met { Ended::Done } else { Ended::ItemsLeft })
