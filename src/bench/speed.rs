@@ -55,20 +55,25 @@ pub async fn run(parts: &[Part], tell: impl Fn(&str)) -> Result<Report, BenchErr
 }
 
 async fn on_its_own(part: Part, tell: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
-    let mut kinds = vec![Kind::Redis, Kind::Rabbitmq, Kind::Postgres];
-    if part == Part::Stores {
-        kinds.push(Kind::Mariadb);
-    }
-    tell("starting private servers");
-    let mut world = World::start(&kinds).await?;
+    let mut world = new_world(part, tell).await?;
     let measured = measure(part, &mut world, tell).await;
     world.stop().await;
     measured
 }
 
-async fn measure(part: Part, world: &mut World, tell: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
-    // Before a process starts: it needs the tables.
+/// Servers that have not done anything yet, with tables: processes need them.
+async fn new_world(part: Part, tell: &impl Fn(&str)) -> Result<World, BenchError> {
+    let mut kinds = vec![Kind::Redis, Kind::Rabbitmq, Kind::Postgres];
+    if part == Part::Stores {
+        kinds.push(Kind::Mariadb);
+    }
+    tell("starting private servers");
+    let world = World::start(&kinds).await?;
     world.store(Kind::Postgres).await?.close().await;
+    Ok(world)
+}
+
+async fn measure(part: Part, world: &mut World, tell: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
     // What the part before and the making of these servers have left to be written would make each sync of
     // theirs wait.
     tokio::task::spawn_blocking(rustix::fs::sync).await.map_err(broken)?;
@@ -89,7 +94,10 @@ async fn measure(part: Part, world: &mut World, tell: &impl Fn(&str)) -> Result<
             Ok(figures)
         }
         Part::Growth => {
-            let mut figures = growth::orders(world, tell).await?;
+            let mut new = new_world(part, tell).await?;
+            let orders = growth::orders(world, &mut new, tell).await;
+            new.stop().await;
+            let mut figures = orders?;
             figures.extend(growth::sales(world, tell).await?);
             Ok(figures)
         }
