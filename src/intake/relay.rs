@@ -10,7 +10,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use crate::domain::{Order, OrderId, SaleId};
 use crate::fault::fault;
 use crate::gate::Gate;
-use crate::link::Gather;
+use crate::link::{Gather, call_together};
 use crate::queue::{PublishError, Publisher};
 
 /// Orders in one message: a queue takes twenty thousand messages a second, however much they carry. What
@@ -185,14 +185,16 @@ async fn mark(gate: Gate, mut inbox: mpsc::Receiver<(SaleId, OrderId)>, flights:
         for (sale, id) in buffer.drain(..) {
             sales.entry(sale).or_default().push(id);
         }
-        for (sale, ids) in sales {
+        let (gate, flights) = (&gate, &flights);
+        let marking = sales.into_iter().map(|(sale, ids)| async move {
             if let Err(error) = gate.confirmed(&sale, &ids).await {
                 tracing::debug!(%sale, %error, "confirms not marked; the sweep will publish again");
             }
-            let mut flights = lock(&flights);
+            let mut flights = lock(flights);
             for id in ids {
                 flights.remove(&id);
             }
-        }
+        });
+        call_together(marking).await;
     }
 }

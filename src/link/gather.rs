@@ -3,7 +3,10 @@
 
 use std::sync::Arc;
 use std::time::Duration;
+use std::vec::IntoIter;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::{Buffered, Collect, Iter};
 use tokio::sync::{Semaphore, mpsc};
 
 /// So many at once are a crowd.
@@ -63,6 +66,21 @@ pub async fn work_together<T, F>(
             drop(place);
         });
     }
+}
+
+/// Calls of one caller that are under way to a server at once: they share a few round trips, and leave room for
+/// other callers.
+const CALLS_AT_ONCE: usize = 32;
+
+/// The answers to `calls`, in their order. A call for each sale of a batch, one after the other, would wait for
+/// the server's disk each time.
+///
+/// The answer is named, because an `impl Future` would hold `calls` too, whose closures may not go into a task.
+pub fn call_together<F: Future>(
+    calls: impl IntoIterator<Item = F>,
+) -> Collect<Buffered<Iter<IntoIter<F>>>, Vec<F::Output>> {
+    let calls: Vec<F> = calls.into_iter().collect();
+    futures_util::stream::iter(calls).buffered(CALLS_AT_ONCE).collect()
 }
 
 #[cfg(test)]

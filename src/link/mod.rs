@@ -9,4 +9,4 @@ mod redis;
 pub use self::redis::{FORGOTTEN, Fault, RedisLink, RedisSettings, check_url};
 pub use backoff::Backoff;
 pub use channels::Channels;
-pub use gather::{Gather, work_together};
+pub use gather::{Gather, call_together, work_together};

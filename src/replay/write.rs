@@ -1,7 +1,7 @@
 //! One batch of entries into rows, under the leases of their users. Several batches may be under way at
 //! once: what they do is told when they have ended.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use tokio_util::sync::CancellationToken;
 
@@ -10,8 +10,9 @@ use super::rows::{self, count_row};
 use super::{Progress, Replay, ReplayError, Report, Rows};
 use crate::domain::{Entry, Order, OrderEntry, OrderStatus, SaleId};
 use crate::gate::{GateError, Outcome, Settlement};
-use crate::lease::{Guard, NAMES_AT_ONCE, Terms};
+use crate::lease::{Guard, Terms, release_all};
 use crate::life::give_back;
+use crate::link::call_together;
 use crate::store::{Restore, Restored, Return, StoreError, Writing};
 
 /// How long a user's lease lasts, and what of it must be left before COMMIT.
@@ -106,29 +107,17 @@ impl Writer<'_> {
 
     /// Writes those whose users' leases are free; the others stay in `pending`.
     async fn write(&self, pending: &mut Vec<Entry>, told: &mut Report) -> Result<(), ReplayError> {
-        let mut sales: BTreeMap<SaleId, BTreeSet<String>> = BTreeMap::new();
-        for entry in pending.iter() {
-            let Some(order) = entry.order() else { continue };
-            sales.entry(order.sale.clone()).or_default().insert(order.user.to_string());
-        }
-        let mut guards: Vec<Guard> = Vec::new();
-        let mut tokens: BTreeMap<(SaleId, String), i64> = BTreeMap::new();
-        for (sale, users) in sales {
-            let users: Vec<String> = users.into_iter().collect();
-            for users in users.chunks(NAMES_AT_ONCE) {
-                let names = users.iter().map(String::as_str);
-                let taken = self.replay.leases.take(sale.as_str(), names, Terms::lasting(LEASE)).await?;
-                let Some(guard) = taken.guard else { continue };
-                for (user, _) in users.iter().zip(&taken.held).filter(|(_, held)| **held) {
-                    tokens.insert((sale.clone(), user.clone()), guard.token());
-                }
-                guards.push(guard);
-            }
-        }
-        let token = |order: &Order| tokens.get(&(order.sale.clone(), order.user.to_string())).copied();
+        let orders = pending.iter().filter_map(Entry::order);
+        let users = orders.map(|order| (order.sale.as_str(), order.user.as_str()));
+        let terms = Terms::lasting(LEASE);
+        let (guards, tokens) = self.replay.leases.take_in_scopes(users, terms).await?;
+        let token = |entry: &Entry| {
+            tokens.get(&(entry.order()?.sale.as_str(), entry.order()?.user.as_str())).copied()
+        };
+        let tokens: Vec<Option<i64>> = pending.iter().map(token).collect();
         let (mut restores, mut busy) = (Vec::new(), Vec::new());
-        for entry in pending.drain(..) {
-            match (entry.order().and_then(token), entry) {
+        for (token, entry) in tokens.into_iter().zip(pending.drain(..)) {
+            match (token, entry) {
                 (Some(fence), Entry::Order(entry)) => {
                     restores.push(Restore { entry: *entry, begins: false, fence });
                 }
@@ -139,9 +128,7 @@ impl Writer<'_> {
             }
         }
         let written = self.commit(&restores, &guards, &mut busy, told).await;
-        for guard in guards {
-            let _ = guard.release().await;
-        }
+        release_all(guards).await;
         *pending = busy;
         if written.is_err() {
             // Nothing of it is known to be written: all of it comes again, and is recognised.
@@ -186,13 +173,14 @@ impl Writer<'_> {
                 settlements.entry(&order.sale).or_default().push(kept);
             }
         }
-        for (sale, settlements) in settlements {
-            match self.replay.gate.settle(sale, &settlements).await {
+        let settling = settlements.iter().map(async |(sale, settlements)| {
+            match self.replay.gate.settle(sale, settlements).await {
                 // A gate that is frozen, away or gone is told by the sweep, or rebuilt from the rows.
                 Ok(_) | Err(GateError::Frozen | GateError::NotLoaded) => {}
                 Err(error) => tracing::debug!(%sale, %error, "left to the sweep to settle"),
             }
-        }
+        });
+        call_together(settling).await;
         for (sale, owed) in owed {
             // The gate may have these units back already: it takes what it still holds.
             if let Err(error) = give_back(&self.replay.gate, &self.replay.store, &owed).await {

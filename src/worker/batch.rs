@@ -1,14 +1,13 @@
 //! One batch through lease, transaction, ack, release and settle.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::Worker;
 use super::hand::InHand;
 use super::outcome::{Books, WorkerError};
-use crate::domain::{Order, SaleId};
+use crate::domain::Order;
 use crate::fault::fault;
-use crate::lease::{Guard, LeaseError, NAMES_AT_ONCE, Terms};
+use crate::lease::{Guard, LeaseError, Terms, release_all};
 use crate::store::{Claim, Recorded};
 
 /// What a lease must still last before COMMIT: longer than a commit takes, far shorter than a lease.
@@ -55,9 +54,7 @@ impl Worker {
         // Also after an error, and waited for: the next try needs the same leases. What is not
         // released ends by itself.
         fault!("release.before", claimed.guards.drain(..).for_each(Guard::let_run_out));
-        for guard in claimed.guards {
-            let _ = guard.release().await;
-        }
+        release_all(claimed.guards).await;
         fault!("release.after");
         let (books, _) = result?;
         fault!("settle.before", return Ok(()));
@@ -66,30 +63,28 @@ impl Worker {
         Ok(())
     }
 
-    /// One lease per user, those of a sale in one round trip.
+    /// One lease per user and sale.
     async fn claim(&self, hands: &[InHand]) -> Result<Claimed, WorkerError> {
-        let mut sales: BTreeMap<&SaleId, Vec<(Place, &Order)>> = BTreeMap::new();
+        let mut orders: Vec<(Place, &Order)> = Vec::new();
         for (at, hand) in hands.iter().enumerate() {
-            for (nth, order) in hand.orders.iter().enumerate() {
-                sales.entry(&order.sale).or_default().push(((at, nth), order));
-            }
+            orders.extend(hand.orders.iter().enumerate().map(|(nth, order)| ((at, nth), order)));
         }
-        let mut claimed = Claimed::default();
-        for (sale, orders) in sales {
-            fault!(
-                "lease.before",
-                return Err(LeaseError::from(crate::lease::Fault::Unavailable("injected".into())).into())
-            );
-            // A user with two orders in the batch needs one lease.
-            let users: BTreeSet<&str> = orders.iter().map(|(_, order)| order.user.as_str()).collect();
-            let tokens = self.take(sale, users, &mut claimed.guards).await?;
-            for (at, order) in orders {
-                if let Some(fence) = tokens.get(order.user.as_str()) {
-                    claimed.claims.push(Claim { order: order.clone(), fence: *fence });
-                    claimed.origins.push(at);
-                } else {
-                    metrics::counter!("worker_lease_busy_total").increment(1);
-                }
+        // What stands together in an index is written together.
+        orders.sort_by_key(|(_, order)| &order.sale);
+        fault!(
+            "lease.before",
+            return Err(LeaseError::from(crate::lease::Fault::Unavailable("injected".into())).into())
+        );
+        let terms = Terms::lasting(self.settings.lease).at_most(LONGEST_HOLD);
+        let users = orders.iter().map(|(_, order)| (order.sale.as_str(), order.user.as_str()));
+        let (guards, tokens) = self.leases.take_in_scopes(users, terms).await?;
+        let mut claimed = Claimed { guards, ..Claimed::default() };
+        for (at, order) in orders {
+            if let Some(fence) = tokens.get(&(order.sale.as_str(), order.user.as_str())) {
+                claimed.claims.push(Claim { order: order.clone(), fence: *fence });
+                claimed.origins.push(at);
+            } else {
+                metrics::counter!("worker_lease_busy_total").increment(1);
             }
         }
         fault!(
@@ -97,27 +92,6 @@ impl Worker {
             return Err(LeaseError::from(crate::lease::Fault::Late("injected".into())).into())
         );
         Ok(claimed)
-    }
-
-    /// The fencing token of each user whose lease was free.
-    async fn take<'a>(
-        &self,
-        sale: &SaleId,
-        users: BTreeSet<&'a str>,
-        guards: &mut Vec<Guard>,
-    ) -> Result<BTreeMap<&'a str, i64>, LeaseError> {
-        let terms = Terms::lasting(self.settings.lease).at_most(LONGEST_HOLD);
-        let users: Vec<&str> = users.into_iter().collect();
-        let mut tokens = BTreeMap::new();
-        for users in users.chunks(NAMES_AT_ONCE) {
-            let taken = self.leases.take(sale.as_str(), users.iter().copied(), terms).await?;
-            if let Some(guard) = taken.guard {
-                let held = users.iter().zip(&taken.held).filter(|(_, held)| **held);
-                tokens.extend(held.map(|(user, _)| (*user, guard.token())));
-                guards.push(guard);
-            }
-        }
-        Ok(tokens)
     }
 
     /// The transaction, and of each claim whether its fencing token was refused.

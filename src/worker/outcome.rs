@@ -6,6 +6,7 @@ use crate::domain::{Failure, Order, SaleId, SaleState};
 use crate::gate::{Gate, GateError, Moved, Outcome, Settlement};
 use crate::intake::settlement;
 use crate::lease::{LeaseError, Leases};
+use crate::link::call_together;
 use crate::repair::adopt;
 use crate::store::{Recorded, Store, StoreError};
 
@@ -96,27 +97,33 @@ impl Books {
             }
             tracing::error!(%sale, failure = failure.as_str(), ?paused, "sale paused: gate and database disagree");
         }
-        for (sale, Told { settlements, epochs }) in self.sales {
-            let number = match gate.settle(&sale, &settlements).await {
-                Ok(number) => number,
-                // Archived, or lost: there is nothing to tell.
-                Err(GateError::NotLoaded) => continue,
-                Err(error) => {
-                    tracing::warn!(%sale, orders = settlements.len(), %error, "left to the sweep to settle");
-                    continue;
-                }
-            };
-            // The gate was rebuilt after these were accepted: it may not know them.
-            let older = settlements
-                .iter()
-                .zip(epochs)
-                .filter(|(settlement, epoch)| *epoch < number.epoch && settlement.outcome == Outcome::Kept);
-            let older: Vec<_> = older.map(|(settlement, _)| (&settlement.user, settlement.id)).collect();
-            let known = gate.knows(&sale, &older).await.unwrap_or_default();
-            for ((user, id), _) in older.into_iter().zip(known).filter(|(_, known)| !known) {
-                if let Err(error) = adopt(gate, store, leases, &sale, user, id).await {
-                    tracing::warn!(order_id = %id, %error, "left to the next comparison to adopt");
-                }
+        let told = self.sales.into_iter().map(|(sale, told)| told.tell(gate, store, leases, sale));
+        call_together(told).await;
+    }
+}
+
+impl Told {
+    async fn tell(self, gate: &Gate, store: &Store, leases: &Leases, sale: SaleId) {
+        let Self { settlements, epochs } = self;
+        let number = match gate.settle(&sale, &settlements).await {
+            Ok(number) => number,
+            // Archived, or lost: there is nothing to tell.
+            Err(GateError::NotLoaded) => return,
+            Err(error) => {
+                tracing::warn!(%sale, orders = settlements.len(), %error, "left to the sweep to settle");
+                return;
+            }
+        };
+        // The gate was rebuilt after these were accepted: it may not know them.
+        let older = settlements
+            .iter()
+            .zip(epochs)
+            .filter(|(settlement, epoch)| *epoch < number.epoch && settlement.outcome == Outcome::Kept);
+        let older: Vec<_> = older.map(|(settlement, _)| (&settlement.user, settlement.id)).collect();
+        let known = gate.knows(&sale, &older).await.unwrap_or_default();
+        for ((user, id), _) in older.into_iter().zip(known).filter(|(_, known)| !known) {
+            if let Err(error) = adopt(gate, store, leases, &sale, user, id).await {
+                tracing::warn!(order_id = %id, %error, "left to the next comparison to adopt");
             }
         }
     }

@@ -18,6 +18,7 @@ mod hostile;
 mod lease;
 mod lease_kept;
 mod lease_processes;
+mod lease_scopes;
 mod lease_waiting;
 mod letters;
 mod life;
