@@ -29,6 +29,8 @@ on_every_database!(
     users_that_differ_in_case_are_two,
     two_writers_of_the_same_orders_count_them_once,
     racing_writers_never_sell_more_than_the_stock,
+    in_a_batch_of_many_sales_a_refusal_stays_with_its_order,
+    writers_of_many_sales_do_not_wait_for_each_other_in_a_circle,
     a_sale_is_created_once_and_changed_only_by_later_numbers,
     orders_are_listed_by_id_and_by_user,
 );
@@ -230,6 +232,70 @@ async fn racing_writers_never_sell_more_than_the_stock(database: Database) {
     assert_eq!(failed, 30);
     assert_eq!(sold(&store, &sale).await, 50);
     assert_eq!(store.totals(&sale.id).await.unwrap().failed_orders, 30);
+}
+
+/// Of each sale the orders of some users, mixed.
+fn orders_of_all(sales: &[Sale], users: std::ops::Range<i64>) -> Vec<Order> {
+    users
+        .flat_map(|user| sales.iter().map(move |sale| order(&sale.id, &format!("user{user}"), user)))
+        .collect()
+}
+
+async fn in_a_batch_of_many_sales_a_refusal_stays_with_its_order(database: Database) {
+    let (_world, store, first) = world(database, 4, 1).await;
+    let mut sales = vec![first];
+    for (nth, stock) in [4, 3, 5, 4].into_iter().enumerate() {
+        sales.push(sale(&format!("drop-{nth}"), stock, 1));
+        store.create_sale(&sales[nth + 1]).await.expect("created");
+    }
+    let mut batch = orders_of_all(&sales, 0..4);
+    let (short, unknown) = (sales[2].id.clone(), batch[0].id);
+    batch[0].sku = id("nothing");
+    let claims: Vec<Claim> = batch.iter().map(|order| claim(order, 1)).collect();
+    let recorded = store.record(&claims, &|| true).await.unwrap();
+    let mut refused = Vec::new();
+    for (order, recorded) in batch.iter().zip(recorded) {
+        match recorded {
+            Recorded::Confirmed => {}
+            Recorded::Failed(Failure::UnknownItem, None) if order.id == unknown => {}
+            Recorded::Failed(Failure::OutOfStock, None) => refused.push(order.sale.clone()),
+            other => panic!("{order:?}: {other:?}"),
+        }
+    }
+    assert_eq!(refused, [short]);
+    for (sale, units) in sales.iter().zip([3, 4, 3, 4, 4]) {
+        assert_eq!(sold(&store, sale).await, units, "{}", sale.id);
+    }
+}
+
+/// Each locks the items in the same order, in whatever order the orders came.
+async fn writers_of_many_sales_do_not_wait_for_each_other_in_a_circle(database: Database) {
+    let (_world, store, first) = world(database, 1_000, 1).await;
+    let mut sales = vec![first];
+    for nth in 0..20 {
+        // Byte by byte these stand in another order than in a dictionary.
+        sales.push(sale(&format!("{}{nth}", ["d-rop", "drop"][nth % 2]), 1_000, 1));
+        store.create_sale(&sales[nth + 1]).await.expect("created");
+    }
+    let writers = (0..4).map(|writer| {
+        let (store, mut sales) = (store.clone(), sales.clone());
+        tokio::spawn(async move {
+            for round in 0..10 {
+                sales.rotate_left(5 * writer + 1);
+                let first = i64::try_from(writer).expect("few") * 100 + round * 2;
+                let orders = orders_of_all(&sales, first..first + 2);
+                let claims: Vec<Claim> = orders.iter().map(|order| claim(order, 1)).collect();
+                let recorded = store.record(&claims, &|| true).await.expect("nobody is turned away");
+                assert_eq!(recorded, vec![Recorded::Confirmed; claims.len()]);
+            }
+        })
+    });
+    for writer in futures_util::future::join_all(writers).await {
+        writer.unwrap();
+    }
+    for sale in &sales {
+        assert_eq!(sold(&store, sale).await, 80);
+    }
 }
 
 async fn a_sale_is_created_once_and_changed_only_by_later_numbers(database: Database) {
