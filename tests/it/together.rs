@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use doorbuster::chaos::Weather;
 use doorbuster::control::Control;
 use doorbuster::domain::{Asked, IdempotencyKey, Millis, Sale, Window};
 use doorbuster::front::Role;
@@ -13,7 +14,9 @@ use doorbuster::queue::Consumer;
 use sqlx::{Connection as _, Executor as _};
 
 use crate::control::left;
-use crate::support::{Answer, Buyer, Database, World, at_rest, attempt, id, sale, until, verdicts};
+use crate::support::{
+    Answer, Buyer, Database, World, at_rest, attempt, behind_proxy, id, sale, until, verdicts,
+};
 
 const LONG: Duration = Duration::from_secs(40);
 
@@ -167,21 +170,30 @@ async fn not_yet_paused_and_closed_are_told_when_they_are_true() {
     running.stop().await;
 }
 
-/// Orders of these users, accepted by the gate and published in one message.
-async fn one_message(running: &Running, sale: &Sale, users: &[&str]) -> Vec<doorbuster::domain::Order> {
+/// Orders of these users, accepted by the gate.
+async fn accepted(running: &Running, sale: &Sale, users: &[&str]) -> Vec<doorbuster::domain::Order> {
     let attempts: Vec<_> = users.iter().map(|user| attempt(&sale.id, user, Some("k"), 1)).collect();
     let accepted = verdicts(&running.parts.gate, &sale.id, &attempts).await;
-    let orders: Vec<_> = accepted
+    accepted
         .into_iter()
         .map(|verdict| match verdict {
             doorbuster::domain::Verdict::Accepted(order) => order,
             other => panic!("{other:?}"),
         })
-        .collect();
+        .collect()
+}
+
+async fn published(running: &Running, orders: &[doorbuster::domain::Order]) {
     let publisher = running.parts.publisher.as_ref().expect("a front publishes");
-    publisher.publish(&orders).await.expect("confirmed");
-    let ids: Vec<_> = orders.iter().map(|order| order.id).collect();
-    running.parts.gate.confirmed(&sale.id, &ids).await.expect("marked");
+    publisher.publish(orders).await.expect("confirmed");
+    for order in orders {
+        running.parts.gate.confirmed(&order.sale, &[order.id]).await.expect("marked");
+    }
+}
+
+async fn one_message(running: &Running, sale: &Sale, users: &[&str]) -> Vec<doorbuster::domain::Order> {
+    let orders = accepted(running, sale, users).await;
+    published(running, &orders).await;
     orders
 }
 
@@ -315,4 +327,45 @@ async fn many_who_buy_at_once_share_messages_and_each_has_his_order_once() {
     let books = at_rest(&running, &sale).await;
     assert_eq!((books.live_orders, books.failed_orders), (300, 0), "{books:?}");
     running.stop().await;
+}
+
+/// The calls of a batch for its sales are made together; each may have been done though its answer is lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_of_many_sales_whose_answers_are_lost_is_persisted_once() {
+    let mut world = World::new(Database::Postgres).await;
+    world.set("redis.timeout_ms=400").set("sweep.overtaken_after_ms=1000").set("sweep.every_ms=100");
+    let front = world.running_as(ProcessRole::Front).await;
+    let sales: Vec<Sale> = (0..40).map(|nth| sale(&format!("{}-{nth}", world.name), 3, 1)).collect();
+    for sale in &sales {
+        world.open_sale(&front.parts, sale).await;
+    }
+    let proxy = behind_proxy(&mut world, "redis.url").await;
+    let worker = world.running_as(ProcessRole::Worker).await;
+    // A worker without a connection could ask nothing.
+    assert_eq!(Buyer::of(&front, "first").buy(sales[0].id.as_str(), "k").await.status, 202);
+    at_rest(&front, &sales[0]).await;
+    let mut orders = Vec::new();
+    for sale in &sales[1..] {
+        orders.extend(accepted(&front, sale, &["ada", "bob", "carl"]).await);
+    }
+    proxy.set(Weather::AnswersLost);
+    published(&front, &orders).await;
+    let leases = &front.parts.leases;
+    let held = async || {
+        let held = sales.iter().map(|sale| leases.list(sale.id.as_str()));
+        let held = futures_util::future::try_join_all(held).await.unwrap();
+        held.iter().filter(|leases| !leases.is_empty()).count()
+    };
+    until("leases of several sales are taken, and nobody was told", LONG, async || {
+        (held().await > 1).then_some(())
+    })
+    .await;
+    proxy.set(Weather::Fair);
+    for sale in &sales[1..] {
+        let books = at_rest(&front, sale).await;
+        assert_eq!((books.live_orders, books.failed_orders), (3, 0), "{}: {books:?}", sale.id);
+    }
+    until("no lease is left", LONG, async || (held().await == 0).then_some(())).await;
+    worker.stop().await;
+    front.stop().await;
 }
