@@ -70,13 +70,13 @@ async fn new_world(part: Part, tell: &impl Fn(&str)) -> Result<World, BenchError
     tell("starting private servers");
     let world = World::start(&kinds).await?;
     world.store(Kind::Postgres).await?.close().await;
+    // What the part before and the making of these servers have left to be written would make each sync of
+    // theirs wait.
+    tokio::task::spawn_blocking(rustix::fs::sync).await.map_err(broken)?;
     Ok(world)
 }
 
 async fn measure(part: Part, world: &mut World, tell: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
-    // What the part before and the making of these servers have left to be written would make each sync of
-    // theirs wait.
-    tokio::task::spawn_blocking(rustix::fs::sync).await.map_err(broken)?;
     match part {
         Part::Refusals => http::refusals(world, tell).await,
         Part::Accepted => http::accepted(world, tell).await,

@@ -111,10 +111,8 @@ impl Writer<'_> {
         let users = orders.map(|order| (order.sale.as_str(), order.user.as_str()));
         let terms = Terms::lasting(LEASE);
         let (guards, tokens) = self.replay.leases.take_in_scopes(users, terms).await?;
-        let token = |entry: &Entry| {
-            tokens.get(&(entry.order()?.sale.as_str(), entry.order()?.user.as_str())).copied()
-        };
-        let tokens: Vec<Option<i64>> = pending.iter().map(token).collect();
+        let token = |order: &Order| tokens.get(&(order.sale.as_str(), order.user.as_str())).copied();
+        let tokens: Vec<Option<i64>> = pending.iter().map(|entry| entry.order().and_then(token)).collect();
         let (mut restores, mut busy) = (Vec::new(), Vec::new());
         for (token, entry) in tokens.into_iter().zip(pending.drain(..)) {
             match (token, entry) {
