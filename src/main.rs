@@ -13,5 +13,5 @@ fn main() -> ExitCode {
     let _ = rustix::thread::disable_transparent_huge_pages(true);
     // Two TLS libraries' worth of defaults would panic at the first connection: name one, first.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    doorbuster::process::command::Cli::from_args().run()
+    doorbuster::cli::Cli::from_args().run()
 }

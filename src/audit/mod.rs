@@ -5,7 +5,7 @@
 //! committed in between is seen twice and counted once, never missed. Where the gate took no number
 //! meanwhile the sum is exact, however many orders are in flight; else it may be off by those in a hurry.
 //!
-//! This is the sum; which order differs, and why, is told by [`crate::repair::compare`].
+//! This is the sum; which order differs, and why, is told by [`crate::recovery::compare`].
 
 use serde::{Deserialize, Serialize};
 

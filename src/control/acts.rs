@@ -2,7 +2,7 @@
 //! is asked for again with the same key is done once, and answered as it was.
 
 use super::{Control, ControlError};
-use crate::domain::{Amendment, Asked, Millis, Number, SaleId, SaleState, Sku};
+use crate::domain::{ActRequest, Millis, Number, SaleId, SaleState, Sku, TermsChange};
 use crate::fault::fault;
 use crate::gate::{GateError, Restocked};
 use crate::store::{ActState, Begun, NotBegun, Restock, SaleAct, SaleRow};
@@ -26,7 +26,7 @@ impl Control {
         sale: &SaleId,
         sku: &Sku,
         units: i64,
-        asked: &Asked,
+        asked: &ActRequest,
     ) -> Result<SaleAct, ControlError> {
         asked.check()?;
         if units == 0 {
@@ -56,8 +56,8 @@ impl Control {
     pub async fn amend(
         &self,
         sale: &SaleId,
-        amendment: &Amendment,
-        asked: &Asked,
+        amendment: &TermsChange,
+        asked: &ActRequest,
     ) -> Result<SaleAct, ControlError> {
         asked.check()?;
         if amendment.is_empty() {
@@ -123,7 +123,7 @@ impl Control {
         // One that died between gate and row is closed in the gate alone.
         let half = gate.state == SaleState::Closed && !self.row(sale).await?.state.has_ended();
         if (sells && over) || half {
-            self.close(sale, &Asked::by("schedule")).await?;
+            self.close(sale, &ActRequest::by("schedule")).await?;
         }
         Ok((sells && over) || half)
     }
@@ -207,7 +207,7 @@ impl Control {
         sale: &SaleId,
         kind: &'static str,
         args: serde_json::Value,
-        asked: &Asked,
+        asked: &ActRequest,
         act: impl Future<Output = Result<Number, ControlError>>,
     ) -> Result<SaleAct, ControlError> {
         asked.check()?;

@@ -2,18 +2,18 @@
 //! order on the dead-letter queue was accepted, so it must have an end that its buyer can read.
 
 use crate::gate::{Gate, GateError, Settlement};
-use crate::intake::settlement;
-use crate::queue::{HeldLetter, Letter, Letters, PublishError, QueueError};
+use crate::queue::{DeadLetter, DeadLetters, HeldDeadLetter, PublishError, QueueError};
+use crate::settlement;
 use crate::store::{Recorded, Store, StoreError};
 
-/// Letters that are shown at once.
+/// Dead letters that are shown at once.
 const MOST: usize = 1_000;
 
 /// How often a letter is looked for: another who looks at the queue holds it for a moment.
 const LOOKS: u32 = 3;
 
 #[derive(Debug, thiserror::Error)]
-pub enum LetterError {
+pub enum DeadLetterError {
     #[error("there is no dead letter {0}")]
     NotFound(String),
     /// Nothing was changed; the letter is where it was.
@@ -31,7 +31,7 @@ pub enum LetterError {
 }
 
 /// A letter as it is shown, in the admin API and by the command.
-pub fn letter_json(letter: &Letter, whole: bool) -> serde_json::Value {
+pub fn dead_letter_json(letter: &DeadLetter, whole: bool) -> serde_json::Value {
     let mut shown = serde_json::json!({
         "id": letter.id,
         "reason": letter.reason.to_string(),
@@ -51,7 +51,7 @@ pub fn letter_json(letter: &Letter, whole: bool) -> serde_json::Value {
 
 /// What became of a letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LetterEnd {
+pub enum DeadLetterEnd {
     /// On its way to a worker again.
     Replayed,
     /// Its orders are `failed`, and their units are on sale again.
@@ -63,7 +63,7 @@ pub enum LetterEnd {
     Discarded,
 }
 
-impl LetterEnd {
+impl DeadLetterEnd {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Replayed => "replayed",
@@ -76,23 +76,23 @@ impl LetterEnd {
 
 /// Cheap to clone.
 #[derive(Clone)]
-pub struct DeadLetters {
-    letters: Letters,
+pub struct DeadLetterActs {
+    letters: DeadLetters,
     gate: Gate,
     store: Store,
 }
 
-impl DeadLetters {
-    pub fn new(letters: Letters, gate: Gate, store: Store) -> Self {
+impl DeadLetterActs {
+    pub fn new(letters: DeadLetters, gate: Gate, store: Store) -> Self {
         Self { letters, gate, store }
     }
 
     /// The oldest first, a thousand at most.
-    pub async fn list(&self) -> Result<Vec<Letter>, LetterError> {
+    pub async fn list(&self) -> Result<Vec<DeadLetter>, DeadLetterError> {
         Ok(self.letters.list(MOST).await?)
     }
 
-    pub async fn show(&self, id: &str) -> Result<Letter, LetterError> {
+    pub async fn show(&self, id: &str) -> Result<DeadLetter, DeadLetterError> {
         let held = self.take(id).await?;
         let letter = held.letter.clone();
         held.put_back().await;
@@ -102,33 +102,33 @@ impl DeadLetters {
     /// Gives the letter's orders to the workers again. In this order: published and confirmed, the
     /// sweep told, the letter removed. A crash in between leaves both, and a worker recognises the
     /// order that it has seen.
-    pub async fn replay(&self, id: &str) -> Result<LetterEnd, LetterError> {
+    pub async fn replay(&self, id: &str) -> Result<DeadLetterEnd, DeadLetterError> {
         let held = self.take(id).await?;
         let replayed = async {
             let orders = match &held.letter.orders {
                 Ok(orders) => orders,
-                Err(why) => return Err(LetterError::Unreadable(id.to_owned(), why.to_string())),
+                Err(why) => return Err(DeadLetterError::Unreadable(id.to_owned(), why.to_string())),
             };
             self.letters.replay(&held.letter, orders).await?;
             for order in orders {
                 self.gate.replayed(&order.sale, &[order.id]).await?;
             }
-            Ok(LetterEnd::Replayed)
+            Ok(DeadLetterEnd::Replayed)
         };
         end(replayed.await, held).await
     }
 
     /// Ends the letter's orders. In this order: the failed rows committed, the gate put right, the
     /// letter removed. May be repeated until it succeeds.
-    pub async fn fail(&self, id: &str) -> Result<LetterEnd, LetterError> {
+    pub async fn fail(&self, id: &str) -> Result<DeadLetterEnd, DeadLetterError> {
         let held = self.take(id).await?;
         let failed = async {
-            let Ok(orders) = &held.letter.orders else { return Ok(LetterEnd::Discarded) };
-            let mut done = LetterEnd::EndedBefore;
+            let Ok(orders) = &held.letter.orders else { return Ok(DeadLetterEnd::Discarded) };
+            let mut done = DeadLetterEnd::EndedBefore;
             for order in orders {
                 let failure = match self.store.give_up(order).await? {
                     Recorded::Failed(failure, _) => {
-                        done = LetterEnd::Failed;
+                        done = DeadLetterEnd::Failed;
                         Some(failure)
                     }
                     Recorded::Already(_, failure) => failure,
@@ -143,7 +143,7 @@ impl DeadLetters {
         end(failed.await, held).await
     }
 
-    async fn take(&self, id: &str) -> Result<HeldLetter, LetterError> {
+    async fn take(&self, id: &str) -> Result<HeldDeadLetter, DeadLetterError> {
         for _ in 0..LOOKS {
             match self.letters.take(id).await? {
                 // What is decided about one order must not happen to those beside it.
@@ -155,11 +155,14 @@ impl DeadLetters {
             }
             tokio::time::sleep(std::time::Duration::from_millis(300)).await;
         }
-        Err(LetterError::NotFound(id.to_owned()))
+        Err(DeadLetterError::NotFound(id.to_owned()))
     }
 }
 
-async fn end(result: Result<LetterEnd, LetterError>, held: HeldLetter) -> Result<LetterEnd, LetterError> {
+async fn end(
+    result: Result<DeadLetterEnd, DeadLetterError>,
+    held: HeldDeadLetter,
+) -> Result<DeadLetterEnd, DeadLetterError> {
     match result {
         Ok(end) => {
             held.done().await?;

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use super::{Control, ControlError};
 use crate::audit::audit;
-use crate::domain::{Asked, Millis, SaleId, SaleState, UserId};
+use crate::domain::{ActRequest, Millis, SaleId, SaleState, UserId};
 use crate::gate::Unloaded;
 use crate::store::{Erased, SaleAct};
 
 impl Control {
     /// Takes a closed sale whose books balance, with nothing in flight, out of the gate. Its rows stay.
     /// May be repeated: what died half way goes on.
-    pub async fn archive(&self, id: &SaleId, asked: &Asked) -> Result<SaleAct, ControlError> {
+    pub async fn archive(&self, id: &SaleId, asked: &ActRequest) -> Result<SaleAct, ControlError> {
         self.recorded(id, "archive", serde_json::json!({}), asked, self.do_archive(id)).await
     }
 
@@ -47,7 +47,7 @@ impl Control {
     /// Forgets the orders of an archived sale, with everything that is known of them and of its users,
     /// for good. The sale itself and what operators did to it stay, so that its id is not taken again.
     /// May be repeated.
-    pub async fn purge(&self, id: &SaleId, asked: &Asked) -> Result<SaleAct, ControlError> {
+    pub async fn purge(&self, id: &SaleId, asked: &ActRequest) -> Result<SaleAct, ControlError> {
         let row = self.row(id).await?;
         self.recorded(id, "purge", serde_json::json!({}), asked, async {
             if row.state != SaleState::Archived {
@@ -74,7 +74,7 @@ impl Control {
             if !old || self.store.orders_after(&id, None, 1).await?.is_empty() {
                 continue;
             }
-            match self.purge(&id, &Asked::by("schedule")).await {
+            match self.purge(&id, &ActRequest::by("schedule")).await {
                 Ok(_) => purged += 1,
                 // Trouble with one sale is not the others'.
                 Err(error) => tracing::warn!(sale = %id, %error, "could not be purged, though it is old"),

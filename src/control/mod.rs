@@ -7,10 +7,10 @@ mod dead_letters;
 mod end;
 
 pub use check::Check;
-pub use dead_letters::{DeadLetters, LetterEnd, LetterError, letter_json};
+pub use dead_letters::{DeadLetterActs, DeadLetterEnd, DeadLetterError, dead_letter_json};
 
 use crate::audit::AuditError;
-use crate::domain::{Amendment, Asked, Invalid, Number, Sale, SaleId, SaleState, check_text};
+use crate::domain::{ActRequest, Invalid, Number, Sale, SaleId, SaleState, TermsChange, check_text};
 use crate::gate::{Gate, GateError, GateSale, Loaded, Moved, Versions};
 use crate::store::{SaleAct, SaleRow, Store, StoreError};
 
@@ -116,7 +116,7 @@ impl Control {
     /// In this order: loaded but closed to buyers, then the row says open, then the gate opens. A
     /// crash anywhere leaves a sale that has sold nothing, and opening again goes on. A gate that
     /// lost a sale which the row calls open is not loaded again: it may have sold everything.
-    pub async fn open(&self, id: &SaleId, asked: &Asked) -> Result<SaleAct, ControlError> {
+    pub async fn open(&self, id: &SaleId, asked: &ActRequest) -> Result<SaleAct, ControlError> {
         self.recorded(id, "open", serde_json::json!({}), asked, self.do_open(id)).await
     }
 
@@ -126,12 +126,12 @@ impl Control {
         &self,
         id: &SaleId,
         message: Option<String>,
-        asked: &Asked,
+        asked: &ActRequest,
     ) -> Result<SaleAct, ControlError> {
         if let Some(message) = &message {
             check_text("a message", message, 200)?;
         }
-        let told = Amendment { message: Some(message.clone()), ..Default::default() };
+        let told = TermsChange { message: Some(message.clone()), ..Default::default() };
         let args = match &message {
             None => serde_json::json!({}),
             Some(message) => serde_json::json!({ "message": message }),
@@ -143,7 +143,7 @@ impl Control {
                     return Err(ControlError::NotFrom { state, act: "paused" });
                 }
                 // Before, so that no buyer meets the pause without it.
-                self.amend(id, &told, &Asked { key: None, ..asked.clone() }).await?;
+                self.amend(id, &told, &ActRequest { key: None, ..asked.clone() }).await?;
             }
             self.change(id, SaleState::Paused, &[SaleState::Open], "paused").await
         })
@@ -151,12 +151,12 @@ impl Control {
     }
 
     /// The message of the pause goes with it.
-    pub async fn resume(&self, id: &SaleId, asked: &Asked) -> Result<SaleAct, ControlError> {
-        let forget = Amendment { message: Some(None), ..Default::default() };
+    pub async fn resume(&self, id: &SaleId, asked: &ActRequest) -> Result<SaleAct, ControlError> {
+        let forget = TermsChange { message: Some(None), ..Default::default() };
         self.recorded(id, "resume", serde_json::json!({}), asked, async {
             let number = self.change(id, SaleState::Open, &[SaleState::Paused], "resumed").await?;
             if self.row(id).await?.sale.rules.message.is_some() {
-                self.amend(id, &forget, &Asked { key: None, ..asked.clone() }).await?;
+                self.amend(id, &forget, &ActRequest { key: None, ..asked.clone() }).await?;
             }
             Ok(number)
         })
@@ -164,7 +164,7 @@ impl Control {
     }
 
     /// For good. Orders in flight go on.
-    pub async fn close(&self, id: &SaleId, asked: &Asked) -> Result<SaleAct, ControlError> {
+    pub async fn close(&self, id: &SaleId, asked: &ActRequest) -> Result<SaleAct, ControlError> {
         let from = [SaleState::Open, SaleState::Paused, SaleState::Frozen, SaleState::Draft];
         self.recorded(
             id,

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Failure, Millis, Number, Order, OrderId, OrderStatus, Rules, Sale, SaleId, SaleState, Sku, UserId, Window,
+    Failure, Millis, Number, Order, OrderId, OrderStatus, Sale, SaleId, SaleState, Sku, Terms, UserId, Window,
 };
 
 /// One line of an export, one part of a message in the log.
@@ -88,7 +88,7 @@ pub struct SaleEntry {
     pub window: Window,
     pub limit_per_user: u32,
     #[serde(flatten)]
-    pub rules: Rules,
+    pub rules: Terms,
     pub rules_version: i64,
     pub created_at: Millis,
     pub items: Vec<ItemEntry>,
@@ -215,7 +215,7 @@ mod tests {
             number: Number { epoch: 1, seq: 1 },
             window: Window { opens_at: Millis(1), closes_at: None },
             limit_per_user: 3,
-            rules: Rules { message: Some("soon".into()), ..Rules::default() },
+            rules: Terms { message: Some("soon".into()), ..Terms::default() },
             rules_version: 4,
             created_at: Millis(0),
             items: vec![ItemEntry { sku, stock: 5, version: 2, limit_per_user: Some(1) }],

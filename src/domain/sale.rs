@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::rules::check_text;
-use super::{Invalid, Millis, Rules, SaleId, Sku};
+use super::terms::check_text;
+use super::{Invalid, Millis, SaleId, Sku, Terms};
 
 /// Units in one order. A bound on what one click can ask for, far above any limit per user.
 pub const MAX_QUANTITY: u32 = 1_000;
@@ -93,7 +93,7 @@ pub struct Sale {
     pub name: String,
     pub window: Window,
     pub limit_per_user: u32,
-    pub rules: Rules,
+    pub rules: Terms,
     pub items: Vec<Item>,
 }
 
@@ -138,7 +138,7 @@ mod tests {
             name: "Drop".into(),
             window: Window { opens_at: Millis(10), closes_at: Some(Millis(20)) },
             limit_per_user: 1,
-            rules: Rules::default(),
+            rules: Terms::default(),
             items: vec![Item { sku: Sku::parse("shoe").expect("valid"), stock: 5, limit_per_user: None }],
         }
     }

@@ -17,7 +17,7 @@ use super::buyers::{PathOf, idempotency_key, in_path, sale_id};
 use super::problem::*;
 use super::views::AdminSaleJson;
 use super::{Operations, body};
-use crate::domain::{Amendment, Asked, SaleId, Sku};
+use crate::domain::{ActRequest, SaleId, Sku, TermsChange};
 use crate::store::SaleAct;
 
 /// Acts in one listing.
@@ -73,7 +73,7 @@ pub(super) async fn act(
 }
 
 /// Every act takes a reason; the rest of the body is its own.
-fn asked(who: String, headers: &HeaderMap, bytes: &[u8]) -> Answered<(Asked, Value)> {
+fn asked(who: String, headers: &HeaderMap, bytes: &[u8]) -> Answered<(ActRequest, Value)> {
     let mut fields: Value = body::json(bytes)?;
     let reason = fields.as_object_mut().and_then(|fields| fields.remove("reason"));
     let reason = match reason {
@@ -82,14 +82,14 @@ fn asked(who: String, headers: &HeaderMap, bytes: &[u8]) -> Answered<(Asked, Val
         Some(_) => return Err(Problem::new(MALFORMED, "the body: reason must be a text")),
     };
     let key = idempotency_key(headers)?;
-    Ok((Asked { by: format!("operator {who}"), reason, key }, fields))
+    Ok((ActRequest { by: format!("operator {who}"), reason, key }, fields))
 }
 
 async fn perform(
     app: &Operations,
     id: &SaleId,
     act: &str,
-    asked: &Asked,
+    asked: &ActRequest,
     fields: Value,
 ) -> Answered<SaleAct> {
     fn read<T: serde::de::DeserializeOwned>(fields: Value) -> Answered<T> {
@@ -106,7 +106,7 @@ async fn perform(
             let Restock { sku, units } = read(fields)?;
             control.restock(id, &sku, units, asked).await
         }
-        "change" => control.amend(id, &read::<Amendment>(fields)?, asked).await,
+        "change" => control.amend(id, &read::<TermsChange>(fields)?, asked).await,
         "open" | "resume" | "close" | "archive" => {
             let Nothing {} = read(fields)?;
             match act {

@@ -18,7 +18,7 @@ use super::views::{AdminOrderJson, AdminSaleJson, AuditJson};
 use super::{Operations, body};
 use crate::audit::audit;
 use crate::control::ControlError;
-use crate::domain::{Item, Millis, OrderId, Rules, Sale, Window};
+use crate::domain::{Item, Millis, OrderId, Sale, Terms, Window};
 use crate::gate::GateError;
 use crate::store::StoreError;
 
@@ -50,7 +50,7 @@ struct SaleBody {
     #[serde(default = "one")]
     limit_per_user: u32,
     #[serde(default)]
-    rules: Rules,
+    rules: Terms,
     items: Vec<Item>,
 }
 

@@ -17,7 +17,7 @@ use super::throttle::{self, Throttle, rate_limited};
 use super::views::{OrderJson, SaleJson};
 use super::{Buyers, body};
 use crate::domain::{IdempotencyKey, MAX_QUANTITY, Millis, OrderId, OrderStatus, SaleId, Sku, UserId};
-use crate::intake::{Answer, KnownSale, OrderView, Unknown, Wish};
+use crate::intake::{Answer, KnownSale, OrderRequest, OrderView, Unknown};
 
 /// Seconds after which to try again where nothing better is known.
 const SOON: u64 = 1;
@@ -93,7 +93,7 @@ async fn place_order(app: &Buyers, path: PathOf<String>, headers: &HeaderMap, bo
                 )
             })?,
     };
-    let wish = Wish { sale: sale.clone(), user: user.clone(), sku, quantity, key };
+    let wish = OrderRequest { sale: sale.clone(), user: user.clone(), sku, quantity, key };
     match app.intake.place(wish).await {
         Answer::Accepted { order, durability } => {
             metrics::counter!("front_accepted_total").increment(1);

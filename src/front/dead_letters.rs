@@ -16,7 +16,7 @@ use super::auth::Role;
 use super::buyers::{PathOf, in_path};
 use super::problem::*;
 use super::{Operations, body};
-use crate::control::{LetterEnd, LetterError, letter_json};
+use crate::control::{DeadLetterEnd, DeadLetterError, dead_letter_json};
 use crate::gate::GateError;
 use crate::store::StoreError;
 
@@ -34,7 +34,7 @@ async fn list(State(app): App, headers: HeaderMap) -> Response {
     let answer = async {
         app.tokens.operator(&headers, Role::Viewer)?;
         let letters = app.dead_letters.list().await.map_err(refuse)?;
-        let letters: Vec<_> = letters.iter().map(|letter| letter_json(letter, false)).collect();
+        let letters: Vec<_> = letters.iter().map(|letter| dead_letter_json(letter, false)).collect();
         Ok(Json(json!({ "dead_letters": letters })).into_response())
     };
     answered(answer.await, &headers)
@@ -44,7 +44,7 @@ async fn show(State(app): App, path: PathOf<String>, headers: HeaderMap) -> Resp
     let answer = async {
         app.tokens.operator(&headers, Role::Viewer)?;
         let letter = app.dead_letters.show(&in_path(path)?).await.map_err(refuse)?;
-        Ok(Json(letter_json(&letter, true)).into_response())
+        Ok(Json(dead_letter_json(&letter, true)).into_response())
     };
     answered(answer.await, &headers)
 }
@@ -79,21 +79,22 @@ async fn letter_of(app: &Operations, headers: &HeaderMap, body: Body, act: &str)
     Ok(id)
 }
 
-fn ended(id: &str, result: Result<LetterEnd, LetterError>) -> Answered {
+fn ended(id: &str, result: Result<DeadLetterEnd, DeadLetterError>) -> Answered {
     let end = result.map_err(refuse)?;
     Ok(Json(json!({ "id": id, "end": end.as_str() })).into_response())
 }
 
-fn refuse(error: LetterError) -> Box<Problem> {
+fn refuse(error: DeadLetterError) -> Box<Problem> {
     let detail = error.to_string();
     match error {
-        LetterError::NotFound(_) => Problem::new(LETTER_NOT_FOUND, detail),
-        LetterError::Unreadable(..) => Problem::new(LETTER_UNREADABLE, detail),
-        LetterError::Store(StoreError::Broken(_)) | LetterError::Gate(GateError::Broken(_)) => {
+        DeadLetterError::NotFound(_) => Problem::new(LETTER_NOT_FOUND, detail),
+        DeadLetterError::Unreadable(..) => Problem::new(LETTER_UNREADABLE, detail),
+        DeadLetterError::Store(StoreError::Broken(_)) | DeadLetterError::Gate(GateError::Broken(_)) => {
             Problem::new(INTERNAL, detail)
         }
-        LetterError::Queue(_) | LetterError::Publish(_) | LetterError::Gate(_) | LetterError::Store(_) => {
-            Problem::new(ACT_UNFINISHED, detail).retry_after(1)
-        }
+        DeadLetterError::Queue(_)
+        | DeadLetterError::Publish(_)
+        | DeadLetterError::Gate(_)
+        | DeadLetterError::Store(_) => Problem::new(ACT_UNFINISHED, detail).retry_after(1),
     }
 }

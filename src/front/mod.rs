@@ -21,10 +21,10 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::control::{Control, DeadLetters};
+use crate::control::{Control, DeadLetterActs};
 use crate::gate::Gate;
 use crate::intake::Intake;
-use crate::life::{Orders, Payments};
+use crate::orders::{Orders, Payments};
 use crate::store::Store;
 
 pub use auth::{AuthSettings, Role, Tokens, check_public_key};
@@ -57,7 +57,7 @@ pub struct Buyers {
 /// What the operations routes work with.
 pub struct Operations {
     pub control: Control,
-    pub dead_letters: DeadLetters,
+    pub dead_letters: DeadLetterActs,
     pub orders: Orders,
     pub gate: Gate,
     pub store: Store,

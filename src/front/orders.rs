@@ -17,10 +17,10 @@ use super::buyers::{PathOf, in_path, sale_id};
 use super::problem::*;
 use super::views::{AdminOrderJson, OrderJson};
 use super::{Buyers, Operations, body};
-use crate::domain::{Act, Asked, OrderId, SaleId};
+use crate::domain::{Act, ActRequest, OrderId, SaleId};
 use crate::gate::GateError;
 use crate::intake::OrderView;
-use crate::life::OrderError;
+use crate::orders::OrderError;
 use crate::store::{OrderEvent, StoreError};
 
 pub(super) fn routes() -> Router<Arc<Operations>> {
@@ -49,7 +49,7 @@ pub(super) async fn cancel(
         }
         let bytes = body::read(body, app.settings.body_limit, app.settings.body_within).await?;
         let ActBody { reason } = body::json(&bytes)?;
-        let asked = Asked::by("buyer").because(reason);
+        let asked = ActRequest::by("buyer").because(reason);
         let of_buyers = |error| refuse(error, &Act::OF_BUYERS);
         let row = app.orders.act(&sale, id, Act::Cancel, &asked, Some(&user)).await.map_err(of_buyers)?;
         let (row, events) = app.orders.show(&sale, row.order.id).await.map_err(of_buyers)?;
@@ -85,7 +85,7 @@ async fn act(
         let act = act.ok_or_else(|| Problem::new(NOT_FOUND, "the acts are :pay, :cancel and :refund"))?;
         let bytes = body::read(body, app.settings.body_limit, app.settings.body_within).await?;
         let ActBody { reason } = body::json(&bytes)?;
-        let asked = Asked::by(format!("operator {}", claims.sub)).because(reason);
+        let asked = ActRequest::by(format!("operator {}", claims.sub)).because(reason);
         app.orders.act(&sale, id, act, &asked, None).await.map_err(of_operators)?;
         shown(&app, &sale, id).await
     };

@@ -22,7 +22,7 @@ use super::buyers::{PathOf, in_path};
 use super::problem::*;
 use super::{Buyers, Operations, body};
 use crate::domain::{Millis, OrderId, SaleId, UserId};
-use crate::life::PaymentError;
+use crate::orders::PaymentError;
 use crate::store::{Payment, PaymentKind, PaymentState, StoreError};
 
 /// Seconds by which a callback's time may differ from this host's: an old one may be somebody's copy.

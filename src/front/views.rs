@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::audit::{Audit, ItemBooks};
 use crate::control::SaleStatus;
 use crate::domain::{
-    Durability, Failure, Millis, Order, OrderId, OrderStatus, Rules, Sale, SaleId, SaleState, Sku, UserId,
+    Durability, Failure, Millis, Order, OrderId, OrderStatus, Sale, SaleId, SaleState, Sku, Terms, UserId,
 };
 use crate::gate::GateSale;
 use crate::intake::OrderView;
@@ -190,7 +190,7 @@ pub(super) struct AdminSaleJson<'a> {
     opens_at: Millis,
     closes_at: Option<Millis>,
     limit_per_user: u32,
-    rules: &'a Rules,
+    rules: &'a Terms,
     items: Vec<AdminItemJson<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     gate: Option<AdminGateJson>,

@@ -33,13 +33,13 @@ pub use rebuild::{Begun, Held, RebuiltItem};
 pub use sale::{GateItem, GateSale, Loaded, Moved, Restocked, Unloaded, Versions};
 
 /// How long a process may answer by what the gate told it of a sale, from when it asked. Whoever hears from
-/// the gate that a sale is another now tells nobody outside before [`until_forgotten`] returns: by then no
+/// the gate that a sale is another now tells nobody outside before [`until_refusals_expire`] returns: by then no
 /// process answers by how it was before. Both measure a span of their own, so no clocks are compared.
-pub const REMEMBERED: Duration = Duration::from_millis(4);
+pub const REFUSAL_MAX_AGE: Duration = Duration::from_millis(4);
 
 /// Returns when no process answers any more by how a sale was before this was `heard` from the gate.
-pub async fn until_forgotten(heard: Instant) {
-    tokio::time::sleep_until(heard + REMEMBERED).await;
+pub async fn until_refusals_expire(heard: Instant) {
+    tokio::time::sleep_until(heard + REFUSAL_MAX_AGE).await;
 }
 
 #[derive(Debug, Clone)]

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use tokio::time::Instant;
 
 use super::wire::{Reader, acted, broken, word};
-use super::{Gate, GateError, keys, until_forgotten};
-use crate::domain::{Millis, Number, Rules, Sale, SaleId, SaleState, Sku, Window};
+use super::{Gate, GateError, keys, until_refusals_expire};
+use crate::domain::{Millis, Number, Sale, SaleId, SaleState, Sku, Terms, Window};
 
 /// What the gate holds of a sale at one moment.
 #[derive(Debug, Clone)]
@@ -15,7 +15,7 @@ pub struct GateSale {
     pub state: SaleState,
     pub window: Window,
     pub limit_per_user: u32,
-    pub rules: Rules,
+    pub rules: Terms,
     /// Of the terms that it was given last.
     pub rules_version: i64,
     pub number: Number,
@@ -160,7 +160,7 @@ impl Gate {
         }
         let number = Number { epoch: reply.number()?, seq: reply.number()? };
         self.saw(sale, number);
-        until_forgotten(Instant::now()).await;
+        until_refusals_expire(Instant::now()).await;
         match answer.as_str() {
             "moved" => Ok(Moved::Now(number)),
             "already" => Ok(Moved::Already(number)),
@@ -180,7 +180,7 @@ impl Gate {
         reply.text()?;
         let number = Number { epoch: reply.number()?, seq: reply.number()? };
         self.saw(&sale.id, number);
-        until_forgotten(Instant::now()).await;
+        until_refusals_expire(Instant::now()).await;
         Ok(number)
     }
 
@@ -210,7 +210,7 @@ impl Gate {
         let number = Number { epoch: reply.number()?, seq: reply.number()? };
         let left = reply.number()?;
         self.saw(sale, number);
-        until_forgotten(Instant::now()).await;
+        until_refusals_expire(Instant::now()).await;
         match outcome.as_str() {
             "applied" => Ok(Restocked::Applied(number)),
             "refused" => Ok(Restocked::Refused { left, number }),
@@ -317,12 +317,12 @@ pub(super) fn terms(sale: &Sale) -> Vec<String> {
 }
 
 /// A sale that an earlier version loaded has no rules: it has those that it was sold by.
-fn read_rules(fields: &BTreeMap<String, String>) -> Result<Rules, GateError> {
+fn read_rules(fields: &BTreeMap<String, String>) -> Result<Terms, GateError> {
     let set = |name: &str| fields.get(name).filter(|text| !text.is_empty());
     fn read<T: std::str::FromStr>(text: Option<&String>) -> Result<Option<T>, GateError> {
         text.map(|text| text.parse().map_err(|_| broken("a rule of the sale", text))).transpose()
     }
-    Ok(Rules {
+    Ok(Terms {
         pay_within_s: read(set("pay_within_s"))?,
         rebuy: set("rebuy").is_none_or(|text| text != "0"),
         late_payment: read(set("late_payment"))?.unwrap_or_default(),

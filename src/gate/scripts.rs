@@ -24,7 +24,7 @@ pub(super) struct Scripts {
 }
 
 /// What some scripts begin with, without the line that says it is Lua.
-const KNOWN: &str = include_str!("../../lua/known.lua").split_at("#!lua\n".len()).1;
+const KNOWN: &str = include_str!("../../lua/include/freeze_if_behind.lua").split_at("#!lua\n".len()).1;
 
 /// Behind its first line, which must stay the first.
 fn beginning_with_known(script: &str) -> Script {
@@ -36,28 +36,28 @@ impl Scripts {
     /// `prefix` makes the admission script this installation's own: that Redis knows it says that
     /// this installation has looked at its books since Redis was started.
     pub(super) fn new(prefix: &str) -> Self {
-        let admit = format!("{}\n-- of {prefix}\n", include_str!("../../lua/admit.lua"));
+        let admit = format!("{}\n-- of {prefix}\n", include_str!("../../lua/gate/admit.lua"));
         // Redis refuses a script that may write when it is full. With room for nobody this one
         // writes nothing: repeats are told the truth, and nobody else is admitted.
         let admit_full = admit.replacen("#!lua\n", "#!lua flags=allow-oom\n", 1);
         Self {
             admit: Script::new(&admit),
             admit_full: Script::new(&admit_full),
-            freeze: beginning_with_known(include_str!("../../lua/freeze.lua")),
-            load: Script::new(include_str!("../../lua/load.lua")),
-            state: beginning_with_known(include_str!("../../lua/state.lua")),
-            rules: beginning_with_known(include_str!("../../lua/rules.lua")),
-            restock: beginning_with_known(include_str!("../../lua/restock.lua")),
-            unload: Script::new(include_str!("../../lua/unload.lua")),
-            describe: Script::new(include_str!("../../lua/describe.lua")),
-            mark: Script::new(include_str!("../../lua/mark.lua")),
-            settle: beginning_with_known(include_str!("../../lua/settle.lua")),
-            due: Script::new(include_str!("../../lua/due.lua")),
-            adopt: beginning_with_known(include_str!("../../lua/adopt.lua")),
-            adjust: Script::new(include_str!("../../lua/adjust.lua")),
-            rebuild_begin: Script::new(include_str!("../../lua/rebuild_begin.lua")),
-            rebuild_flight: Script::new(include_str!("../../lua/rebuild_flight.lua")),
-            rebuild_load: Script::new(include_str!("../../lua/rebuild_load.lua")),
+            freeze: beginning_with_known(include_str!("../../lua/gate/freeze.lua")),
+            load: Script::new(include_str!("../../lua/gate/load.lua")),
+            state: beginning_with_known(include_str!("../../lua/gate/move_sale.lua")),
+            rules: beginning_with_known(include_str!("../../lua/gate/set_terms.lua")),
+            restock: beginning_with_known(include_str!("../../lua/gate/restock.lua")),
+            unload: Script::new(include_str!("../../lua/gate/unload.lua")),
+            describe: Script::new(include_str!("../../lua/gate/describe.lua")),
+            mark: Script::new(include_str!("../../lua/gate/mark.lua")),
+            settle: beginning_with_known(include_str!("../../lua/gate/settle.lua")),
+            due: Script::new(include_str!("../../lua/gate/claim_due.lua")),
+            adopt: beginning_with_known(include_str!("../../lua/gate/adopt.lua")),
+            adjust: Script::new(include_str!("../../lua/gate/adjust.lua")),
+            rebuild_begin: Script::new(include_str!("../../lua/gate/rebuild_begin.lua")),
+            rebuild_flight: Script::new(include_str!("../../lua/gate/rebuild_flight.lua")),
+            rebuild_load: Script::new(include_str!("../../lua/gate/rebuild_load.lua")),
         }
     }
 }

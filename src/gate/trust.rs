@@ -42,7 +42,7 @@ impl Gate {
         let _ = self.trust.verify.set(Box::new(verify));
     }
 
-    /// On `Ok` Redis knows the admission script, and the books were compared before. Asked for by each
+    /// On `Ok` Redis knows the admission script, and the books were compared before. ActRequest for by each
     /// admission that meets a Redis without the script; and best before the first comes, since it takes
     /// as long as the order log is to be read.
     pub async fn establish(&self) -> Result<(), GateError> {

@@ -3,17 +3,12 @@
 //!
 //! Knows no HTTP. Every answer that a buyer can expect is a value of [`Answer`].
 
-mod books;
-mod leader;
-mod memory;
-mod reader;
-mod registrar;
+mod refusal_cache;
 mod relay;
+mod row_reader;
 mod sales;
-pub mod settlement;
-mod sweep;
-mod verify;
-mod watch;
+mod shared_poll;
+mod status;
 
 use std::time::Duration;
 
@@ -24,17 +19,14 @@ use crate::domain::{
     OrderStatus, SaleId, Sku, Ticket, UserId, Verdict,
 };
 use crate::fault::fault;
-use crate::gate::{Gate, GateError, until_forgotten};
+use crate::gate::{Gate, GateError, until_refusals_expire};
 use crate::queue::Publisher;
 use crate::store::Store;
 
-use books::told;
-pub use books::{OrderView, Unknown};
-pub use leader::{LEADERSHIP, lead};
 pub use relay::Relay;
 pub use sales::{KnownSale, Sales};
-pub use sweep::{Sweep, SweepSettings};
-pub use verify::verify;
+use status::told;
+pub use status::{OrderView, Unknown};
 
 /// Which servers must hold an order before its buyer is told `accepted`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
@@ -64,7 +56,7 @@ const UNTIL_OPENED: Duration = Duration::from_secs(5);
 
 /// What a buyer asks for, after the syntax has been checked.
 #[derive(Debug, Clone)]
-pub struct Wish {
+pub struct OrderRequest {
     pub sale: SaleId,
     pub user: UserId,
     pub sku: Option<Sku>,
@@ -148,9 +140,9 @@ pub struct Intake {
     store: Store,
     relay: Relay,
     sales: Sales,
-    watch: watch::Watch,
-    memory: memory::Memory,
-    reader: reader::Reader,
+    poll: shared_poll::SharedPoll,
+    refusals: refusal_cache::RefusalCache,
+    reader: row_reader::RowReader,
     settings: IntakeSettings,
 }
 
@@ -160,9 +152,9 @@ impl Intake {
         Self {
             relay: Relay::new(gate.clone(), publisher),
             sales: Sales::new(gate.clone(), store.clone(), settings.sale_cache),
-            watch: watch::Watch::spawn(gate.clone(), settings.watch_every),
-            memory: memory::Memory::new(gate.clone()),
-            reader: reader::Reader::spawn(store.clone()),
+            poll: shared_poll::SharedPoll::spawn(gate.clone(), settings.watch_every),
+            refusals: refusal_cache::RefusalCache::new(gate.clone()),
+            reader: row_reader::RowReader::spawn(store.clone()),
             gate,
             store,
             settings,
@@ -179,13 +171,13 @@ impl Intake {
 
     /// Places an order. On `Accepted` the order is held by the servers that `durability` names.
     /// May be repeated with the same key: the answer is then the same order.
-    pub async fn place(&self, wish: Wish) -> Answer {
+    pub async fn place(&self, wish: OrderRequest) -> Answer {
         let sku = match self.sku(&wish).await {
             Ok(sku) => sku,
             Err(refusal) => return refusal,
         };
-        let Wish { sale, user, quantity, key, .. } = &wish;
-        if let Some(verdict) = self.memory.refusal(sale, user, &sku, *quantity, key.is_some()).await {
+        let OrderRequest { sale, user, quantity, key, .. } = &wish;
+        if let Some(verdict) = self.refusals.refusal(sale, user, &sku, *quantity, key.is_some()).await {
             metrics::counter!("intake_refused_from_memory_total").increment(1);
             return refused(verdict);
         }
@@ -193,7 +185,7 @@ impl Intake {
         Box::pin(self.attempt(wish, sku)).await
     }
 
-    async fn attempt(&self, wish: Wish, sku: Sku) -> Answer {
+    async fn attempt(&self, wish: OrderRequest, sku: Sku) -> Answer {
         let attempt = Attempt {
             id: OrderId::generate(),
             fingerprint: Fingerprint::of_body(&sku, wish.quantity),
@@ -211,7 +203,7 @@ impl Intake {
         let answer = self.answer(decided, id, &sale, &user, quantity).await;
         // Most have waited for the broker meanwhile.
         if answer.tells_of_an_order() {
-            until_forgotten(heard).await;
+            until_refusals_expire(heard).await;
         }
         answer
     }
@@ -238,7 +230,7 @@ impl Intake {
             Ok(Verdict::PurchaseLimit { limit }) if quantity > limit => Answer::InvalidQuantity { limit },
             Ok(verdict) => {
                 if matches!(verdict, Verdict::SoldOut | Verdict::NotOpen { .. } | Verdict::Closed) {
-                    self.memory.refused(sale);
+                    self.refusals.refused(sale);
                 }
                 refused(verdict)
             }
@@ -252,7 +244,7 @@ impl Intake {
 
     /// Checks the wish against what is known of the sale, and says which item is meant. The gate checks
     /// all of it again.
-    async fn sku(&self, wish: &Wish) -> Result<Sku, Answer> {
+    async fn sku(&self, wish: &OrderRequest) -> Result<Sku, Answer> {
         let sale = match self.sales.get(&wish.sale).await {
             Ok(KnownSale::Loaded(sale)) => sale,
             Ok(KnownSale::NotOpened(row)) => {
@@ -332,7 +324,7 @@ impl Intake {
             if !pending || Instant::now() >= until {
                 return Ok(told(view).await);
             }
-            let _ = tokio::time::timeout_at(until, self.watch.settled(sale, id)).await;
+            let _ = tokio::time::timeout_at(until, self.poll.settled(sale, id)).await;
         }
     }
 }

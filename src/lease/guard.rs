@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::core::{Core, ended};
 use super::watchlist::Place;
 use super::wire::Extension;
-use super::{LeaseError, Renewal, Terms};
+use super::{LeaseError, LeaseOptions, Renewal};
 
 /// One acquisition, as guard, watchdog and release see it.
 pub(super) struct Held {
@@ -17,7 +17,7 @@ pub(super) struct Held {
     pub(super) owner: String,
     pub(super) names: Vec<String>,
     pub(super) token: i64,
-    pub(super) terms: Terms,
+    pub(super) terms: LeaseOptions,
     /// When the longest hold is over.
     pub(super) until: Option<Instant>,
     /// By this process's clock, counted from before the last request was sent: Redis counts from
@@ -32,7 +32,7 @@ impl Held {
         (scope, owner): (&str, String),
         names: Vec<String>,
         token: i64,
-        terms: Terms,
+        terms: LeaseOptions,
         sent: Instant,
     ) -> Self {
         let until = match terms.renewal() {

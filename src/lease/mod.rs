@@ -14,7 +14,7 @@
 //!
 //! ```no_run
 //! # use std::time::Duration;
-//! # use doorbuster::lease::{LeaseError, Leases, Terms};
+//! # use doorbuster::lease::{LeaseError, Leases, LeaseOptions};
 //! # use doorbuster::link::RedisSettings;
 //! # async fn pay(_fence: i64, _may_commit: impl Fn() -> bool) {}
 //! # async fn example() -> Result<(), LeaseError> {
@@ -22,7 +22,7 @@
 //! let leases = Leases::open(&redis, "shop")?;
 //!
 //! // Waits up to five seconds. 30 s, renewed every 10 s by the watchdog, for at most 10 minutes.
-//! let Some(guard) = leases.acquire("sale", ["ada"], Terms::default(), Duration::from_secs(5)).await?
+//! let Some(guard) = leases.acquire("sale", ["ada"], LeaseOptions::default(), Duration::from_secs(5)).await?
 //! else {
 //!     return Ok(()); // Somebody else has it.
 //! };
@@ -33,12 +33,12 @@
 //! guard.release().await?;
 //!
 //! // Many at once: those that are free, in one round trip.
-//! let taken = leases.take("sale", ["ada", "bob", "cy"], Terms::lasting(Duration::from_secs(5))).await?;
+//! let taken = leases.take("sale", ["ada", "bob", "cy"], LeaseOptions::lasting(Duration::from_secs(5))).await?;
 //! println!("{:?}", taken.held);
 //!
 //! // A job that every machine starts at midnight, and that one runs: the others find it taken, even
 //! // those whose clock is half a minute late.
-//! let once = Terms::default().at_least(Duration::from_secs(60)).at_most(Duration::from_secs(3_600));
+//! let once = LeaseOptions::default().at_least(Duration::from_secs(60)).at_most(Duration::from_secs(3_600));
 //! if let Some(job) = leases.take("_jobs", ["nightly"], once).await?.guard {
 //!     // …
 //!     job.release().await?;
@@ -81,9 +81,9 @@ mod core;
 mod guard;
 mod inspect;
 mod listener;
+mod options;
 mod scopes;
 mod sync;
-mod terms;
 mod waiters;
 mod watchdog;
 mod watchlist;
@@ -99,8 +99,8 @@ use tokio_util::task::TaskTracker;
 use self::core::Core;
 pub use self::guard::{Guard, Released};
 pub use self::inspect::Lease;
+pub use self::options::{LeaseOptions, Renewal};
 pub use self::scopes::{Tokens, release_all};
-pub use self::terms::{Renewal, Terms};
 use self::waiters::Waiter;
 use self::wire::{Request, Said, Which, Wire};
 pub use crate::link::Fault;
@@ -177,7 +177,7 @@ impl Leases {
         &self,
         scope: &str,
         names: impl IntoIterator<Item = &'a str>,
-        terms: Terms,
+        terms: LeaseOptions,
     ) -> Result<Taken, LeaseError> {
         let tried = self.core.take(checked(scope, names, terms, Which::Free)?).await?;
         let held = tried.said.iter().map(|said| matches!(said, Said::Taken(_))).collect();
@@ -199,7 +199,7 @@ impl Leases {
         &self,
         scope: &str,
         names: impl IntoIterator<Item = &'a str>,
-        terms: Terms,
+        terms: LeaseOptions,
         within: Duration,
     ) -> Result<Option<Guard>, LeaseError> {
         let mut request = checked(scope, names, terms, Which::AllAndWait)?;
@@ -305,7 +305,7 @@ fn busy<'a>(
 fn checked<'a>(
     scope: &str,
     names: impl IntoIterator<Item = &'a str>,
-    terms: Terms,
+    terms: LeaseOptions,
     which: Which,
 ) -> Result<Request, LeaseError> {
     check_scope(scope)?;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Guard, LeaseError, Leases, NAMES_AT_ONCE, Terms};
+use super::{Guard, LeaseError, LeaseOptions, Leases, NAMES_AT_ONCE};
 use crate::link::call_together;
 
 /// The fencing token of each scope and name that was taken.
@@ -17,7 +17,7 @@ impl Leases {
     pub async fn take_in_scopes<'a>(
         &self,
         names: impl IntoIterator<Item = (&'a str, &'a str)>,
-        terms: Terms,
+        terms: LeaseOptions,
     ) -> Result<(Vec<Guard>, Tokens<'a>), LeaseError> {
         let mut scopes: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for (scope, name) in names {

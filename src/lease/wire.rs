@@ -13,7 +13,7 @@ use std::time::Duration;
 use redis::Script;
 
 use super::inspect::Lease;
-use super::{LeaseError, Terms};
+use super::{LeaseError, LeaseOptions};
 use crate::link::{Fault, RedisLink};
 
 pub(super) struct Wire {
@@ -26,7 +26,7 @@ pub(super) struct Wire {
     scopes: Script,
 }
 
-/// What `lease_take.lua` says of one name.
+/// What `take.lua` says of one name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Said {
     Taken(i64),
@@ -41,7 +41,7 @@ pub(super) enum Said {
 pub(super) struct Request {
     pub(super) scope: String,
     pub(super) names: Vec<String>,
-    pub(super) terms: Terms,
+    pub(super) terms: LeaseOptions,
     pub(super) which: Which,
 }
 
@@ -55,7 +55,7 @@ pub(super) enum Which {
     AllAndWait,
 }
 
-/// Seen in `lease_renew.lua`: a lease of an owner, to last for some time from now.
+/// Seen in `renew.lua`: a lease of an owner, to last for some time from now.
 pub(super) struct Extension {
     pub(super) owner: String,
     pub(super) lasts: Duration,
@@ -67,11 +67,11 @@ impl Wire {
         Self {
             link,
             prefix: prefix.to_owned(),
-            take: Script::new(include_str!("../../lua/lease_take.lua")),
-            renew: Script::new(include_str!("../../lua/lease_renew.lua")),
-            release: Script::new(include_str!("../../lua/lease_release.lua")),
-            list: Script::new(include_str!("../../lua/lease_list.lua")),
-            scopes: Script::new(include_str!("../../lua/lease_scopes.lua")),
+            take: Script::new(include_str!("../../lua/lease/take.lua")),
+            renew: Script::new(include_str!("../../lua/lease/renew.lua")),
+            release: Script::new(include_str!("../../lua/lease/release.lua")),
+            list: Script::new(include_str!("../../lua/lease/list.lua")),
+            scopes: Script::new(include_str!("../../lua/lease/list_scopes.lua")),
         }
     }
 

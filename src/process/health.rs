@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::parts::Parts;
 use crate::domain::{Millis, SaleState};
 use crate::front::{Dependency, Readiness};
-use crate::queue::{Letters, Publisher};
+use crate::queue::{DeadLetters, Publisher};
 
 const EVERY: Duration = Duration::from_secs(1);
 
@@ -21,7 +21,7 @@ pub(super) struct Health {
     /// Were the books of this Redis compared? `None` where nothing is sold.
     pub(super) trusts: Option<watch::Receiver<Result<(), String>>>,
     pub(super) check_settings: bool,
-    pub(super) upkeep: PrometheusHandle,
+    pub(super) metrics: PrometheusHandle,
     pub(super) tell: watch::Sender<Readiness>,
 }
 
@@ -34,7 +34,7 @@ impl Health {
             if let Ok(run) = &redis
                 && *run != known_run
             {
-                // Asked again at the next look if it did not answer now.
+                // ActRequest again at the next look if it did not answer now.
                 if let Some(broken) = self.broken_promises().await {
                     promises = broken;
                     known_run.clone_from(run);
@@ -51,7 +51,7 @@ impl Health {
             }
             self.tell.send_replace(readiness);
             self.gauges().await;
-            self.upkeep.run_upkeep();
+            self.metrics.run_upkeep();
             if stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_none() {
                 return;
             }
@@ -106,7 +106,7 @@ impl Health {
     }
 
     async fn gauges(&self) {
-        if let Some(depths) = self.parts.letters.as_ref().and_then(Letters::depths) {
+        if let Some(depths) = self.parts.letters.as_ref().and_then(DeadLetters::depths) {
             for (queue, waiting) in
                 [("orders", depths.orders), ("dead", depths.dead), ("unrouted", depths.unrouted)]
             {

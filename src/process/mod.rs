@@ -1,15 +1,12 @@
 //! Wiring: configuration in, running process out; start, drain, stop.
 
-pub mod command;
-mod config;
-mod due;
+pub mod config;
 mod health;
 mod listen;
-mod log;
+pub mod log;
 mod parts;
-mod run;
-mod signal;
-mod trust;
+pub mod run;
+pub mod signal;
 
 pub use self::config::{Config, Mistakes, Sources, redact};
 pub use listen::raise_file_limit;

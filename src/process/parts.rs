@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::config::{Config, redact};
 use crate::gate::{Gate, GateError};
 use crate::lease::{LeaseError, Leases};
-use crate::queue::{Letters, Publisher};
+use crate::queue::{DeadLetters, Publisher};
 use crate::store::{Store, StoreError};
 
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +31,7 @@ pub struct Parts {
     /// Only a front publishes orders.
     pub publisher: Option<Publisher>,
     /// `None` before a process has started.
-    pub letters: Option<Letters>,
+    pub letters: Option<DeadLetters>,
 }
 
 impl Parts {

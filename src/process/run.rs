@@ -10,17 +10,16 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::config::{Config, RebuildPolicy};
-use super::due::due;
 use super::health::Health;
 use super::listen::{for_buyers, for_operators, listen};
 use super::parts::{Parts, StartError};
-use super::trust::Trust;
-use crate::control::{Control, DeadLetters};
+use crate::control::{Control, DeadLetterActs};
 use crate::front::{self, Buyers, Operations, Readiness, Tokens};
-use crate::intake::{self, Intake, Sweep};
-use crate::life::{Orders, Payments, Upkeep};
-use crate::queue::{Consumer, Letters, OrderLog, Publisher};
-use crate::repair::{Adoption, Rebuild, Watch};
+use crate::intake::Intake;
+use crate::maintenance::{self, Adopter, BooksCheck, Rebuilder, RestartCheck, Rounds, Sweep, schedule};
+use crate::orders::{Orders, Payments};
+use crate::queue::{Consumer, DeadLetters, OrderLog, Publisher};
+use crate::recovery::Rebuild;
 use crate::worker::Worker;
 
 /// What a process does.
@@ -61,7 +60,7 @@ impl Running {
         let metrics = metrics_handle();
         begin_at_zero();
         let buyers_at = buyers.as_ref().and_then(|listener| listener.local_addr().ok());
-        let letters = Letters::open(config.queue());
+        let letters = DeadLetters::open(config.queue());
         parts.letters = Some(letters.clone());
         let mut trusts = None;
         if let Some(listener) = buyers {
@@ -70,12 +69,12 @@ impl Running {
             let (gate, store) = (parts.gate.clone(), parts.store.clone());
             let log = OrderLog::with(config.queue(), publisher.clone());
             let compared = log.clone();
-            parts
-                .gate
-                .verify_with(move || Box::pin(intake::verify(gate.clone(), store.clone(), compared.clone())));
+            parts.gate.verify_with(move || {
+                Box::pin(maintenance::verify(gate.clone(), store.clone(), compared.clone()))
+            });
             let (tell, trust) = watch::channel(Err("its books are being compared".to_owned()));
             trusts = Some(trust);
-            let trust = Trust { gate: parts.gate.clone(), tell };
+            let trust = RestartCheck { gate: parts.gate.clone(), tell };
             spawn(&mut tasks, "the comparison of redis", trust.run(stop.clone()));
             let intake = Intake::new(parts.gate.clone(), publisher, parts.store.clone(), config.intake());
             let sweep = Sweep {
@@ -87,7 +86,7 @@ impl Running {
                 settings: config.sweep(),
             };
             let payments = Payments::new(parts.store.clone(), orders.clone(), intake.clone());
-            let watch = Watch {
+            let watch = BooksCheck {
                 gate: parts.gate.clone(),
                 store: parts.store.clone(),
                 leases: parts.leases.clone(),
@@ -106,22 +105,22 @@ impl Running {
                 log: log.clone(),
             };
             if config.gate.rebuild == RebuildPolicy::Auto {
-                spawn(&mut tasks, "the rebuild", rebuild.run_always(stop.clone()));
+                spawn(&mut tasks, "the rebuild", Rebuilder { rebuild }.run(stop.clone()));
             }
-            let adoption = Adoption {
+            let adoption = Adopter {
                 gate: parts.gate.clone(),
                 store: parts.store.clone(),
                 leases: parts.leases.clone(),
             };
             spawn(&mut tasks, "the adoption", adoption.run(stop.clone()));
-            let upkeep = Upkeep {
+            let maintenance = Rounds {
                 gate: parts.gate.clone(),
                 leases: parts.leases.clone(),
                 store: parts.store.clone(),
                 payments: payments.clone(),
                 log,
-                also: due(config, &control),
-                settings: config.upkeep(),
+                also: schedule(&control, config.purge_after()),
+                settings: config.maintenance(),
             };
             let router = front::buyers(Buyers {
                 intake,
@@ -139,7 +138,7 @@ impl Running {
                 front::serve(listener, router, for_buyers(config), stop.clone()),
             );
             spawn(&mut tasks, "the sweep", sweep.run(stop.clone()));
-            spawn(&mut tasks, "the upkeep", upkeep.run(stop.clone()));
+            spawn(&mut tasks, "maintenance", maintenance.run(stop.clone()));
         }
         let mut consumes = None;
         if role != Role::Front {
@@ -155,13 +154,12 @@ impl Running {
             spawn(&mut tasks, "the worker", worker.run(consumer, stop.clone()));
         }
         let (tell, readiness) = watch::channel(Readiness::default());
-        let upkeep = metrics.clone();
         let health = Health {
             parts: parts.clone(),
             consumes,
             trusts,
             check_settings: config.redis.check_settings,
-            upkeep,
+            metrics: metrics.clone(),
             tell,
         };
         spawn(&mut tasks, "the health check", health.run(stop.clone()));
@@ -172,7 +170,7 @@ impl Running {
         })?;
         let router = front::operations(Operations {
             control: control.clone(),
-            dead_letters: DeadLetters::new(letters, parts.gate.clone(), parts.store.clone()),
+            dead_letters: DeadLetterActs::new(letters, parts.gate.clone(), parts.store.clone()),
             orders,
             gate: parts.gate.clone(),
             store: parts.store.clone(),

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::link::{Link, within};
 use super::topology::{self, Names};
-use super::{QueueError, QueueSettings, Unreadable, letters, message};
+use super::{QueueError, QueueSettings, Unreadable, dead_letters, message};
 use crate::domain::Order;
 use crate::link::Backoff;
 
@@ -188,7 +188,7 @@ impl Consumer {
     }
 
     /// Up, with nothing in hand, and yet without deliveries while messages wait: looked at after
-    /// every [`QUIET`] seconds of silence. Asked once a second of silence.
+    /// every [`QUIET`] seconds of silence. ActRequest once a second of silence.
     async fn is_forgotten(&mut self) -> bool {
         self.quiet += 1;
         let Some(open) = self.open.as_ref().filter(|_| self.quiet.is_multiple_of(QUIET)) else {
@@ -238,11 +238,11 @@ fn read(delivery: lapin::message::Delivery) -> Delivery {
     // Quorum queues count for whoever asks; a classic queue only says that there was one before.
     let counted = delivery.properties.headers().as_ref().and_then(|headers| {
         let (_, count) = headers.inner().iter().find(|(name, _)| name.as_str() == "x-delivery-count")?;
-        letters::number(count).and_then(|count| u64::try_from(count).ok())
+        dead_letters::number(count).and_then(|count| u64::try_from(count).ok())
     });
     Delivery {
         orders: message::read(&delivery.data),
-        replays: letters::replays(delivery.properties.headers().as_ref()),
+        replays: dead_letters::replays(delivery.properties.headers().as_ref()),
         redeliveries: counted.unwrap_or_else(|| u64::from(delivery.redelivered)),
         id: delivery.properties.message_id().as_ref().map(ToString::to_string),
         payload: delivery.data,

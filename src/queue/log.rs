@@ -13,7 +13,7 @@ use lapin::types::{AMQPValue, FieldTable};
 
 use super::link::{Link, within};
 use super::topology::Names;
-use super::{Publisher, QueueError, QueueSettings, Unreadable, letters, message};
+use super::{Publisher, QueueError, QueueSettings, Unreadable, dead_letters, message};
 use crate::domain::{Entry, Millis};
 
 /// Messages that the broker sends ahead.
@@ -163,7 +163,7 @@ impl LogReader {
             let properties = &delivery.properties;
             let offset = properties.headers().as_ref().and_then(|headers| {
                 let (_, at) = headers.inner().iter().find(|(name, _)| name.as_str() == "x-stream-offset")?;
-                letters::number(at).and_then(|at| u64::try_from(at).ok())
+                dead_letters::number(at).and_then(|at| u64::try_from(at).ok())
             });
             let offset = offset.ok_or_else(|| QueueError("a message of the log without an offset".into()))?;
             let at = properties.timestamp().and_then(|seconds| i64::try_from(seconds).ok());

@@ -5,7 +5,7 @@
 //! connections, because a broker that is short of memory stops whoever publishes.
 
 mod consumer;
-mod letters;
+mod dead_letters;
 mod link;
 mod log;
 mod message;
@@ -15,7 +15,7 @@ mod topology;
 use std::time::Duration;
 
 pub use consumer::{Consumer, Delivery};
-pub use letters::{HeldLetter, HeldLetters, Letter, Letters, Reason, Trouble};
+pub use dead_letters::{DeadLetter, DeadLetters, HeldDeadLetter, HeldLetters, Reason, Trouble};
 pub use log::{LogFrom, LogHead, LogMessage, LogReader, OrderLog};
 pub use message::{Unreadable, VERSION};
 pub use publisher::{PublishError, Publisher};

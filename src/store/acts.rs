@@ -10,7 +10,7 @@ use sea_orm::{
 use super::entities::{item, sale, sale_act};
 use super::journal::{Touched, log};
 use super::{Store, StoreError};
-use crate::domain::{Asked, Invalid, Millis, Number, SaleId, Sku};
+use crate::domain::{ActRequest, Invalid, Millis, Number, SaleId, Sku};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -87,7 +87,7 @@ impl Store {
         sale: &SaleId,
         kind: &str,
         args: String,
-        asked: &Asked,
+        asked: &ActRequest,
     ) -> Result<Result<Begun, NotBegun>, StoreError> {
         self.within(async {
             let transaction = self.begin().await?;
@@ -229,7 +229,7 @@ pub(super) fn new_act(
     sale: &SaleId,
     kind: &str,
     args: String,
-    asked: &Asked,
+    asked: &ActRequest,
     restock: Option<Restock>,
 ) -> SaleAct {
     let key = match &asked.key {
@@ -277,7 +277,7 @@ pub(super) async fn insert_act(transaction: &DatabaseTransaction, act: SaleAct) 
 pub(super) async fn sale_for(
     transaction: &DatabaseTransaction,
     sale: &SaleId,
-    asked: &Asked,
+    asked: &ActRequest,
 ) -> Result<Result<sale::Model, Result<Begun, NotBegun>>, StoreError> {
     let row = sale::Entity::find_by_id(sale.as_str()).lock_exclusive().one(transaction).await?;
     let Some(row) = row else { return Ok(Err(Err(NotBegun::NoSale))) };

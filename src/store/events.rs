@@ -7,7 +7,7 @@ use sea_orm::{ActiveValue::Set, EntityTrait as _, QueryFilter as _, QueryOrder a
 use super::entities::order_event;
 use super::many::is_one_of;
 use super::{Store, StoreError};
-use crate::domain::{Asked, Millis, Order, OrderId, OrderStatus};
+use crate::domain::{ActRequest, Millis, Order, OrderId, OrderStatus};
 
 /// One line of an order's history.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub(super) fn event(
     from: OrderStatus,
     to: OrderStatus,
     version: i32,
-    asked: &Asked,
+    asked: &ActRequest,
     at: Millis,
 ) -> order_event::ActiveModel {
     order_event::ActiveModel {

@@ -20,7 +20,7 @@ use super::orders::{OrderRow, read_order};
 use super::overdue::paying;
 use super::record::Claim;
 use super::{Store, StoreError};
-use crate::domain::{Act, Asked, Millis, Order, OrderId, OrderStatus, SaleId};
+use crate::domain::{Act, ActRequest, Millis, Order, OrderId, OrderStatus, SaleId};
 use crate::fault::fault;
 
 /// A change of one order, with who asks for it and why.
@@ -28,7 +28,7 @@ use crate::fault::fault;
 pub struct Change {
     pub id: OrderId,
     pub act: Act,
-    pub asked: Asked,
+    pub asked: ActRequest,
     /// The token of the lease under which it is made.
     pub fence: i64,
 }
@@ -91,7 +91,7 @@ impl Store {
     pub async fn cancel_unrecorded(
         &self,
         order: &Order,
-        asked: &Asked,
+        asked: &ActRequest,
         fence: i64,
         may_commit: &(dyn Fn() -> bool + Sync),
     ) -> Result<Option<OrderRow>, StoreError> {
@@ -103,7 +103,7 @@ impl Store {
         &self,
         order: &Order,
         status: OrderStatus,
-        asked: &Asked,
+        asked: &ActRequest,
         fence: i64,
         may_commit: &(dyn Fn() -> bool + Sync),
     ) -> Result<Option<OrderRow>, StoreError> {

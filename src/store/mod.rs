@@ -5,7 +5,6 @@
 //! counter, all in the transaction that inserts the order, hold even if Redis forgets everything.
 
 mod acts;
-mod amend;
 mod clock;
 mod connect;
 mod counted;
@@ -29,6 +28,7 @@ mod restore_update;
 mod returns;
 mod runs;
 mod sales;
+mod terms;
 mod totals;
 
 use std::time::Duration;

@@ -6,7 +6,7 @@ use super::entities::order;
 use super::life::{Change, Changed};
 use super::payments::{Payment, PaymentKind, PaymentState, known_or_new, of_order, set};
 use super::{Store, StoreError};
-use crate::domain::{Act, Asked, OrderStatus};
+use crate::domain::{Act, ActRequest, OrderStatus};
 use crate::fault::fault;
 
 /// What came of applying an event.
@@ -30,7 +30,7 @@ impl Store {
     pub async fn apply_payment(
         &self,
         payment: &Payment,
-        asked: &Asked,
+        asked: &ActRequest,
         fence: i64,
         may_commit: &(dyn Fn() -> bool + Sync),
     ) -> Result<Applied, StoreError> {
@@ -64,7 +64,7 @@ impl Store {
         &self,
         transaction: &DatabaseTransaction,
         payment: Payment,
-        asked: &Asked,
+        asked: &ActRequest,
         fence: i64,
     ) -> Result<Applied, StoreError> {
         let id = payment.new_order.unwrap_or(payment.order);
@@ -119,7 +119,7 @@ impl Store {
         &self,
         transaction: &DatabaseTransaction,
         refund: Payment,
-        asked: &Asked,
+        asked: &ActRequest,
         fence: i64,
     ) -> Result<Applied, StoreError> {
         let others = of_order(transaction, refund.order).await?;

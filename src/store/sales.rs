@@ -8,7 +8,7 @@ use sea_orm::{
 use super::entities::{item, sale};
 use super::journal::{Touched, log};
 use super::{Store, StoreError};
-use crate::domain::{Item, Millis, Number, Rules, Sale, SaleId, SaleState, Sku, Window};
+use crate::domain::{Item, Millis, Number, Sale, SaleId, SaleState, Sku, Terms, Window};
 
 /// The epoch of a sale whose gate was never rebuilt.
 const FIRST_EPOCH: i64 = 1;
@@ -188,7 +188,7 @@ pub(super) fn read_sale(row: sale::Model, items: Vec<item::Model>) -> Result<Sal
         seconds.map(u32::try_from).transpose().map_err(|_| StoreError::unreadable("a sale", &row))
     };
     let rate = |rate: &Option<String>| rate.as_deref().map(str::parse).transpose().map_err(unreadable);
-    let rules = Rules {
+    let rules = Terms {
         pay_within_s: seconds(row.pay_within_s)?,
         rebuy: row.rebuy,
         late_payment: row.late_payment.parse().map_err(unreadable)?,

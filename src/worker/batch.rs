@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::Worker;
-use super::hand::InHand;
-use super::outcome::{Books, WorkerError};
+use super::pending::PendingDelivery;
+use super::{Worker, WorkerError};
 use crate::domain::Order;
 use crate::fault::fault;
-use crate::lease::{Guard, LeaseError, Terms, release_all};
+use crate::lease::{Guard, LeaseError, LeaseOptions, release_all};
+use crate::settlement::Outcomes;
 use crate::store::{Claim, Recorded};
 
 /// What a lease must still last before COMMIT: longer than a commit takes, far shorter than a lease.
@@ -32,7 +32,7 @@ impl Worker {
     /// Orders that have a committed outcome are settled and no longer in hand; a message that has no
     /// others is acknowledged. What is left is to be tried again. On an error nothing was
     /// acknowledged, and all may be tried again.
-    pub(super) async fn persist(&self, hands: &mut [InHand]) -> Result<(), WorkerError> {
+    pub(super) async fn persist(&self, hands: &mut [PendingDelivery]) -> Result<(), WorkerError> {
         #[cfg_attr(not(debug_assertions), expect(unused_mut, reason = "a failure point takes the guards"))]
         let mut claimed = self.claim(hands).await?;
         let result = self.commit(&claimed).await;
@@ -64,7 +64,7 @@ impl Worker {
     }
 
     /// One lease per user and sale.
-    async fn claim(&self, hands: &[InHand]) -> Result<Claimed, WorkerError> {
+    async fn claim(&self, hands: &[PendingDelivery]) -> Result<Claimed, WorkerError> {
         let mut orders: Vec<(Place, &Order)> = Vec::new();
         for (at, hand) in hands.iter().enumerate() {
             orders.extend(hand.orders.iter().enumerate().map(|(nth, order)| ((at, nth), order)));
@@ -75,7 +75,7 @@ impl Worker {
             "lease.before",
             return Err(LeaseError::from(crate::lease::Fault::Unavailable("injected".into())).into())
         );
-        let terms = Terms::lasting(self.settings.lease).at_most(LONGEST_HOLD);
+        let terms = LeaseOptions::lasting(self.settings.lease).at_most(LONGEST_HOLD);
         let users = orders.iter().map(|(_, order)| (order.sale.as_str(), order.user.as_str()));
         let (guards, tokens) = self.leases.take_in_scopes(users, terms).await?;
         let mut claimed = Claimed { guards, ..Claimed::default() };
@@ -95,14 +95,14 @@ impl Worker {
     }
 
     /// The transaction, and of each claim whether its fencing token was refused.
-    async fn commit(&self, claimed: &Claimed) -> Result<(Books, Vec<bool>), WorkerError> {
+    async fn commit(&self, claimed: &Claimed) -> Result<(Outcomes, Vec<bool>), WorkerError> {
         let valid = || claimed.guards.iter().all(|guard| guard.is_valid_for(MARGIN));
         let started = std::time::Instant::now();
         let recorded = self.store.record(&claimed.claims, &valid).await?;
         metrics::histogram!("worker_persist_seconds").record(started.elapsed().as_secs_f64());
         metrics::histogram!("worker_batch_orders").record(claimed.claims.len() as f64);
         let stale = recorded.iter().map(|recorded| *recorded == Recorded::Stale).collect();
-        let mut books = Books::default();
+        let mut books = Outcomes::default();
         for (claim, recorded) in claimed.claims.iter().zip(recorded) {
             books.enter(&self.store, &claim.order, recorded).await?;
         }

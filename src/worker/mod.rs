@@ -6,8 +6,7 @@
 //! nowhere for a moment.
 
 mod batch;
-mod hand;
-mod outcome;
+mod pending;
 mod poison;
 
 use std::sync::Arc;
@@ -18,14 +17,22 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::hand::{InHand, orders_in};
-use self::outcome::WorkerError;
+use self::pending::{PendingDelivery, orders_in};
 use crate::fault::fault;
 use crate::gate::Gate;
-use crate::lease::Leases;
+use crate::lease::{LeaseError, Leases};
 use crate::link::Backoff;
-use crate::queue::{Consumer, Delivery, Letters};
+use crate::queue::{Consumer, DeadLetters, Delivery};
 use crate::store::{Store, StoreError};
+
+/// Why a batch has to wait. Nothing was acknowledged.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum WorkerError {
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
 
 #[derive(Debug, Clone)]
 pub struct WorkerSettings {
@@ -62,7 +69,7 @@ pub struct Worker {
     pub gate: Gate,
     pub leases: Leases,
     pub store: Store,
-    pub letters: Letters,
+    pub letters: DeadLetters,
     pub settings: WorkerSettings,
 }
 
@@ -75,8 +82,8 @@ impl Worker {
     pub async fn run(self, mut consumer: Consumer, stop: CancellationToken) {
         let worker = Arc::new(self);
         let most_lanes = worker.settings.lanes.min(worker.store.writers()).max(1);
-        let mut lanes: JoinSet<Result<Vec<InHand>, Outage>> = JoinSet::new();
-        let mut held: Vec<InHand> = Vec::new();
+        let mut lanes: JoinSet<Result<Vec<PendingDelivery>, Outage>> = JoinSet::new();
+        let mut held: Vec<PendingDelivery> = Vec::new();
         // Of these not even a dead letter could be made so far.
         let mut unreadable: Vec<Delivery> = Vec::new();
         loop {
@@ -142,7 +149,11 @@ impl Worker {
 
     /// Takes what is in hand to its end; returns what must be tried again: a user's lease was busy, the
     /// dead-letter queue did not take it, or it is time to stop.
-    async fn process(&self, hands: Vec<InHand>, stop: &CancellationToken) -> Result<Vec<InHand>, Outage> {
+    async fn process(
+        &self,
+        hands: Vec<PendingDelivery>,
+        stop: &CancellationToken,
+    ) -> Result<Vec<PendingDelivery>, Outage> {
         let (mut suspects, together): (Vec<_>, Vec<_>) =
             hands.into_iter().partition(|hand| hand.delivery.redeliveries >= SUSPECT_AFTER);
         let mut held = self.persist_until_done(together, stop).await?;
@@ -165,9 +176,9 @@ impl Worker {
     /// Each order in a transaction of its own; returns what must be tried again.
     async fn persist_apart(
         &self,
-        mut hand: InHand,
+        mut hand: PendingDelivery,
         stop: &CancellationToken,
-    ) -> Result<Option<InHand>, Outage> {
+    ) -> Result<Option<PendingDelivery>, Outage> {
         let mut orders = std::mem::take(&mut hand.orders);
         orders.shuffle(&mut rand::rng());
         let mut left = Vec::new();
@@ -191,9 +202,9 @@ impl Worker {
     /// attempt is counted.
     async fn persist_until_done(
         &self,
-        mut pending: Vec<InHand>,
+        mut pending: Vec<PendingDelivery>,
         stop: &CancellationToken,
-    ) -> Result<Vec<InHand>, Outage> {
+    ) -> Result<Vec<PendingDelivery>, Outage> {
         if pending.is_empty() {
             return Ok(pending);
         }
@@ -257,7 +268,9 @@ impl Worker {
 }
 
 /// A panic in a lane is one of the worker.
-fn joined(ended: Result<Result<Vec<InHand>, Outage>, JoinError>) -> Result<Vec<InHand>, Outage> {
+fn joined(
+    ended: Result<Result<Vec<PendingDelivery>, Outage>, JoinError>,
+) -> Result<Vec<PendingDelivery>, Outage> {
     match ended {
         Ok(result) => result,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),

@@ -3,9 +3,8 @@
 
 use tokio_util::sync::CancellationToken;
 
-use super::Worker;
-use super::hand::InHand;
-use super::outcome::WorkerError;
+use super::pending::PendingDelivery;
+use super::{Worker, WorkerError};
 use crate::domain::Order;
 use crate::link::Backoff;
 use crate::queue::{Delivery, Reason, Trouble};
@@ -27,7 +26,11 @@ enum Alone {
 impl Worker {
     /// Finds the order that no repetition will mend, so that it does not take its batch along.
     /// Returns what must be tried again.
-    pub(super) async fn one_by_one(&self, hands: Vec<InHand>, stop: &CancellationToken) -> Vec<InHand> {
+    pub(super) async fn one_by_one(
+        &self,
+        hands: Vec<PendingDelivery>,
+        stop: &CancellationToken,
+    ) -> Vec<PendingDelivery> {
         let mut held = Vec::new();
         let mut outage = false;
         for mut hand in hands {
@@ -59,7 +62,7 @@ impl Worker {
         held
     }
 
-    async fn alone(&self, hand: &mut InHand) -> Alone {
+    async fn alone(&self, hand: &mut PendingDelivery) -> Alone {
         let mut backoff = Backoff::default();
         let mut trouble: Option<Trouble> = None;
         loop {
@@ -90,7 +93,7 @@ impl Worker {
     /// `false` where the dead-letter queue did not take it. In this order: the mark, so that the
     /// sweep does not send it round again, and before anybody can end the letter; the letter; the
     /// ack, where no order of the message is left. A crash in between leaves the message with the broker.
-    async fn park(&self, hand: &mut InHand, trouble: &Trouble) -> bool {
+    async fn park(&self, hand: &mut PendingDelivery, trouble: &Trouble) -> bool {
         while let Some(order) = hand.orders.last() {
             // Where this fails, whoever leads the sweep finds the letter and marks it.
             let _ = self.gate.parked(&order.sale, &[order.id]).await;
@@ -108,11 +111,14 @@ impl Worker {
 
     /// Parts what can be read from what goes to the dead-letter queue at once; the second are those
     /// that it did not take, to be held and tried again.
-    pub(super) async fn part_unreadable(&self, deliveries: Vec<Delivery>) -> (Vec<InHand>, Vec<Delivery>) {
+    pub(super) async fn part_unreadable(
+        &self,
+        deliveries: Vec<Delivery>,
+    ) -> (Vec<PendingDelivery>, Vec<Delivery>) {
         let (mut readable, mut held) = (Vec::with_capacity(deliveries.len()), Vec::new());
         for delivery in deliveries {
             let Err(why) = &delivery.orders else {
-                readable.push(InHand::new(delivery));
+                readable.push(PendingDelivery::new(delivery));
                 continue;
             };
             let why = why.to_string();

@@ -88,8 +88,12 @@ async fn a_server_that_is_missing_is_named_by_what_needs_it_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_evicts_is_refused_with_what_to_change() {
     let folder = tempfile::tempdir().unwrap();
-    let server =
-        doorbuster::dev::Server::start(doorbuster::dev::Kind::Redis, folder.path()).await.expect("a Redis");
+    let server = doorbuster::rehearsal::servers::Server::start(
+        doorbuster::rehearsal::servers::Kind::Redis,
+        folder.path(),
+    )
+    .await
+    .expect("a Redis");
     let client = redis::Client::open(server.url.as_str()).unwrap();
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
     let mut world = World::new(Database::Sqlite).await;
@@ -124,7 +128,7 @@ async fn a_redis_that_evicts_is_refused_with_what_to_change() {
         Some(run(None, &["health", &health]).await).filter(|(code, ..)| *code == 0)
     })
     .await;
-    server.stop(doorbuster::dev::Ending::AtOnce).await;
+    server.stop(doorbuster::rehearsal::servers::Ending::AtOnce).await;
     until("no longer healthy", Duration::from_secs(30), async || {
         Some(run(None, &["health", &health]).await).filter(|(code, ..)| *code == 1)
     })

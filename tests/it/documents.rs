@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clap::Parser as _;
-use doorbuster::process::command::Cli;
+use doorbuster::cli::Cli;
 
 pub fn read(name: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name))
@@ -78,7 +78,7 @@ fn every_alert_names_a_page_and_metrics_that_exist() {
         .filter_map(|line| line.strip_prefix("## "))
         .map(|title| title.to_lowercase().replace(' ', "-"))
         .collect();
-    let source = sources();
+    let source = text_below(&["src"]);
     let rules: Vec<&str> = alerts.split("- alert: ").skip(1).collect();
     assert!(rules.len() >= 12, "{} rules", rules.len());
     for rule in &rules {
@@ -103,7 +103,8 @@ fn every_alert_names_a_page_and_metrics_that_exist() {
     }
 }
 
-fn sources() -> String {
+/// The text of all files below these folders.
+fn text_below(folders: &[&str]) -> String {
     fn walk(folder: &Path, text: &mut String) {
         for entry in std::fs::read_dir(folder).expect("readable").flatten() {
             if entry.path().is_dir() {
@@ -114,7 +115,9 @@ fn sources() -> String {
         }
     }
     let mut text = String::new();
-    walk(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut text);
+    for folder in folders {
+        walk(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &mut text);
+    }
     text
 }
 
@@ -174,18 +177,8 @@ fn every_row_of_the_table_of_the_lease_names_a_test_that_exists() {
     }
 }
 
-/// The text of all tests.
 fn tests() -> String {
-    let mut tests = String::new();
-    for folder in ["tests/it", "tests/races"] {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
-        for entry in std::fs::read_dir(folder).expect("readable").flatten() {
-            if entry.path().is_file() {
-                tests.push_str(&std::fs::read_to_string(entry.path()).expect("readable"));
-            }
-        }
-    }
-    tests
+    text_below(&["tests/it", "tests/races"])
 }
 
 #[test]

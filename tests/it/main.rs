@@ -4,37 +4,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod archive;
 mod commands;
-mod control;
 mod dev;
 mod documents;
 mod drills;
 mod faults;
-mod front;
-mod gate;
-mod gate_model;
-mod hostile;
-mod lease;
-mod lease_kept;
-mod lease_processes;
-mod lease_scopes;
-mod lease_waiting;
-mod letters;
-mod life;
-mod outages;
-mod path;
-mod payments;
-mod processes;
-mod queue;
+mod orders;
 mod recovery;
-mod repair;
-mod repair_compare;
-mod replay;
-mod replay_runs;
-mod rules;
-mod store;
-mod store_life;
+mod seams;
 mod structure;
 mod support;
-mod together;

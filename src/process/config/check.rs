@@ -51,7 +51,16 @@ fn mismatch(default: &Value, value: &Value) -> Option<&'static str> {
     }
 }
 
+/// Sections that an older build had under another name. The old name is a mistake that names the new one:
+/// a setting that is silently ignored would be worse.
+const RENAMED: [(&str, &str); 1] = [("upkeep", "maintenance")];
+
 fn unknown<'a>(key: &str, known: impl Iterator<Item = &'a String>) -> String {
+    for (old, new) in RENAMED {
+        if let Some(rest) = key.strip_prefix(old).filter(|rest| rest.starts_with('.')) {
+            return format!("{key} is now {new}{rest}");
+        }
+    }
     let nearest = known.min_by_key(|candidate| strsim::damerau_levenshtein(candidate, key));
     match nearest {
         Some(nearest) if strsim::damerau_levenshtein(nearest, key) <= 4 => {

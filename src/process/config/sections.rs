@@ -9,9 +9,10 @@ use super::check::range;
 use crate::domain::Rate;
 use crate::front::{AuthSettings, FrontSettings, Providers, ServerSettings, ThrottleSettings};
 use crate::gate::GateSettings;
-use crate::intake::{DurabilityPolicy, IntakeSettings, SweepSettings};
-use crate::life::UpkeepSettings;
+use crate::intake::{DurabilityPolicy, IntakeSettings};
 use crate::link::RedisSettings;
+use crate::maintenance::MaintenanceSettings;
+use crate::maintenance::SweepSettings;
 use crate::queue::QueueSettings;
 use crate::store::StoreSettings;
 use crate::worker::WorkerSettings;
@@ -35,7 +36,7 @@ sections! {
     Config {
         front: Front, operations: Operations, auth: Auth, redis: Redis, queue: Queue,
         database: Database, gate: Gate, intake: Intake, sweep: Sweep, worker: Worker,
-        upkeep: Upkeep, audit: Audit, payments: Payments, process: Process, log: Log,
+        maintenance: Maintenance, audit: Audit, payments: Payments, process: Process, log: Log,
     }
     Front {
         listen: String, connections: u64, header_within_ms: u64, body_within_ms: u64,
@@ -52,7 +53,7 @@ sections! {
     }
     Sweep { every_ms: u64, batch: u64, grace_ms: u64, overtaken_after_ms: u64, parked_after_ms: u64, spacing_ms: u64 }
     Worker { batch: u64, lanes: u64, linger_ms: u64, prefetch: u64, lease_ms: u64, hold_ms: u64 }
-    Upkeep { every_ms: u64, batch: u64, purge_after_days: u64 }
+    Maintenance { every_ms: u64, batch: u64, purge_after_days: u64 }
     Audit { every_s: u64, pause_sale: bool }
     Payments { secrets: String, secrets_file: String }
     Process { drain_ms: u64 }
@@ -156,7 +157,18 @@ impl Config {
 
     fn check_ranges(&self, mistakes: &mut Vec<String>) {
         let Self {
-            front, auth, redis, queue, database, gate, intake, sweep, worker, upkeep, process, ..
+            front,
+            auth,
+            redis,
+            queue,
+            database,
+            gate,
+            intake,
+            sweep,
+            worker,
+            maintenance,
+            process,
+            ..
         } = self;
         for (name, value, from, to) in [
             ("front.connections", front.connections, 1, 1_000_000),
@@ -192,10 +204,10 @@ impl Config {
             ("worker.prefetch", worker.prefetch, 1, 65_535),
             ("worker.lease_ms", worker.lease_ms, 2_000, 5_000),
             ("worker.hold_ms", worker.hold_ms, 100, 600_000),
-            ("upkeep.every_ms", upkeep.every_ms, 50, 60_000),
+            ("maintenance.every_ms", maintenance.every_ms, 50, 60_000),
             ("audit.every_s", self.audit.every_s, 0, 86_400),
-            ("upkeep.batch", upkeep.batch, 1, 1_000),
-            ("upkeep.purge_after_days", upkeep.purge_after_days, 0, 36_500),
+            ("maintenance.batch", maintenance.batch, 1, 1_000),
+            ("maintenance.purge_after_days", maintenance.purge_after_days, 0, 36_500),
             ("process.drain_ms", process.drain_ms, 0, 600_000),
         ] {
             range(name, value, from, to, mistakes);
@@ -317,13 +329,13 @@ impl Config {
         }
     }
 
-    pub fn upkeep(&self) -> UpkeepSettings {
-        UpkeepSettings { every: ms(self.upkeep.every_ms), batch: self.upkeep.batch }
+    pub fn maintenance(&self) -> MaintenanceSettings {
+        MaintenanceSettings { every: ms(self.maintenance.every_ms), batch: self.maintenance.batch }
     }
 
     /// `None` to keep everything.
     pub fn purge_after(&self) -> Option<Duration> {
-        let days = self.upkeep.purge_after_days;
+        let days = self.maintenance.purge_after_days;
         (days > 0).then(|| Duration::from_secs(days * 86_400))
     }
 

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use doorbuster::chaos::Proxy;
-use doorbuster::dev::{Kind, Server};
+use doorbuster::rehearsal::chaos::Proxy;
+use doorbuster::rehearsal::servers::{Kind, Server};
 
 use super::World;
 

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use doorbuster::domain::{
-    Asked, Attempt, Fingerprint, IdempotencyKey, Item, KeyDigest, Millis, Number, Order, OrderId, Rules,
-    Sale, SaleId, SaleState, Sku, UserId, Window,
+    ActRequest, Attempt, Fingerprint, IdempotencyKey, Item, KeyDigest, Millis, Number, Order, OrderId, Sale,
+    SaleId, SaleState, Sku, Terms, UserId, Window,
 };
 use doorbuster::gate::Versions;
 use doorbuster::process::{Config, Parts, Role, Running, Sources};
@@ -121,7 +121,7 @@ pub fn sale(name: &str, stock: i64, limit: u32) -> Sale {
         name: name.to_owned(),
         window: Window { opens_at: Millis(0), closes_at: None },
         limit_per_user: limit,
-        rules: Rules::default(),
+        rules: Terms::default(),
         items: vec![Item { sku: id("unit"), stock, limit_per_user: None }],
     }
 }
@@ -155,7 +155,7 @@ impl World {
     pub async fn open_sale(&self, parts: &Parts, sale: &Sale) {
         let control = doorbuster::control::Control::new(parts.gate.clone(), parts.store.clone());
         control.create(sale).await.expect("created");
-        control.open(&sale.id, &Asked::by("test")).await.expect("opened");
+        control.open(&sale.id, &ActRequest::by("test")).await.expect("opened");
     }
 
     /// As if another front had compared this Redis's books before: an admission past that check.

@@ -1,0 +1,273 @@
+//! The rules of a sale that an operator may change while it sells.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Invalid, Millis, Sale, Sku};
+
+/// How often: so many in so many seconds, all of them at once if one likes. Written `5/10s`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Rate {
+    count: u32,
+    seconds: u32,
+}
+
+impl Rate {
+    /// 1 to 1,000,000 in 1 to 3,600 seconds: a rate of none would close the sale without saying so.
+    pub fn new(count: u32, seconds: u32) -> Result<Self, Invalid> {
+        if (1..=1_000_000).contains(&count) && (1..=3_600).contains(&seconds) {
+            return Ok(Self { count, seconds });
+        }
+        Err(Invalid { what: "a rate", rule: Self::RULE })
+    }
+
+    const RULE: &str =
+        "such as 5/10s: 1 to 1000000 attempts in 1 to 3600 seconds (to take no orders, pause the sale)";
+
+    pub fn count(self) -> u32 {
+        self.count
+    }
+
+    pub fn seconds(self) -> u32 {
+        self.seconds
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}s", self.count, self.seconds)
+    }
+}
+
+impl std::str::FromStr for Rate {
+    type Err = Invalid;
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let read = || {
+            let (count, seconds) = text.split_once('/')?;
+            Some((count.parse().ok()?, seconds.strip_suffix('s')?.parse().ok()?))
+        };
+        // What cannot be read is refused as a rate of none is.
+        let (count, seconds) = read().unwrap_or((0, 0));
+        Self::new(count, seconds)
+    }
+}
+
+impl Serialize for Rate {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Rate {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// What becomes of a payment for an order that has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LatePayment {
+    /// A new order takes a unit, if there is one; else as `Refund`.
+    #[default]
+    Retake,
+    /// It is kept for refund.
+    Refund,
+}
+
+impl LatePayment {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Retake => "retake",
+            Self::Refund => "refund",
+        }
+    }
+}
+
+impl std::str::FromStr for LatePayment {
+    type Err = Invalid;
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        [Self::Retake, Self::Refund]
+            .into_iter()
+            .find(|policy| policy.as_str() == text)
+            .ok_or(Invalid { what: "late_payment", rule: "one of retake, refund" })
+    }
+}
+
+/// Seconds for which an order may wait for its payment: thirty days.
+const LONGEST_TO_PAY: u32 = 30 * 86_400;
+
+/// What holds for every order of a sale, besides its window and its limit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Terms {
+    /// Seconds from the confirmation within which an order must be paid; without it, for ever.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pay_within_s: Option<u32>,
+    /// May a user buy again after his order has ended unpaid or was given back?
+    pub rebuy: bool,
+    pub late_payment: LatePayment,
+    /// Attempts of one user, repeats not counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_rate: Option<Rate>,
+    /// Attempts of all users together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sale_rate: Option<Rate>,
+    /// Told to buyers while the sale is paused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Seconds after which they are told to try again; 5 without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_after_s: Option<u32>,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self {
+            pay_within_s: None,
+            rebuy: true,
+            late_payment: LatePayment::default(),
+            user_rate: None,
+            sale_rate: None,
+            message: None,
+            retry_after_s: None,
+        }
+    }
+}
+
+impl Terms {
+    pub(super) fn check(&self) -> Result<(), Invalid> {
+        if self.pay_within_s.is_some_and(|seconds| !(1..=LONGEST_TO_PAY).contains(&seconds)) {
+            return Err(Invalid { what: "pay_within_s", rule: "1 to 2592000 seconds" });
+        }
+        if self.retry_after_s.is_some_and(|seconds| !(1..=86_400).contains(&seconds)) {
+            return Err(Invalid { what: "retry_after_s", rule: "1 to 86400 seconds" });
+        }
+        match &self.message {
+            Some(message) => check_text("a message", message, 200),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A change of a sale's terms: what is not named stays as it is, and `null` takes a rule away.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TermsChange {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub opens_at: Option<Millis>,
+    #[serde(with = "or_null", skip_serializing_if = "Option::is_none")]
+    pub closes_at: Option<Option<Millis>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_per_user: Option<u32>,
+    /// Of single items.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub item_limits: BTreeMap<Sku, Option<u32>>,
+    /// Of orders that are confirmed from then on.
+    #[serde(with = "or_null", skip_serializing_if = "Option::is_none")]
+    pub pay_within_s: Option<Option<u32>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rebuy: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub late_payment: Option<LatePayment>,
+    #[serde(with = "or_null", skip_serializing_if = "Option::is_none")]
+    pub user_rate: Option<Option<Rate>>,
+    #[serde(with = "or_null", skip_serializing_if = "Option::is_none")]
+    pub sale_rate: Option<Option<Rate>>,
+    #[serde(with = "or_null", skip_serializing_if = "Option::is_none")]
+    pub message: Option<Option<String>>,
+    #[serde(with = "or_null", skip_serializing_if = "Option::is_none")]
+    pub retry_after_s: Option<Option<u32>>,
+}
+
+impl TermsChange {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The sale with these terms, if it could be sold so at `now`.
+    pub fn apply(&self, sale: &Sale, now: Millis) -> Result<Sale, Invalid> {
+        let mut sale = sale.clone();
+        if let Some(opens_at) = self.opens_at {
+            sale.window.opens_at = opens_at;
+        }
+        if let Some(closes_at) = self.closes_at {
+            if closes_at.is_some_and(|closes_at| closes_at <= now) {
+                return Err(Invalid {
+                    what: "closes_at",
+                    rule: "in the future; to end a sale now, close it",
+                });
+            }
+            sale.window.closes_at = closes_at;
+        }
+        if let Some(limit) = self.limit_per_user {
+            sale.limit_per_user = limit;
+        }
+        for (sku, limit) in &self.item_limits {
+            let item = sale.items.iter_mut().find(|item| item.sku == *sku);
+            let unknown = Invalid { what: "item_limits", rule: "of items of the sale" };
+            item.ok_or(unknown)?.limit_per_user = *limit;
+        }
+        fn set<T: Clone>(rule: &mut T, to: &Option<T>) {
+            if let Some(to) = to {
+                rule.clone_from(to);
+            }
+        }
+        let rules = &mut sale.rules;
+        set(&mut rules.pay_within_s, &self.pay_within_s);
+        set(&mut rules.rebuy, &self.rebuy);
+        set(&mut rules.late_payment, &self.late_payment);
+        set(&mut rules.user_rate, &self.user_rate);
+        set(&mut rules.sale_rate, &self.sale_rate);
+        set(&mut rules.message, &self.message);
+        set(&mut rules.retry_after_s, &self.retry_after_s);
+        sale.check()?;
+        Ok(sale)
+    }
+}
+
+/// Tells `null` from what is not there.
+mod or_null {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<T: Serialize, S: Serializer>(
+        value: &Option<Option<T>>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        value.as_ref().and_then(Option::as_ref).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Option<T>>, D::Error> {
+        Option::deserialize(deserializer).map(Some)
+    }
+}
+
+/// A short text for people: 1 to `most` characters on one line.
+pub fn check_text(what: &'static str, text: &str, most: usize) -> Result<(), Invalid> {
+    if (1..=most).contains(&text.chars().count()) && !text.chars().any(char::is_control) {
+        return Ok(());
+    }
+    let rule = match most {
+        100 => "1 to 100 characters, none of them a control character",
+        _ => "1 to 200 characters, none of them a control character",
+    };
+    Err(Invalid { what, rule })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_written_in_one_way_and_none_is_refused() {
+        let rate: Rate = "5/10s".parse().expect("valid");
+        assert_eq!((rate.count(), rate.seconds(), rate.to_string().as_str()), (5, 10, "5/10s"));
+        for wrong in ["0/10s", "5/0s", "5", "5/10", "-1/1s", "5/1h", "", "1000001/1s"] {
+            assert!(wrong.parse::<Rate>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Changes of one order that somebody asks for: paying, cancelling, refunding.
+
+use std::time::Duration;
+
+use crate::domain::{Act, ActRequest, Invalid, Order, OrderId, OrderStatus, SaleId, UserId};
+use crate::gate::{Gate, GateError};
+use crate::lease::{Guard, LeaseError, LeaseOptions, Leases};
+use crate::settlement::SettlementError;
+use crate::settlement::give_back;
+use crate::store::{Change, Changed, OrderEvent, OrderRow, Return, Store, StoreError};
+
+/// How long a change may wait for whoever else acts for the user, and hold him then.
+const WAIT: Duration = Duration::from_secs(5);
+
+/// What the lease must still last before COMMIT.
+pub(super) const MARGIN: Duration = Duration::from_secs(1);
+
+/// Times that a change is begun anew because another was quicker.
+const TRIES: u32 = 5;
+
+#[derive(Debug, thiserror::Error)]
+pub enum OrderError {
+    #[error("there is no order {0} in this sale")]
+    NotFound(OrderId),
+    /// Nothing was changed.
+    #[error("an order that is {from} cannot be {}", .act.leads_to())]
+    NotAllowed { from: OrderStatus, act: Act },
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// Nothing was changed; somebody else acts for the user.
+    #[error("somebody else acts for this user; try again")]
+    Busy,
+    #[error(transparent)]
+    Gate(#[from] GateError),
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+    /// The change may be committed: making it again tells.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct Orders {
+    gate: Gate,
+    store: Store,
+    leases: Leases,
+}
+
+impl Orders {
+    pub fn new(gate: Gate, store: Store, leases: Leases) -> Self {
+        Self { gate, store, leases }
+    }
+
+    /// The order as it is in the queue, while it has no row.
+    pub async fn in_flight(&self, sale: &SaleId, id: OrderId) -> Result<Option<Order>, OrderError> {
+        Ok(self.gate.ticket(sale, id).await?.map(|ticket| ticket.order))
+    }
+
+    /// The order's row with its history. Orders that are still in flight have none.
+    pub async fn show(&self, sale: &SaleId, id: OrderId) -> Result<(OrderRow, Vec<OrderEvent>), OrderError> {
+        let row = self.store.order(id).await?.filter(|row| row.order.sale == *sale);
+        let row = row.ok_or(OrderError::NotFound(id))?;
+        let events = self.store.events(id).await?;
+        Ok((row, events))
+    }
+
+    /// Makes the change under the user's lease and with its fencing token. May be repeated: an order
+    /// that has had the act is answered as it is. On return the change is committed; where it frees
+    /// units, the gate has them, or gets them from the upkeep.
+    ///
+    /// With an `owner`, another user's order is not found.
+    pub async fn act(
+        &self,
+        sale: &SaleId,
+        id: OrderId,
+        act: Act,
+        asked: &ActRequest,
+        owner: Option<&UserId>,
+    ) -> Result<OrderRow, OrderError> {
+        asked.check()?;
+        for _ in 0..TRIES {
+            let order = self.find(sale, id).await?;
+            if owner.is_some_and(|owner| *owner != order.user) {
+                return Err(OrderError::NotFound(id));
+            }
+            if let Some(row) = self.try_act(&order, act, asked).await? {
+                return Ok(row);
+            }
+        }
+        Err(OrderError::Busy)
+    }
+
+    /// `None` where another was quicker and it has to be begun anew.
+    async fn try_act(
+        &self,
+        order: &Order,
+        act: Act,
+        asked: &ActRequest,
+    ) -> Result<Option<OrderRow>, OrderError> {
+        let guard = self.lease(&order.sale, &order.user).await?;
+        let (id, fence) = (order.id, guard.token());
+        let may_commit = || guard.is_valid_for(MARGIN);
+        let change = Change { id, act, asked: asked.clone(), fence };
+        let changed = self.store.change(std::slice::from_ref(&change), &may_commit).await?.pop();
+        let (row, now) = match changed.unwrap_or(Changed::NoRow) {
+            Changed::Now(row) => (row, true),
+            Changed::Before(row) => (row, false),
+            Changed::Refused(row) => return Err(OrderError::NotAllowed { from: row.status, act }),
+            Changed::Stale => return Ok(None),
+            Changed::NoRow if act == Act::Cancel => {
+                let row = self.store.cancel_unrecorded(order, asked, fence, &may_commit).await?;
+                let Some(row) = row else { return Ok(None) };
+                (row, true)
+            }
+            Changed::NoRow => return Err(OrderError::NotAllowed { from: OrderStatus::Accepted, act }),
+        };
+        // After COMMIT, and not before: the next who acts for the user must meet the new state.
+        let _ = guard.release().await;
+        if now {
+            metrics::counter!("orders_changed_total", "act" => act.as_str()).increment(1);
+            tracing::info!(order_id = %id, sale = %order.sale, act = act.as_str(), by = asked.by, "order changed");
+        }
+        if let Err(error) = self.give_back(&row).await {
+            tracing::warn!(order_id = %id, %error, "its units wait for their gate");
+        }
+        Ok(Some(row))
+    }
+
+    /// The units of an order that has ended go back to the gate. A failed order has none: its unit may
+    /// never have existed.
+    pub(super) async fn give_back(&self, row: &OrderRow) -> Result<(), SettlementError> {
+        let ends = [OrderStatus::Cancelled, OrderStatus::Expired, OrderStatus::Refunded];
+        if !ends.contains(&row.status) {
+            return Ok(());
+        }
+        let owed = Return { id: row.order.id, sale: row.order.sale.clone(), user: row.order.user.clone() };
+        give_back(&self.gate, &self.store, &[owed]).await
+    }
+
+    /// For whoever acts for a user; waits for whoever else does.
+    pub(super) async fn lease(&self, sale: &SaleId, user: &UserId) -> Result<Guard, OrderError> {
+        let terms = LeaseOptions::lasting(WAIT).at_most(WAIT * 3);
+        let guard = self.leases.acquire(sale.as_str(), [user.as_str()], terms, WAIT).await?;
+        guard.ok_or(OrderError::Busy)
+    }
+
+    /// From the gate while it is in flight, else from its row.
+    pub(super) async fn find(&self, sale: &SaleId, id: OrderId) -> Result<Order, OrderError> {
+        let ticket = self.gate.ticket(sale, id).await;
+        if let Ok(Some(ticket)) = ticket {
+            return Ok(ticket.order);
+        }
+        match self.store.order(id).await?.filter(|row| row.order.sale == *sale) {
+            Some(row) => Ok(row.order),
+            // Not found only if both were asked.
+            None => ticket.map_err(OrderError::from).and(Err(OrderError::NotFound(id))),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Replaying the order log into a database that has half of it already, beside the workers' ordinary rate.
+
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
+
+use super::persist::{publish, until_persisted};
+use super::report::{Figure, Report, Wanted};
+use super::world::{PLENTY, PREFIX, World, open_sale, sale};
+use super::{BenchError, broken};
+use crate::domain::Sale;
+use crate::lease::Leases;
+use crate::maintenance::write_log;
+use crate::queue::{Consumer, DeadLetters, OrderLog, Publisher};
+use crate::recovery::replay::{Filter, Progress, Replay, ReplayRequest, Source};
+use crate::rehearsal::servers::Kind;
+use crate::worker::{Worker, WorkerSettings};
+
+const ORDERS: u64 = 100_000;
+
+/// Measures on private servers, with the settings of `config/default.toml`. Takes about a minute.
+pub async fn run(tell: impl Fn(&str)) -> Result<Report, BenchError> {
+    tell("starting Redis, RabbitMQ and two PostgreSQL");
+    let world = World::start(&[Kind::Redis, Kind::Rabbitmq, Kind::Postgres]).await?;
+    let measured = match World::start(&[Kind::Postgres]).await {
+        Ok(other) => {
+            let measured = measure(&world, &other, tell).await;
+            other.stop().await;
+            measured
+        }
+        Err(error) => Err(error),
+    };
+    world.stop().await;
+    Ok(Report { bench: "replay", figures: vec![measured?], unfinished: None })
+}
+
+async fn measure(world: &World, other: &World, tell: impl Fn(&str)) -> Result<Figure, BenchError> {
+    let publisher = Publisher::open(world.queue()?);
+    publisher.wait_until_up().await;
+    let replay = Replay {
+        gate: world.gate()?,
+        store: world.store(Kind::Postgres).await?,
+        leases: Leases::open(&world.redis()?, PREFIX)?,
+        letters: DeadLetters::open(world.queue()?),
+        log: OrderLog::with(world.queue()?, publisher.clone()),
+        publisher,
+    };
+    tell("accepting and publishing 100,000 orders");
+    let sale = sale("drop", PLENTY)?;
+    open_sale(&replay.gate, &replay.store, &sale).await?;
+    publish(&replay.gate, &replay.publisher, &sale, 0..ORDERS).await?;
+    tell("persisting them");
+    let persisted = persist(world, &replay, &sale).await?;
+    write_log(&replay.store, &replay.log).await.map_err(broken)?;
+
+    let replay = Replay { store: other.store(Kind::Postgres).await?, ..replay };
+    tell("replaying half of them into the other database");
+    replay_log(&replay, Some(ORDERS / 2)).await?;
+    tell("replaying all of them");
+    let begin = Instant::now();
+    replay_log(&replay, None).await?;
+    let replayed = ORDERS as f64 / begin.elapsed().as_secs_f64();
+    let live = replay.store.totals(&sale.id).await.map_err(broken)?.live_orders;
+    if live != ORDERS {
+        return Err(broken(format!("{live} orders are there, and not {ORDERS}")));
+    }
+    Ok(Figure {
+        what: "replaying 100,000 orders, half there; beside workers",
+        unit: "orders/s",
+        measured: replayed,
+        ceiling: Some(persisted),
+        wanted: Wanted::Ratio(0.5),
+    })
+}
+
+/// Orders per second of one worker, in this process as the replay is, that empties the queue.
+async fn persist(world: &World, replay: &Replay, sale: &Sale) -> Result<f64, BenchError> {
+    let stop = CancellationToken::new();
+    let Replay { gate, store, leases, letters, .. } = replay.clone();
+    let settings = WorkerSettings {
+        batch: 800,
+        lanes: 4,
+        linger: Duration::from_millis(20),
+        lease: Duration::from_secs(5),
+        hold: Duration::from_secs(10),
+    };
+    let worker = Worker { gate, leases, store, letters, settings };
+    let begin = Instant::now();
+    let working = tokio::spawn(worker.run(Consumer::new(world.queue()?, 1_000), stop.clone()));
+    until_persisted(&replay.gate, sale).await?;
+    let rate = ORDERS as f64 / begin.elapsed().as_secs_f64();
+    stop.cancel();
+    working.await.map_err(broken)?;
+    Ok(rate)
+}
+
+async fn replay_log(replay: &Replay, limit: Option<u64>) -> Result<(), BenchError> {
+    let asked = ReplayRequest {
+        source: Source::Log,
+        filter: Filter { limit, ..Default::default() },
+        rate: None,
+        max_queue: u32::MAX,
+        max_latency_ms: u64::MAX / 2,
+        max_replays: 3,
+    };
+    let progress = Progress { tell: &|_, _| {}, say: &|_| {} };
+    let done = replay.run(&asked, "bench", &progress, CancellationToken::new()).await.map_err(broken)?;
+    let wanted = limit.unwrap_or(ORDERS);
+    if done.report.counts.orders() != wanted || done.report.counts.left() > 0 {
+        return Err(broken(format!("{wanted} orders were to be replayed: {:?}", done.report)));
+    }
+    Ok(())
+}

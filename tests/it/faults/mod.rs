@@ -1,0 +1,3 @@
+pub mod outages;
+pub mod points;
+pub mod processes;

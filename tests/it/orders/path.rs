@@ -1,0 +1,249 @@
+//! Orders from HTTP to row, on each of the three databases.
+
+use std::time::Duration;
+
+use doorbuster::audit::audit;
+use doorbuster::control::Control;
+use doorbuster::domain::{ActRequest, Failure, Millis, Number, OrderStatus, SaleState};
+use doorbuster::gate::Versions;
+use doorbuster::lease::LeaseOptions;
+use doorbuster::process::Role;
+use doorbuster::queue::Publisher;
+
+use crate::support::{Buyer, Database, World, ask_redis, at_rest, attempt, order, sale, servers, until};
+
+async fn sells_out(database: Database) {
+    let world = World::new(database).await;
+    let running = world.running().await;
+    let sale = sale(&world.name, 20, 1);
+    world.open_sale(&running.parts, &sale).await;
+    let buyers: Vec<_> = (0..60).map(|nth| Buyer::of(&running, &format!("user{nth}"))).collect();
+    let answers =
+        futures_util::future::join_all(buyers.iter().map(|buyer| buyer.buy(sale.id.as_str(), "k"))).await;
+    let count = |status: u16, code: &str| {
+        answers.iter().filter(|answer| answer.status == status && answer.code() == code).count()
+    };
+    assert_eq!((count(202, ""), count(409, "sold_out")), (20, 40));
+    let books = at_rest(&running, &sale).await;
+    assert_eq!((books.live_orders, books.items[0].left), (20, 0));
+    for (buyer, answer) in buyers.iter().zip(&answers).filter(|(_, answer)| answer.status == 202) {
+        let read = buyer.get(&answer.headers["location"]).await;
+        assert_eq!(read.json["status"], "confirmed", "{}", read.text);
+    }
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sale_sells_out_on_sqlite() {
+    sells_out(Database::Sqlite).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sale_sells_out_on_postgres() {
+    sells_out(Database::Postgres).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sale_sells_out_on_mariadb() {
+    sells_out(Database::Mariadb).await;
+}
+
+/// Publishes an order as a front would, past the gate's judgement.
+async fn publish(world: &World, order: &doorbuster::domain::Order) {
+    let publisher = Publisher::open(world.config().queue());
+    tokio::time::timeout(Duration::from_secs(60), publisher.wait_until_up()).await.expect("the broker");
+    publisher.publish(std::slice::from_ref(order)).await.expect("published");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gate_that_is_one_unit_too_high_disappoints_one_buyer_and_stops_the_sale() {
+    let world = World::new(Database::Sqlite).await;
+    let running = world.running().await;
+    let mut sale = sale(&world.name, 3, 1);
+    running.parts.store.create_sale(&sale).await.unwrap();
+    sale.items[0].stock = 4;
+    world.load(&running.parts.gate, &sale).await;
+    for nth in 0..4 {
+        let answer = Buyer::of(&running, &format!("user{nth}")).buy(sale.id.as_str(), "k").await;
+        assert_eq!(answer.status, 202, "{}", answer.text);
+    }
+    let stopped = until("the sale pauses by itself", Duration::from_secs(30), async || {
+        let gate = running.parts.gate.describe(&sale.id).await.unwrap().expect("loaded");
+        (gate.state == SaleState::Paused && gate.waiting == 0).then_some(gate)
+    })
+    .await;
+    assert_eq!(stopped.items[0].left, 0, "the phantom is not sold again");
+    let totals = running.parts.store.totals(&sale.id).await.unwrap();
+    assert_eq!((totals.live_orders, totals.failed_orders), (3, 1), "one is disappointed");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forgotten_users_second_order_fails_and_the_first_takes_its_place() {
+    let world = World::new(Database::Sqlite).await;
+    let running = world.running().await;
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&running.parts, &sale).await;
+    // Persisted once, and then forgotten by the gate: it never heard of this order.
+    let first = order(&sale.id, "ada", 1);
+    let forgotten = doorbuster::domain::Order { number: Number { epoch: 0, seq: 1 }, ..first };
+    publish(&world, &forgotten).await;
+    until("the first has its row", Duration::from_secs(30), async || {
+        running.parts.store.order(forgotten.id).await.unwrap()
+    })
+    .await;
+    // Its number is older than the gate: the gate has adopted it, and forgets it again.
+    let key = |name: &str| format!("{}:{{{}}}:{name}", world.name, sale.id);
+    until("it is adopted", Duration::from_secs(30), async || {
+        let forgot: i64 = ask_redis(&servers().redis, &format!("HDEL {} ada", key("users"))).await;
+        (forgot == 1).then_some(())
+    })
+    .await;
+    let _: i64 = ask_redis(&servers().redis, &format!("HINCRBY {} unit 1", key("items"))).await;
+    let ada = Buyer::of(&running, "ada");
+    let second = ada.buy(sale.id.as_str(), "new").await;
+    assert_eq!(second.status, 202);
+    let read = until("the second fails", Duration::from_secs(30), async || {
+        Some(ada.get(&second.headers["location"]).await).filter(|answer| answer.json["status"] == "failed")
+    })
+    .await;
+    assert_eq!(read.json["failure"], Failure::OverLimit.as_str());
+    let books = audit(&running.parts.gate, &running.parts.store, &sale.id).await.unwrap();
+    assert!(books.balances() && books.is_at_rest(), "{books:?}");
+    let again = ada.buy(sale.id.as_str(), "another").await;
+    assert_eq!((again.code(), again.order_id()), ("already_ordered", forgotten.id.to_string().as_str()));
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_busy_user_holds_his_delivery_and_not_the_others() {
+    let world = World::new(Database::Sqlite).await;
+    let running = world.running().await;
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&running.parts, &sale).await;
+    let lease = running.parts.leases.take(sale.id.as_str(), ["ada"], LeaseOptions::default()).await.unwrap();
+    let ada = Buyer::of(&running, "ada").buy(sale.id.as_str(), "k").await;
+    let bob = Buyer::of(&running, "bob").buy(sale.id.as_str(), "k").await;
+    let status = async |answer: &crate::support::Answer| {
+        let id = answer.order_id().parse().unwrap();
+        running.parts.store.order(id).await.unwrap().map(|row| row.status)
+    };
+    until("the other is confirmed", Duration::from_secs(30), async || status(&bob).await).await;
+    assert_eq!(status(&ada).await, None, "held while somebody has the lease");
+    drop(lease);
+    let confirmed =
+        until("the held one is confirmed", Duration::from_secs(30), async || status(&ada).await).await;
+    assert_eq!(confirmed, OrderStatus::Confirmed);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_waits_for_its_tables_and_loses_nothing() {
+    let world = World::new(Database::Postgres).await;
+    let running = doorbuster::process::Running::start(&world.config(), Role::Both).await.expect("starts");
+    running.publisher_is_up(Duration::from_secs(60)).await.expect("the broker");
+    let sale = sale(&world.name, 5, 1);
+    world.load(&running.parts.gate, &sale).await;
+    world.vouch_for_redis(&sale).await;
+    let accepted = Buyer::of(&running, "ada").buy(sale.id.as_str(), "k").await;
+    assert_eq!(accepted.status, 202, "{}", accepted.text);
+    running.parts.store.migrate().await.unwrap();
+    running.parts.store.create_sale(&sale).await.unwrap();
+    let id = accepted.order_id().parse().unwrap();
+    // It may have been refused if the worker was faster than the sale's row; what must not be is silence.
+    let row = until("the order ends", Duration::from_secs(30), async || {
+        running.parts.store.order(id).await.unwrap()
+    })
+    .await;
+    assert!(matches!(
+        (row.status, row.failure),
+        (OrderStatus::Confirmed, None) | (OrderStatus::Failed, Some(Failure::UnknownItem))
+    ));
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_cannot_be_persisted_is_parked_and_takes_nobody_along() {
+    let world = World::new(Database::Postgres).await;
+    let running = world.running().await;
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&running.parts, &sale).await;
+    let lease =
+        running.parts.leases.take(sale.id.as_str(), ["ada", "bob"], LeaseOptions::default()).await.unwrap();
+    let ada = Buyer::of(&running, "ada").buy(sale.id.as_str(), "k").await;
+    let bob = Buyer::of(&running, "bob").buy(sale.id.as_str(), "k").await;
+    // A row with this id, in a state that only a later version knows.
+    use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
+    let mut database = sqlx::PgConnection::connect(&world.config().database.url).await.unwrap();
+    let row = format!(
+        "INSERT INTO orders VALUES ('{}', '{}', 'ada', 'unit', 1, 'martian', NULL, 9, 9, 1, 1, NULL, 'k', NULL, 'f', 1, 0, 0, 0)",
+        ada.order_id(),
+        sale.id
+    );
+    database.execute(AssertSqlSafe(row)).await.unwrap();
+    drop(lease);
+    let id = bob.order_id().parse().unwrap();
+    until("the other is confirmed", Duration::from_secs(30), async || {
+        running.parts.store.order(id).await.unwrap()
+    })
+    .await;
+    let dead = until("the poison is on the dead-letter queue", Duration::from_secs(60), async || {
+        crate::seams::queue::take(&world, "dead").await
+    })
+    .await;
+    assert!(dead.contains(ada.order_id()), "{dead}");
+    let ticket = running.parts.gate.ticket(&sale.id, ada.order_id().parse().unwrap()).await.unwrap();
+    assert!(ticket.expect("parked is in flight").parked);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_confirmed_order_that_was_overtaken_is_published_again() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("sweep.overtaken_after_ms=1000").set("sweep.every_ms=100").set("sweep.spacing_ms=500");
+    let running = world.running().await;
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&running.parts, &sale).await;
+    // As if the broker had confirmed it and then lost it.
+    let verdict = running.parts.gate.admit(attempt(&sale.id, "ada", Some("k"), 1)).await.unwrap();
+    let doorbuster::domain::Verdict::Accepted(lost) = verdict else { panic!("{verdict:?}") };
+    running.parts.gate.confirmed(&sale.id, &[lost.id]).await.unwrap();
+    Buyer::of(&running, "bob").buy(sale.id.as_str(), "k").await;
+    until("it has its row all the same", Duration::from_secs(30), async || {
+        running.parts.store.order(lost.id).await.unwrap()
+    })
+    .await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn opening_goes_on_where_a_crash_left_it_and_never_sells_twice() {
+    let world = World::new(Database::Sqlite).await;
+    let parts = world.parts().await;
+    let control = Control::new(parts.gate.clone(), parts.store.clone());
+    let sale = sale(&world.name, 5, 1);
+    control.create(&sale).await.unwrap();
+    // Crash after the load: nothing is sold yet, and opening again goes on.
+    parts.gate.load(&sale, &Versions::default()).await.unwrap();
+    let verdict = parts.gate.admit(attempt(&sale.id, "ada", None, 1)).await.unwrap();
+    assert!(matches!(verdict, doorbuster::domain::Verdict::NotOpen { .. }), "{verdict:?}");
+    // Crash after the row: the same.
+    parts.store.set_sale_state(&sale.id, SaleState::Open, Number { epoch: 1, seq: 0 }).await.unwrap();
+    control.open(&sale.id, &ActRequest::by("test")).await.unwrap();
+    let verdict = parts.gate.admit(attempt(&sale.id, "ada", None, 1)).await.unwrap();
+    assert!(matches!(verdict, doorbuster::domain::Verdict::Accepted(_)), "{verdict:?}");
+    control.open(&sale.id, &ActRequest::by("test")).await.unwrap();
+    // Redis loses the sale: opening again would sell the units twice, so it refuses.
+    let client = redis::Client::open(crate::support::servers().redis.as_str()).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    for key in ["sale", "items", "stock", "users", "outbox", "age", "due"] {
+        let () = redis::cmd("DEL")
+            .arg(format!("{}:{{{}}}:{key}", world.name, sale.id))
+            .query_async(&mut connection)
+            .await
+            .unwrap();
+    }
+    let error = control.open(&sale.id, &ActRequest::by("test")).await.expect_err("lost").to_string();
+    assert!(error.contains("would sell units twice"), "{error}");
+    assert!(sale.window.opens_at < Millis::now());
+}

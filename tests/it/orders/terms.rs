@@ -1,0 +1,202 @@
+//! The rules of a sale: rates, limits, buying again.
+
+use std::time::Duration;
+
+use doorbuster::control::Control;
+use doorbuster::domain::{Item, Rate, Terms, TermsChange, Verdict};
+use doorbuster::gate::{Outcome, Settlement};
+
+use crate::orders::control::{admit, balances, keyed, left, opened};
+use crate::support::{Buyer, Database, World, at_rest, attempt, id, sale, until, verdicts};
+
+const LONG: Duration = Duration::from_secs(40);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rate_lets_so_many_through_and_tells_the_rest_when_to_come() {
+    let rate = |text: &str| Some(text.parse::<Rate>().expect("a rate"));
+    let rules = Terms { user_rate: rate("3/1000s"), ..Terms::default() };
+    let (_world, parts, control, sale) = opened(100, 10, rules).await;
+    let tries = async |user: &str, from: u32, to: u32| {
+        let mut passed = 0;
+        for nth in from..to {
+            match admit(&parts, &sale, user, Some(&format!("k{nth}")), 1).await {
+                Verdict::Accepted(_) => passed += 1,
+                Verdict::RateLimited(limited) => {
+                    assert!(limited.of_user && limited.retry_after > Duration::from_secs(200), "{limited:?}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        passed
+    };
+    assert_eq!((tries("ada", 0, 6).await, tries("bob", 0, 6).await), (3, 3));
+    // A repeat is told of its order, whatever the rate.
+    let repeat = admit(&parts, &sale, "ada", Some("k0"), 1).await;
+    assert!(matches!(repeat, Verdict::InFlight(_)), "{repeat:?}");
+    // In one call as well as in many.
+    let at_once: Vec<_> = (0..6).map(|nth| attempt(&sale.id, "carl", Some(&format!("k{nth}")), 1)).collect();
+    let accepted = verdicts(&parts.gate, &sale.id, &at_once).await;
+    assert_eq!(accepted.iter().filter(|verdict| matches!(verdict, Verdict::Accepted(_))).count(), 3);
+
+    let amendment =
+        TermsChange { user_rate: Some(None), sale_rate: Some(rate("4/1000s")), ..Default::default() };
+    control.amend(&sale.id, &amendment, &keyed("c")).await.unwrap();
+    let mut passed = 0;
+    for nth in 0..8 {
+        match admit(&parts, &sale, &format!("user{nth}"), Some("k"), 1).await {
+            Verdict::Accepted(_) => passed += 1,
+            Verdict::RateLimited(limited) => assert!(!limited.of_user, "{limited:?}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(passed, 4);
+    balances(&parts, &sale).await;
+}
+
+/// At many thousands a second an attempt is a fraction of a millisecond.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_high_rate_is_a_limit_too() {
+    let rules = Terms { sale_rate: Some("2000/1s".parse().unwrap()), ..Terms::default() };
+    let (_world, parts, _control, sale) = opened(1_000_000, 1, rules).await;
+    let started = std::time::Instant::now();
+    let (mut accepted, mut users) = (0_u32, 0..);
+    until("the limit is met", LONG, async || {
+        let attempts: Vec<_> = users
+            .by_ref()
+            .take(400)
+            .map(|nth: u32| attempt(&sale.id, &format!("user{nth}"), Some("k"), 1))
+            .collect();
+        let told = verdicts(&parts.gate, &sale.id, &attempts).await;
+        let passed = told.iter().filter(|verdict| matches!(verdict, Verdict::Accepted(_))).count();
+        accepted += u32::try_from(passed).unwrap();
+        (passed < 400).then_some(())
+    })
+    .await;
+    let most = 2_000.0 * (1.0 + started.elapsed().as_secs_f64());
+    assert!(accepted >= 2_000 && f64::from(accepted) <= most, "{accepted} of at most {most}");
+}
+
+/// By Redis's clock: what was spent comes back with time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bucket_fills_again() {
+    let rules = Terms { user_rate: Some("2/1s".parse().unwrap()), ..Terms::default() };
+    let (_world, parts, _control, sale) = opened(100, 10, rules).await;
+    let started = std::time::Instant::now();
+    let mut keys = 0..;
+    let mut accepted = 0;
+    until("five have passed", LONG, async || {
+        let key = format!("k{}", keys.next().expect("endless"));
+        let verdict = admit(&parts, &sale, "ada", Some(&key), 1).await;
+        accepted += u32::from(matches!(verdict, Verdict::Accepted(_)));
+        (accepted == 5).then_some(())
+    })
+    .await;
+    // Two at once, and one each half second after that.
+    assert!(started.elapsed() >= Duration::from_millis(1_450), "{:?}", started.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_item_has_a_limit_of_its_own_and_orders_count_their_units() {
+    let world = World::new(Database::Sqlite).await;
+    let parts = world.parts().await;
+    let mut sale = sale(&world.name, 10, 5);
+    sale.items[0].limit_per_user = Some(2);
+    sale.items.push(Item { sku: id("other"), stock: 10, limit_per_user: None });
+    world.open_sale(&parts, &sale).await;
+    assert!(matches!(admit(&parts, &sale, "ada", Some("a"), 2).await, Verdict::Accepted(_)));
+    assert_eq!(admit(&parts, &sale, "ada", Some("b"), 1).await, Verdict::PurchaseLimit { limit: 2 });
+    let mut other = attempt(&sale.id, "ada", Some("c"), 3);
+    other.sku = id("other");
+    let fits = verdicts(&parts.gate, &sale.id, &[other.clone()]).await;
+    assert!(matches!(fits[0], Verdict::Accepted(_)), "{fits:?}");
+    other.id = doorbuster::domain::OrderId::generate();
+    other.key = doorbuster::domain::KeyDigest::of_text("d");
+    let over = verdicts(&parts.gate, &sale.id, &[other]).await;
+    assert_eq!(over, [Verdict::PurchaseLimit { limit: 5 }], "five in all");
+    let control = Control::new(parts.gate.clone(), parts.store.clone());
+    let limits = TermsChange {
+        item_limits: [(id("unit"), Some(3))].into(),
+        limit_per_user: Some(9),
+        ..Default::default()
+    };
+    control.amend(&sale.id, &limits, &keyed("c")).await.unwrap();
+    assert!(matches!(admit(&parts, &sale, "ada", Some("e"), 1).await, Verdict::Accepted(_)));
+    assert_eq!(admit(&parts, &sale, "ada", Some("f"), 1).await, Verdict::PurchaseLimit { limit: 3 });
+    balances(&parts, &sale).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_may_not_buy_again_is_told_of_the_order_that_ended() {
+    let (_world, parts, _control, sale) = opened(5, 1, Terms { rebuy: false, ..Terms::default() }).await;
+    let Verdict::Accepted(order) = admit(&parts, &sale, "ada", Some("k"), 1).await else {
+        panic!("not accepted")
+    };
+    let ended = Settlement { id: order.id, user: order.user.clone(), outcome: Outcome::Ended };
+    parts.gate.settle(&sale.id, &[ended]).await.unwrap();
+    assert_eq!(left(&parts, &sale).await, 5, "its unit is for others");
+    assert_eq!(admit(&parts, &sale, "ada", Some("other"), 1).await, Verdict::AlreadyOrdered(order.id));
+    assert_eq!(admit(&parts, &sale, "ada", Some("k"), 1).await, Verdict::Settled(order.id));
+    assert!(matches!(admit(&parts, &sale, "bob", Some("k"), 1).await, Verdict::Accepted(_)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_that_asks_too_often_is_told_to_wait() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("front.address_rate=3/1000s").set("front.address_header=X-Forwarded-For");
+    let running = world.running().await;
+    let sale = sale(&world.name, 3, 1);
+    world.open_sale(&running.parts, &sale).await;
+    let path = format!("/v1/sales/{}", sale.id);
+    let from = async |address: &str| {
+        let at = running.buyers.expect("a front");
+        crate::support::request(at, "GET", &path, &[("x-forwarded-for", address)], b"").await
+    };
+    for _ in 0..3 {
+        assert_eq!(from("9.9.9.9, 10.0.0.1").await.status, 200);
+    }
+    let limited = from("1.2.3.4, 10.0.0.1").await;
+    assert_eq!((limited.status, limited.code()), (429, "rate_limited"), "the last counts: {}", limited.text);
+    assert!(limited.headers.contains_key("retry-after") && limited.headers.contains_key("ratelimit"));
+    assert_eq!(from("10.0.0.2").await.status, 200, "another address");
+    assert_eq!(from("1.2.3.4, 10.0.0.1:4711").await.status, 429, "with its port");
+    // What cannot be read is no way around it: the connection's own address counts.
+    for _ in 0..3 {
+        assert_eq!(from("nobody").await.status, 200);
+    }
+    assert_eq!(from("nobody").await.status, 429);
+    running.stop().await;
+}
+
+/// With the old limit an order was placed, and comes again after the limit was changed.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_click_gets_the_same_order_whatever_the_limit_is_now() {
+    let world = World::new(Database::Sqlite).await;
+    let running = world.running().await;
+    let sale = sale(&world.name, 9, 3);
+    world.open_sale(&running.parts, &sale).await;
+    let control = Control::new(running.parts.gate.clone(), running.parts.store.clone());
+    let limit = |limit| TermsChange { limit_per_user: Some(limit), ..Default::default() };
+    let ada = Buyer::of(&running, "ada");
+    let orders = format!("/v1/sales/{}/orders", sale.id);
+    let buy = async |headers: &[(&str, &str)], body: &str| ada.post(&orders, headers, body).await;
+    let first = buy(&[("idempotency-key", "k")], r#"{"quantity":3}"#).await;
+    assert_eq!(first.status, 202, "{}", first.text);
+    control.amend(&sale.id, &limit(1), &keyed("one")).await.unwrap();
+    let again = buy(&[("idempotency-key", "k")], r#"{"quantity":3}"#).await;
+    assert_eq!(again.order_id(), first.order_id(), "{}", again.text);
+    let more = buy(&[("idempotency-key", "l")], r#"{"quantity":2}"#).await;
+    assert_eq!((more.status, more.code()), (409, "already_ordered"), "{}", more.text);
+    let too_many = Buyer::of(&running, "dora").post(&orders, &[], r#"{"quantity":2}"#).await;
+    assert_eq!((too_many.status, too_many.code()), (422, "invalid_quantity"), "{}", too_many.text);
+
+    let bob = Buyer::of(&running, "bob");
+    let keyless = bob.post(&orders, &[], "").await;
+    assert_eq!(keyless.status, 202, "{}", keyless.text);
+    control.amend(&sale.id, &limit(2), &keyed("two")).await.unwrap();
+    let again = bob.post(&orders, &[], "").await;
+    assert_eq!(again.order_id(), keyless.order_id(), "{}", again.text);
+    let carl = Buyer::of(&running, "carl").post(&orders, &[], "").await;
+    assert_eq!((carl.status, carl.code()), (400, "idempotency_key_required"), "{}", carl.text);
+    at_rest(&running, &sale).await;
+    running.stop().await;
+}

@@ -1,0 +1,127 @@
+//! The end of a sale: closed, archived, its orders forgotten.
+
+use std::time::Duration;
+
+use doorbuster::audit::audit;
+use doorbuster::control::{Control, ControlError};
+use doorbuster::domain::{Millis, OrderStatus, Sale, SaleState, Terms, Window};
+use doorbuster::front::Role;
+use doorbuster::process::Running;
+
+use crate::orders::control::{keyed, opened};
+use crate::support::{Answer, Buyer, Database, World, at_rest, run, sale, until};
+
+const LONG: Duration = Duration::from_secs(40);
+
+/// A sale of three units, of which ada has one; nothing of it is under way.
+async fn bought_one(world: &World) -> (Running, Sale, Answer) {
+    let running = world.running().await;
+    let sale = sale(&world.name, 3, 1);
+    world.open_sale(&running.parts, &sale).await;
+    let order = Buyer::of(&running, "ada").buy(sale.id.as_str(), "k").await;
+    assert_eq!(order.status, 202, "{}", order.text);
+    at_rest(&running, &sale).await;
+    (running, sale, order)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sale_is_checked_closed_archived_and_forgotten() {
+    let world = World::new(Database::Postgres).await;
+    let (running, sale, order) = bought_one(&world).await;
+    let (name, ada) = (sale.id.as_str(), Buyer::of(&running, "ada"));
+    let cli = async |args: &[&str]| run(Some(&world), args).await;
+    let (code, out, err) = cli(&["sale", "check", name]).await;
+    assert!(code == 0 && out.contains("is ready") && out.contains("clocks"), "{out}{err}");
+    let check = format!("/v1/admin/sales/{name}/check");
+    let checked = Buyer::operator(&running, Role::Viewer).get(&check).await;
+    assert_eq!(checked.json["ready"], true, "{}", checked.text);
+    let (code, _, err) = cli(&["sale", "archive", name]).await;
+    assert!(code == 1 && err.contains("a sale that is open cannot be archived"), "{err}");
+    let (code, _, err) = cli(&["user", "erase", "ada"]).await;
+    assert!(code == 2 && err.contains("--yes"), "{err}");
+    let (code, out, _) = cli(&["user", "erase", "ada", "--yes"]).await;
+    assert!(code == 3 && out.contains(name), "it is not archived: {out}");
+    assert_eq!(cli(&["sale", "close", name]).await.0, 0);
+    for _ in 0..2 {
+        let (code, out, err) = cli(&["sale", "archive", name]).await;
+        assert!(code == 0 && out.contains("is archived"), "{out}{err}");
+    }
+    assert!(running.parts.gate.describe(&sale.id).await.unwrap().is_none(), "it is out of the gate");
+    let closed = until("the front knows", LONG, async || {
+        Some(Buyer::of(&running, "bob").buy(name, "k").await).filter(|answer| answer.status == 410)
+    })
+    .await;
+    assert_eq!(closed.code(), "sale_closed");
+    let read = ada.get(&order.headers["location"]).await;
+    assert_eq!(read.json["status"], "confirmed", "the order can still be read: {}", read.text);
+    let books = audit(&running.parts.gate, &running.parts.store, &sale.id).await.unwrap();
+    assert!(books.balances() && books.is_at_rest(), "{books:?}");
+    let (code, out, _) = cli(&["user", "erase", "ada", "--yes"]).await;
+    assert!(code == 0 && out.contains("in 1 orders"), "{out}");
+    let row = running.parts.store.order(order.order_id().parse().unwrap()).await.unwrap().expect("a row");
+    assert!(row.order.user.as_str().starts_with("erased-"), "{row:?}");
+    assert_eq!(row.status, OrderStatus::Confirmed);
+    assert_eq!(ada.get(&order.headers["location"]).await.status, 404);
+    let (code, out, _) = cli(&["user", "erase", "nobody", "--yes"]).await;
+    assert!(code == 3 && out.contains("no sale knows nobody"), "{out}");
+    let control = Control::new(running.parts.gate.clone(), running.parts.store.clone());
+    assert_eq!(control.purge_what_is_old(LONG).await.unwrap(), 0, "it is not old yet");
+    let (code, out, err) = cli(&["sale", "purge", name, "--yes"]).await;
+    assert!(code == 0 && out.contains("its orders are forgotten"), "{out}{err}");
+    let books = audit(&running.parts.gate, &running.parts.store, &sale.id).await.unwrap();
+    assert!(books.balances() && books.live_orders == 0, "{books:?}");
+    let again = control.create(&sale).await;
+    assert!(matches!(again, Err(ControlError::Exists(_))), "its id is not taken again: {again:?}");
+    assert!(running.parts.store.order(order.order_id().parse().unwrap()).await.unwrap().is_none());
+    running.stop().await;
+}
+
+/// A refund after the sale was archived has no gate to go back to, and the books must balance all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_ends_after_its_sale_was_archived_is_settled() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("upkeep.every_ms=200");
+    let (running, sale, order) = bought_one(&world).await;
+    let control = Control::new(running.parts.gate.clone(), running.parts.store.clone());
+    control.close(&sale.id, &keyed("c")).await.unwrap();
+    control.archive(&sale.id, &keyed("a")).await.unwrap();
+    // As whoever closed it at the same moment, and was told by the gate before it was unloaded.
+    let row = running.parts.store.sale(&sale.id).await.unwrap().expect("a row");
+    running.parts.store.set_sale_state(&sale.id, SaleState::Closed, row.number).await.unwrap();
+    let cancel = format!("/v1/sales/{}/orders/{}:cancel", sale.id, order.order_id());
+    let cancelled = Buyer::of(&running, "ada").post(&cancel, &[], "").await;
+    assert_eq!(cancelled.json["status"], "cancelled", "{}", cancelled.text);
+    at_rest(&running, &sale).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sale_whose_time_is_long_over_is_closed_by_itself() {
+    let (_world, parts, control, sale) = opened(5, 1, Terms::default()).await;
+    let hours_ago = Millis(parts.gate.clock().await.unwrap().0 - 2 * 3_600_000);
+    let over = Sale {
+        window: Window { opens_at: Millis(0), closes_at: Some(hours_ago) },
+        ..parts.store.sale(&sale.id).await.unwrap().expect("a row").sale
+    };
+    parts.gate.set_terms(&over, 9).await.unwrap();
+    assert_eq!(control.close_what_is_over().await.unwrap(), 1);
+    let status = control.show(&sale.id).await.unwrap();
+    assert_eq!((status.state(), status.row.state), (SaleState::Closed, SaleState::Closed));
+    assert_eq!(control.close_what_is_over().await.unwrap(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_orders_of_an_archived_sale_are_forgotten_after_their_time() {
+    let world = World::new(Database::Sqlite).await;
+    let (running, sale, order) = bought_one(&world).await;
+    let control = Control::new(running.parts.gate.clone(), running.parts.store.clone());
+    assert_eq!(control.purge_what_is_old(Duration::ZERO).await.unwrap(), 0, "it is not archived");
+    control.close(&sale.id, &keyed("c")).await.unwrap();
+    control.archive(&sale.id, &keyed("a")).await.unwrap();
+    assert_eq!(control.purge_what_is_old(Duration::ZERO).await.unwrap(), 1);
+    assert!(running.parts.store.order(order.order_id().parse().unwrap()).await.unwrap().is_none());
+    assert_eq!(control.purge_what_is_old(Duration::ZERO).await.unwrap(), 0, "once");
+    let acts = control.acts(&sale.id, 1).await.unwrap();
+    assert_eq!((acts[0].kind.as_str(), acts[0].by.as_str()), ("purge", "schedule"));
+    running.stop().await;
+}

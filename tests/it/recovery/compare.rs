@@ -1,0 +1,191 @@
+//! Books that differ: compared, named, mended; and orders that the gate does not know, adopted.
+
+use std::time::Duration;
+
+use doorbuster::domain::{Act, ActRequest, OrderStatus, SaleState};
+use doorbuster::lease::LeaseOptions;
+use doorbuster::process::{Role, Running};
+use doorbuster::queue::OrderLog;
+use doorbuster::recovery::{Why, compare};
+
+use crate::recovery::repair::{left, lost_in_mid_sale, none_failed, rebuild};
+use crate::seams::queue::channel;
+use crate::support::{
+    Database, World, ask_redis, at_rest, attempt, buy, id, run, sale, servers, until, verdicts,
+};
+
+const LONG: Duration = Duration::from_secs(40);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_only_a_message_knows_of_is_adopted_when_it_gets_its_row() {
+    let (world, front, sale, _) = lost_in_mid_sale(9).await;
+    let name = format!("{}.log", world.name);
+    channel(&world).await.queue_delete(name.as_str().into(), Default::default()).await.unwrap();
+    let (code, out, err) = run(Some(&world), &["rebuild", "--sale", sale.id.as_str(), "--yes"]).await;
+    assert!(code == 0 && out.contains("0 orders in flight"), "{out}{err}");
+    // Four orders are in the queue alone, and the gate thinks that five units are left: there is one.
+    assert_eq!(left(&front.parts, &sale).await, 5);
+    buy(&front, &sale, 30..31).await;
+    let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
+    until("all are adopted", LONG, async || (left(&front.parts, &sale).await == 0).then_some(())).await;
+    assert_eq!(at_rest(&front, &sale).await.live_orders, 9);
+    none_failed(&front, &sale).await;
+    worker.stop().await;
+    front.stop().await;
+}
+
+/// Every kind of difference that can be made by hand, named and mended.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_difference_is_named_and_mended() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("sweep.every_ms=60000").set("upkeep.every_ms=60000");
+    let front = world.running_as(Role::Front).await;
+    let sale = sale(&world.name, 20, 1);
+    world.open_sale(&front.parts, &sale).await;
+    let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
+    let orders = buy(&front, &sale, 0..4).await;
+    at_rest(&front, &sale).await;
+    worker.stop().await;
+    let key = |name: &str| format!("{}:{{{}}}:{name}", world.name, sale.id);
+    let redis = async |command: String| {
+        let _: redis::Value = ask_redis(&servers().redis, &command).await;
+    };
+    // Held by nobody: its user's record is gone, and its unit on sale.
+    redis(format!("HDEL {} user0", key("users"))).await;
+    redis(format!("HINCRBY {} unit 1", key("items"))).await;
+    // Ended in its row, and held all the same.
+    let parts = &front.parts;
+    let lease = parts.leases.take(sale.id.as_str(), ["user1"], LeaseOptions::default()).await.unwrap();
+    let change = doorbuster::store::Change {
+        id: orders[1],
+        act: Act::Cancel,
+        asked: ActRequest::by("test"),
+        fence: lease.guard.as_ref().expect("free").token(),
+    };
+    parts.store.change(&[change], &|| true).await.unwrap();
+    let number = parts.gate.describe(&sale.id).await.unwrap().expect("loaded").number;
+    parts.store.returned(&sale.id, number, &[orders[1]]).await.unwrap();
+    drop(lease);
+    // Published, and then gone from queue and outbox: the log has it.
+    let lost = buy(&front, &sale, 4..5).await;
+    let name = format!("{}.orders", world.name);
+    channel(&world).await.queue_purge(name.as_str().into(), Default::default()).await.unwrap();
+    redis(format!("HDEL {} {}", key("outbox"), lost[0].uuid().simple())).await;
+    // Known to the gate alone.
+    let leaked = attempt(&sale.id, "user5", Some("k"), 1);
+    verdicts(&parts.gate, &sale.id, std::slice::from_ref(&leaked)).await;
+    redis(format!("HDEL {} {}", key("outbox"), leaked.id.uuid().simple())).await;
+    // In the outbox, and nowhere else.
+    let waiting = attempt(&sale.id, "user6", Some("k"), 1);
+    verdicts(&parts.gate, &sale.id, std::slice::from_ref(&waiting)).await;
+
+    let log = OrderLog::open(world.config().queue());
+    let look = async |older: u64| {
+        compare(&parts.gate, &parts.store, Some(&log), &sale.id, Duration::from_secs(older)).await.unwrap()
+    };
+    assert!(look(3_600).await.differences.is_empty(), "what is young is left alone");
+    let found = look(0).await;
+    let whys: Vec<_> = found.differences.iter().map(|differs| (differs.why, differs.order_id)).collect();
+    let expected = [
+        (Why::Lost, lost[0]),
+        (Why::Leaked, leaked.id),
+        (Why::Waiting, waiting.id),
+        (Why::Unreturned, orders[1]),
+        (Why::UnknownToGate, orders[0]),
+    ];
+    assert_eq!(whys, expected);
+    let audit = ["audit", "--sale", sale.id.as_str(), "--older-than", "0"];
+    let (code, out, err) = run(Some(&world), &audit).await;
+    assert!(code == 4 && out.contains("unknown_to_gate") && out.contains("leaked"), "{out}{err}");
+    let repair = [&audit[..], &["--repair", "--yes"]].concat();
+    let (code, out, err) = run(Some(&world), &repair).await;
+    assert!(out.matches("mended: ").count() == 5, "{code} {out}{err}");
+    let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
+    let books = at_rest(&front, &sale).await;
+    assert_eq!((books.live_orders, left(parts, &sale).await), (5, 15));
+    let row = parts.store.order(leaked.id).await.unwrap().expect("a row in a final state");
+    assert_eq!(row.status, OrderStatus::Expired);
+    assert!(look(0).await.balances());
+    // The same once more changes nothing.
+    let (code, out, err) = run(Some(&world), &repair).await;
+    assert!(code == 0 && !out.contains("mended"), "{out}{err}");
+    worker.stop().await;
+    front.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gate_with_too_many_units_or_too_few_is_put_right_and_the_sale_is_paused() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("audit.every_s=1").set("audit.pause_sale=true").set("upkeep.every_ms=100");
+    let running = world.running().await;
+    let sale = sale(&world.name, 9, 1);
+    world.open_sale(&running.parts, &sale).await;
+    buy(&running, &sale, 0..2).await;
+    at_rest(&running, &sale).await;
+    for wrong in [3, -2] {
+        let command = format!("HINCRBY {}:{{{}}}:items unit {wrong}", world.name, sale.id);
+        let _: i64 = ask_redis(&servers().redis, &command).await;
+        until("the sale is paused", LONG, async || {
+            let state = running.parts.gate.describe(&sale.id).await.unwrap().expect("loaded").state;
+            (state == SaleState::Paused).then_some(())
+        })
+        .await;
+        let (code, out, err) = run(Some(&world), &["audit", "--all", "--repair", "--yes"]).await;
+        assert!(code == 0 && out.contains("7 are left now"), "{out}{err}");
+        assert_eq!(left(&running.parts, &sale).await, 7);
+        running.control.resume(&sale.id, &ActRequest::by("test")).await.unwrap();
+    }
+    let acts = running.parts.store.acts(&sale.id, 100).await.unwrap();
+    assert!(acts.iter().any(|act| act.kind == "pause" && act.by == "audit"), "{acts:?}");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_stock_that_is_half_way_is_no_leak() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("upkeep.every_ms=60000");
+    let front = world.running_as(Role::Front).await;
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&front.parts, &sale).await;
+    let asked = ActRequest::by("ada");
+    front.parts.store.begin_restock(&sale.id, &id("unit"), 3, &asked).await.unwrap().unwrap();
+    let repair = ["audit", "--sale", sale.id.as_str(), "--repair", "--yes"];
+    let (_, out, err) = run(Some(&world), &repair).await;
+    assert!(!out.contains("mended"), "{out}{err}");
+    assert_eq!(left(&front.parts, &sale).await, 5);
+    front.control.finish_acts().await.unwrap();
+    assert_eq!(left(&front.parts, &sale).await, 8);
+    assert!(at_rest(&front, &sale).await.balances());
+    front.stop().await;
+}
+
+/// A worker died between its ack and telling the gate; the gate was rebuilt without the order.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_worker_had_adopted_is_looked_for_and_what_ended_here_and_lives_there_lives() {
+    let world = World::new(Database::Sqlite).await;
+    let running = world.running().await;
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&running.parts, &sale).await;
+    let orders = buy(&running, &sale, 0..2).await;
+    at_rest(&running, &sale).await;
+    rebuild(&world, &running.parts).run(&sale.id, &ActRequest::by("test")).await.unwrap();
+    assert_eq!(left(&running.parts, &sale).await, 3);
+    let key = |name: &str| format!("{}:{{{}}}:{name}", world.name, sale.id);
+    let _: i64 = ask_redis(&servers().redis, &format!("HDEL {} user0", key("users"))).await;
+    let _: i64 = ask_redis(&servers().redis, &format!("HINCRBY {} unit 1", key("items"))).await;
+    until("it is adopted", LONG, async || (left(&running.parts, &sale).await == 3).then_some(())).await;
+    // The gate has it as ended, as after a restored database.
+    let settlement = doorbuster::gate::Settlement {
+        id: orders[1],
+        user: id("user1"),
+        outcome: doorbuster::gate::Outcome::Ended,
+    };
+    running.parts.gate.settle(&sale.id, &[settlement]).await.unwrap();
+    assert_eq!(left(&running.parts, &sale).await, 4);
+    let repair = ["audit", "--sale", sale.id.as_str(), "--repair", "--yes", "--older-than", "0"];
+    let (code, out, err) = run(Some(&world), &repair).await;
+    assert!(code == 0 && out.contains("the gate holds it"), "{out}{err}");
+    assert_eq!(left(&running.parts, &sale).await, 3);
+    at_rest(&running, &sale).await;
+    running.stop().await;
+}

@@ -1,0 +1,6 @@
+pub mod archive;
+pub mod compare;
+pub mod pages;
+pub mod repair;
+pub mod replay;
+pub mod replay_runs;

@@ -1,0 +1,308 @@
+//! docs/recovery.md, page by page: a server loses its data, and the page's own commands mend it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use doorbuster::domain::{Millis, OrderStatus, Sale, SaleState};
+use doorbuster::process::{Role, Running};
+use doorbuster::rehearsal::chaos::Proxy;
+use doorbuster::rehearsal::servers::{Ending, Kind, Server};
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
+
+use crate::documents::{commands, read, words};
+use crate::support::{
+    Buyer, Database, World, ask_redis, at_rest, behind_proxy, buy, own_redis, run, sale, until,
+};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// The commands of a page, one after the other, and what they printed. `codes` are the exit codes that
+/// they must have.
+async fn follow(world: &World, title: &str, sale: &Sale, codes: &[i32]) -> String {
+    let text = read("docs/recovery.md");
+    let (_, page) = text.split_once(&format!("\n## {title}\n")).expect("the page");
+    let page = page.split("\n## ").next().expect("a part");
+    let commands = commands(page);
+    assert_eq!(commands.len(), codes.len(), "{commands:?}");
+    let mut said = String::new();
+    for (command, code) in commands.iter().zip(codes) {
+        let words: Vec<String> = words(command)
+            .into_iter()
+            .skip(1)
+            .map(|word| if word == "drop" { sale.id.to_string() } else { word })
+            .collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let (got, out, err) = run(Some(world), &words).await;
+        said += &format!("$ {command}\n{out}{err}");
+        assert_eq!(got, *code, "{said}");
+    }
+    // Shown with --nocapture, for the page.
+    println!("{}", said.replace(sale.id.as_str(), "drop"));
+    said
+}
+
+/// Sells what is left to a crowd; afterwards all is sold, and nobody was promised what is not there.
+async fn sells_out(running: &Running, sale: &Sale) {
+    // What a front knows of a sale may be half a second old.
+    until("it sells again", LONG, async || {
+        let answer = Buyer::of(running, "first").buy(sale.id.as_str(), "k").await;
+        (answer.status != 503).then_some(())
+    })
+    .await;
+    let mut sold_out = 0;
+    for user in 1_000..1_040 {
+        let answer = Buyer::of(running, &format!("user{user}")).buy(sale.id.as_str(), "k").await;
+        assert!(answer.status == 202 || answer.code() == "sold_out", "{}", answer.text);
+        sold_out += u32::from(answer.status != 202);
+    }
+    assert!(sold_out > 0);
+    let books = at_rest(running, sale).await;
+    assert_eq!((books.items[0].live, books.items[0].left), (books.items[0].stock, 0));
+    for row in running.parts.store.orders_after(&sale.id, None, 1_000).await.unwrap() {
+        assert_ne!(row.status, OrderStatus::Failed, "{row:?}");
+    }
+}
+
+fn address(url: &str) -> std::net::SocketAddr {
+    let address = url.split(['/', '@']).find(|part| part.parse::<std::net::SocketAddr>().is_ok());
+    address.expect("an address").parse().unwrap()
+}
+
+/// A Redis of its own behind a proxy, so that it comes back under the same address.
+async fn own_redis_behind(world: &mut World, folder: &Path) -> (Server, Proxy) {
+    let server = own_redis(world, folder).await;
+    let proxy = behind_proxy(world, "redis.url").await;
+    (server, proxy)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_broker_was_wiped() {
+    let mut world = World::new(Database::Sqlite).await;
+    // By itself it would come again later: here somebody does not want to wait.
+    world.set("sweep.overtaken_after_ms=600000");
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Server::start(Kind::Rabbitmq, folder.path()).await.unwrap();
+    world.set(&format!("queue.url={}", broker.url));
+    let proxy = behind_proxy(&mut world, "queue.url").await;
+    let front = world.running_as(Role::Front).await;
+    let sale = sale(&world.name, 30, 1);
+    world.open_sale(&front.parts, &sale).await;
+    buy(&front, &sale, 0..12).await;
+    broker.stop(Ending::AtOnce).await;
+    std::fs::remove_dir_all(folder.path().join("rabbitmq")).unwrap();
+    let broker = Server::start(Kind::Rabbitmq, folder.path()).await.unwrap();
+    proxy.point_to(vec![address(&broker.url)]);
+    front.publisher_is_up(LONG).await.unwrap();
+    let said = follow(&world, "The broker was wiped", &sale, &[0, 0, 0]).await;
+    assert!(said.contains("12 get their row"), "{said}");
+    let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
+    assert_eq!(at_rest(&front, &sale).await.live_orders, 12);
+    sells_out(&front, &sale).await;
+    // A log that lacks what was before says so.
+    let mut database = sqlx::SqliteConnection::connect(&world.config().database.url).await.unwrap();
+    database.execute("UPDATE sales SET created_at_ms = created_at_ms - 3600000").await.unwrap();
+    let (code, out, err) = run(Some(&world), &["replay", "plan", "log", "--since", "30d"]).await;
+    assert!(code == 3 && out.contains("the log begins at"), "{out}{err}");
+    worker.stop().await;
+    front.stop().await;
+    broker.stop(Ending::AtOnce).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_lost_everything() {
+    let mut world = World::new(Database::Sqlite).await;
+    let folder = tempfile::tempdir().unwrap();
+    let (redis, proxy) = own_redis_behind(&mut world, folder.path()).await;
+    let front = world.running_as(Role::Front).await;
+    let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
+    let sale = sale(&world.name, 30, 1);
+    world.open_sale(&front.parts, &sale).await;
+    buy(&front, &sale, 0..12).await;
+    at_rest(&front, &sale).await;
+    worker.stop().await;
+    // These wait in the queue.
+    buy(&front, &sale, 12..16).await;
+    redis.stop(Ending::AtOnce).await;
+    std::fs::remove_dir_all(folder.path().join("redis")).unwrap();
+    let redis = Server::start(Kind::Redis, folder.path()).await.unwrap();
+    proxy.point_to(vec![address(&redis.url)]);
+    until("it says that nothing is sold", LONG, async || {
+        let answer = Buyer::of(&front, "eve").buy(sale.id.as_str(), "k").await;
+        assert_ne!(answer.status, 202, "{}", answer.text);
+        (answer.code() == "gate_unavailable" && answer.text.contains("rebuilt")).then_some(())
+    })
+    .await;
+    let said = follow(&world, "Redis lost everything", &sale, &[4, 0, 0]).await;
+    assert!(said.contains("4 orders in flight"), "{said}");
+    let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
+    sells_out(&front, &sale).await;
+    worker.stop().await;
+    front.stop().await;
+    redis.stop(Ending::AtOnce).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_came_back_in_time() {
+    let mut world = World::new(Database::Sqlite).await;
+    let folder = tempfile::tempdir().unwrap();
+    let redis = own_redis(&mut world, folder.path()).await;
+    // No worker: what Redis is about to forget has no row.
+    let front = world.running_as(Role::Front).await;
+    let sale = sale(&world.name, 9, 1);
+    world.open_sale(&front.parts, &sale).await;
+    buy(&front, &sale, 0..3).await;
+    let second = |at: Millis| at.0 / 1_000;
+    let before = second(front.parts.gate.clock().await.unwrap());
+    // The file has a mark for each second in which something was written.
+    until("the next second but one", LONG, async || {
+        (second(front.parts.gate.clock().await.unwrap()) > before + 1).then_some(())
+    })
+    .await;
+    buy(&front, &sale, 3..6).await;
+    front.stop().await;
+    redis.stop(Ending::AtOnce).await;
+    let files = folder.path().join("redis/appendonlydir");
+    let manifest = std::fs::read_dir(&files).unwrap().flatten().map(|entry| entry.path());
+    let manifest = manifest.into_iter().find(|path| path.to_string_lossy().ends_with("manifest"));
+    let cut = std::process::Command::new("redis-check-aof")
+        .args(["--truncate-to-timestamp", &before.to_string()])
+        .arg(manifest.expect("a manifest"))
+        .output()
+        .expect("redis-check-aof runs");
+    let told = String::from_utf8_lossy(&cut.stdout).into_owned();
+    assert!(cut.status.success() && told.contains("Successfully truncated"), "{told}");
+    let redis = own_redis(&mut world, folder.path()).await;
+
+    let front = world.running_as(Role::Front).await;
+    let eve = Buyer::of(&front, "eve").buy(sale.id.as_str(), "k").await;
+    assert_eq!((eve.status, eve.code()), (503, "sale_paused"), "{}", eve.text);
+    let gate = front.parts.gate.describe(&sale.id).await.unwrap().expect("loaded");
+    assert_eq!(
+        (gate.state, gate.items[0].left, gate.waiting),
+        (SaleState::Frozen, 6, 3),
+        "three are forgotten"
+    );
+    let said = follow(&world, "Redis came back in time", &sale, &[0, 0, 0]).await;
+    assert!(said.contains("frozen") && said.contains("6 orders in flight"), "{said}");
+    let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
+    sells_out(&front, &sale).await;
+    worker.stop().await;
+    front.stop().await;
+    redis.stop(Ending::AtOnce).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_database_is_a_backup() {
+    let mut world = World::new(Database::Postgres).await;
+    world.set("upkeep.every_ms=100");
+    let running = world.running().await;
+    let mut sale = sale(&world.name, 20, 1);
+    sale.rules.pay_within_s = Some(3_600);
+    world.open_sale(&running.parts, &sale).await;
+    buy(&running, &sale, 0..5).await;
+    at_rest(&running, &sale).await;
+    // The backup: a copy of the database as it is now.
+    let url = world.config().database.url;
+    let (server, name) = url.rsplit_once('/').expect("a name");
+    running.stop().await;
+    let execute = async |statement: String| {
+        let mut connection = sqlx::PgConnection::connect(&format!("{server}/postgres")).await.unwrap();
+        connection.execute(AssertSqlSafe(statement)).await.unwrap();
+    };
+    execute(format!("CREATE DATABASE {name}_backup TEMPLATE {name}")).await;
+
+    let running = world.running().await;
+    buy(&running, &sale, 5..12).await;
+    at_rest(&running, &sale).await;
+    let orders = doorbuster::orders::Orders::new(
+        running.parts.gate.clone(),
+        running.parts.store.clone(),
+        running.parts.leases.clone(),
+    );
+    let asked = doorbuster::domain::ActRequest::by("operator ada");
+    let rows = running.parts.store.orders_after(&sale.id, None, 100).await.unwrap();
+    for (nth, row) in rows.iter().enumerate() {
+        let act = if nth % 4 == 0 { doorbuster::domain::Act::Cancel } else { doorbuster::domain::Act::Pay };
+        orders.act(&sale.id, row.order.id, act, &asked, None).await.unwrap();
+    }
+    let books = at_rest(&running, &sale).await;
+    let lost = running.parts.store.orders_after(&sale.id, None, 100).await.unwrap();
+    until("the log lacks nothing", LONG, async || {
+        running.parts.store.unlogged(1).await.unwrap().ids.is_empty().then_some(())
+    })
+    .await;
+    running.stop().await;
+
+    world.set(&format!("database.url={server}/{name}_backup"));
+    let said = follow(&world, "The database is a backup", &sale, &[0, 0, 0, 0]).await;
+    assert!(said.contains("7 get their row") && said.contains("5 have an older row"), "{said}");
+    let running = world.running().await;
+    let restored = at_rest(&running, &sale).await;
+    assert_eq!(
+        (restored.items[0].live, restored.items[0].left, restored.live_orders),
+        (books.items[0].live, books.items[0].left, books.live_orders)
+    );
+    let states = |rows: &[doorbuster::store::OrderRow]| -> Vec<_> {
+        rows.iter().map(|row| (row.order.clone(), row.status, row.version)).collect()
+    };
+    let rows = running.parts.store.orders_after(&sale.id, None, 100).await.unwrap();
+    assert_eq!(states(&rows), states(&lost));
+    sells_out(&running, &sale).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_dead_letters() {
+    let world = World::new(Database::Postgres).await;
+    let running = world.running().await;
+    let sale = sale(&world.name, 30, 1);
+    world.open_sale(&running.parts, &sale).await;
+    let execute = async |statement: String| {
+        let mut database = sqlx::PgConnection::connect(&world.config().database.url).await.unwrap();
+        database.execute(AssertSqlSafe(statement)).await.unwrap();
+    };
+    // A bad release: the database refuses every order of some users.
+    let bad = "CREATE FUNCTION bad() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+               IF NEW.user_id LIKE 'user%' THEN RAISE EXCEPTION 'a bad release'; END IF; RETURN NEW; END $$";
+    execute(bad.into()).await;
+    execute("CREATE TRIGGER bad BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION bad()".into()).await;
+    buy(&running, &sale, 0..4).await;
+    let letters = running.parts.letters.clone().expect("connected");
+    let all_dead = async || {
+        until("all are dead letters", LONG, async || {
+            (letters.list(100).await.ok()?.len() == 4).then_some(())
+        })
+        .await;
+    };
+    all_dead().await;
+    // Not mended: they come back, and are not sent round for ever.
+    let again = ["replay", "run", "dead-letters", "--yes", "--max-replays", "1"];
+    let (code, out, err) = run(Some(&world), &again).await;
+    assert!(code == 0 && out.contains("4 get their row"), "{out}{err}");
+    all_dead().await;
+    let (code, out, err) = run(Some(&world), &again).await;
+    assert!(code == 3 && out.contains("4 came back too often"), "{out}{err}");
+    assert_eq!(letters.list(100).await.unwrap().len(), 4);
+
+    execute("DROP TRIGGER bad ON orders".into()).await;
+    let said = follow(&world, "A flood of dead letters", &sale, &[0, 0, 0, 0]).await;
+    assert!(said.contains("4 get their row") && said.contains("no dead letters"), "{said}");
+    assert_eq!(at_rest(&running, &sale).await.live_orders, 4);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_stock() {
+    let world = World::new(Database::Sqlite).await;
+    let running = world.running().await;
+    let sale = sale(&world.name, 12, 1);
+    world.open_sale(&running.parts, &sale).await;
+    buy(&running, &sale, 0..4).await;
+    at_rest(&running, &sale).await;
+    let by_hand = format!("HSET {}:{{{}}}:items unit 500", world.name, sale.id);
+    let _: i64 = ask_redis(&crate::support::servers().redis, &by_hand).await;
+    let said = follow(&world, "Wrong stock", &sale, &[0, 4, 0, 0]).await;
+    assert!(said.contains("missing -492") && said.contains("8 are left now"), "{said}");
+    sells_out(&running, &sale).await;
+    running.stop().await;
+}

@@ -1,0 +1,237 @@
+//! Runs of a replay: mistakes, two at once, slowed down, ended and gone on with, many transactions at once.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use doorbuster::domain::{Act, Entry, Order, Sale, Verdict};
+use doorbuster::queue::{DeadLetters, OrderLog, Publisher};
+use doorbuster::recovery::replay::{Filter, Finished, Progress, Replay, ReplayError, ReplayRequest, Source};
+use doorbuster::rehearsal::chaos::Weather;
+use doorbuster::store::{PaymentState, RunState};
+use tokio_util::sync::CancellationToken;
+
+use crate::recovery::replay::{act, logged, pay};
+use crate::support::{Database, World, at_rest, attempt, behind_proxy, buy, run, sale, until, verdicts};
+
+const LONG: Duration = Duration::from_secs(40);
+
+/// A user may have orders in every part of it, and only one transaction can have his lease.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_orders_of_few_users_are_replayed_once_each() {
+    const USERS: usize = 20;
+    const EACH: usize = 25;
+    let world = World::new(Database::Postgres).await;
+    let parts = world.parts().await;
+    let sale = sale(&world.name, 10_000, 100);
+    world.open_sale(&parts, &sale).await;
+    let mut orders: Vec<Order> = Vec::new();
+    for nth in 0..EACH {
+        let key = format!("key-{nth}");
+        let attempts: Vec<_> =
+            (0..USERS).map(|user| attempt(&sale.id, &format!("user{user}"), Some(&key), 1)).collect();
+        for verdict in verdicts(&parts.gate, &sale.id, &attempts).await {
+            let Verdict::Accepted(order) = verdict else { panic!("{verdict:?}") };
+            orders.push(order);
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("orders.ndjson");
+    let line = |order: &Order| serde_json::to_string(&Entry::Accepted(order.clone())).unwrap() + "\n";
+    std::fs::write(&file, orders.iter().map(line).collect::<String>()).unwrap();
+    let replay = ["replay", "run", "file", file.to_str().unwrap(), "--yes", "--output", "json"];
+    for (inserted, already) in [(USERS * EACH, 0), (0, USERS * EACH)] {
+        let (code, out, err) = run(Some(&world), &replay).await;
+        let done: serde_json::Value = serde_json::from_str(&out).expect(&err);
+        let counts = &done["report"]["counts"];
+        assert_eq!(
+            (code, &counts["inserted"], &counts["already"], &counts["busy"]),
+            (0, &inserted.into(), &already.into(), &0.into()),
+            "{done}"
+        );
+        let totals = parts.store.totals(&sale.id).await.unwrap();
+        assert_eq!(totals.live_orders, (USERS * EACH) as u64);
+        for user in 0..USERS {
+            let rows =
+                parts.store.orders_of(&sale.id, &format!("user{user}").parse().unwrap()).await.unwrap();
+            assert_eq!(rows.len(), EACH);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mistakes_are_told_and_two_replays_of_one_source_do_not_meet() {
+    let world = World::new(Database::Sqlite).await;
+    let parts = world.parts().await;
+    for (args, code, told) in [
+        (&["replay", "run", "nowhere", "--yes"][..], 2, "possible values: outbox, dead-letters, log, file"),
+        (&["replay", "run", "file", "--yes"], 2, "FILE"),
+        (&["replay", "run", "file", "/no/such/file", "--yes"], 1, "/no/such/file: No such file"),
+        (&["replay", "plan", "log", "--since", "2999-01-01T00:00:00Z"], 2, "in the future"),
+        (&["replay", "plan", "log", "--since", "yesterday"], 2, "15m"),
+        (&["replay", "plan", "log", "--since", "1h", "--until", "2h"], 2, "later than --until"),
+        (&["replay", "plan", "outbox", "--reason", "broken"], 2, "dead letters"),
+        (&["replay", "plan", "outbox", "--offset", "3"], 2, "the log alone"),
+        (&["replay", "plan", "outbox", "--sale", "nobodys"], 2, "knows no sale nobodys"),
+        (&["replay", "plan", "log", "--sale", "nobodys"], 2, "nobody knows a sale nobodys"),
+        (&["replay", "plan", "dead-letters", "--sale", "nobodys"], 2, "nobody knows a sale nobodys"),
+        (&["audit", "--sale", "nobodys"], 1, "there is no sale nobodys"),
+        (&["rebuild", "--sale", "nobodys", "--yes"], 1, "there is no sale nobodys"),
+        (&["replay", "run", "outbox"], 2, "--yes"),
+        (&["replay", "resume", "01890000-0000-7000-8000-000000000000"], 1, "there is no replay"),
+        (&["replay", "cancel", "01890000-0000-7000-8000-000000000000"], 1, "under way"),
+        (&["export", "--sale", "nobodys", "--file", "-"], 1, "there is no sale nobodys"),
+    ] {
+        let (got, out, err) = run(Some(&world), args).await;
+        assert!(got == code && err.contains(told), "{args:?}: {got} {out}{err}");
+    }
+    let terms = doorbuster::lease::LeaseOptions::lasting(Duration::from_secs(60));
+    let other = parts.leases.take("_replay", ["outbox"], terms).await.unwrap();
+    let (code, _, err) = run(Some(&world), &["replay", "run", "outbox", "--yes"]).await;
+    assert!(code == 1 && err.contains("another replay of outbox is under way"), "{err}");
+    drop(other);
+    let (code, out, err) = run(Some(&world), &["replay", "plan", "log", "--since", "1h"]).await;
+    assert!(code == 0 && out.contains("nothing to do"), "an empty log hides nothing: {out}{err}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replay_is_slowed_down_ended_by_another_command_and_gone_on_with() {
+    let world = World::new(Database::Sqlite).await;
+    let running = world.running().await;
+    let sale = sale(&world.name, 40, 1);
+    world.open_sale(&running.parts, &sale).await;
+    buy(&running, &sale, 0..12).await;
+    at_rest(&running, &sale).await;
+    logged(&running).await;
+    running.stop().await;
+    let mut other = World::new(Database::Sqlite).await;
+    other.set(&format!("redis.prefix={}", world.name)).set(&format!("queue.prefix={}", world.name));
+    let parts = other.parts().await;
+    let slow = async {
+        run(Some(&other), &["replay", "run", "log", "--rate", "2", "--yes", "--output", "json"]).await
+    };
+    let end = async {
+        let id = until("it is under way", LONG, async || parts.store.runs(1).await.ok()?.pop()).await.id;
+        until("some are there", LONG, async || {
+            (parts.store.orders_after(&sale.id, None, 50).await.ok()?.len() > 1).then_some(())
+        })
+        .await;
+        let (code, out, err) = run(Some(&other), &["replay", "cancel", &id.to_string()]).await;
+        assert_eq!(code, 0, "{out}{err}");
+        id.to_string()
+    };
+    let ((code, out, err), id) = futures_util::future::join(slow, end).await;
+    assert!(code == 3 && out.contains("\"cancelled\"") && err.contains("replay resume"), "{out}{err}");
+    let some = parts.store.orders_after(&sale.id, None, 50).await.unwrap().len();
+    assert!((1..12).contains(&some), "{some}");
+    let (code, out, _) = run(Some(&other), &["replay", "status", &id]).await;
+    assert!(code == 0 && out.contains("cancelled"), "{out}");
+    // At two a second the rest takes some seconds: nothing of the wish for the end is left.
+    let (code, out, err) = run(Some(&other), &["replay", "resume", &id]).await;
+    assert!(code == 0 && out.contains("is done"), "{out}{err}");
+    assert_eq!(parts.store.orders_after(&sale.id, None, 50).await.unwrap().len(), 12);
+    let (code, _, err) = run(Some(&other), &["replay", "resume", &id]).await;
+    assert!(code == 1 && err.contains("is done"), "{err}");
+}
+
+/// A sale of eight orders, of which three were cancelled and perhaps one was paid; nothing of it is in the
+/// database of the world that is given back.
+async fn lost(kind: Database, paid: bool) -> (World, Sale) {
+    let world = World::new(Database::Sqlite).await;
+    let running = world.running().await;
+    let sale = sale(&world.name, 40, 1);
+    world.open_sale(&running.parts, &sale).await;
+    let orders = buy(&running, &sale, 0..8).await;
+    at_rest(&running, &sale).await;
+    for order in &orders[..3] {
+        act(&running, &sale, *order, Act::Cancel).await;
+    }
+    if paid {
+        pay(&running, &sale, orders[3]).await;
+    }
+    logged(&running).await;
+    running.stop().await;
+    let mut other = World::new(kind).await;
+    other.set(&format!("redis.prefix={}", world.name)).set(&format!("queue.prefix={}", world.name));
+    (other, sale)
+}
+
+/// Replays the log; whoever calls it is told how far it is, and what it waits for.
+async fn replay_log(
+    world: &World,
+    tell: &(dyn Fn(u64, u64) + Sync),
+    say: &(dyn Fn(&str) + Sync),
+) -> Result<Finished, ReplayError> {
+    let parts = world.parts().await;
+    let publisher = Publisher::open(world.config().queue());
+    let replay = Replay {
+        gate: parts.gate.clone(),
+        store: parts.store.clone(),
+        leases: parts.leases.clone(),
+        letters: DeadLetters::open(world.config().queue()),
+        log: OrderLog::with(world.config().queue(), publisher.clone()),
+        publisher,
+    };
+    let asked = ReplayRequest {
+        source: Source::Log,
+        filter: Filter::default(),
+        rate: Some(1),
+        max_queue: 1_000,
+        max_latency_ms: 60_000,
+        max_replays: 3,
+    };
+    replay.run(&asked, "test", &Progress { tell, say }, CancellationToken::new()).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replay_waits_for_a_broker_that_is_away_for_a_while() {
+    let (mut world, sale) = lost(Database::Sqlite, true).await;
+    world.set("queue.timeout_ms=1000");
+    let proxy = behind_proxy(&mut world, "queue.url").await;
+    let parts = world.parts().await;
+    let rows = async || parts.store.orders_after(&sale.id, None, 50).await.unwrap_or_default().len();
+    let waits = AtomicBool::new(false);
+    let say = |text: &str| {
+        waits.fetch_or(text.contains("waits: the broker"), Ordering::SeqCst);
+    };
+    let run = replay_log(&world, &|_, _| {}, &say);
+    let outage = async {
+        // Those that have ended come first; the log is read once more for those that live.
+        until("some are there", LONG, async || (rows().await > 0).then_some(())).await;
+        proxy.set(Weather::Frozen);
+        until("it waits", LONG, async || waits.load(Ordering::SeqCst).then_some(())).await;
+        assert_eq!(rows().await, 3, "those that have ended are there");
+        proxy.set(Weather::Fair);
+    };
+    let (done, ()) = futures_util::future::join(run, outage).await;
+    let done = done.expect("it waits");
+    assert_eq!((done.state, done.report.counts.inserted), (RunState::Done, 8), "{:?}", done.report);
+    assert_eq!(rows().await, 8);
+}
+
+/// What comes after the last batch has to wait as well: a payment, or the comparison of the books.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replay_waits_for_a_database_that_is_away_when_its_orders_are_written() {
+    for paid in [true, false] {
+        let (mut world, _) = lost(Database::Postgres, paid).await;
+        world.set("database.timeout_ms=3000");
+        let proxy = behind_proxy(&mut world, "database.url").await;
+        let tell = |done: u64, total: u64| {
+            if done > 0 && done == total {
+                proxy.set(Weather::Frozen);
+            }
+        };
+        let waits = AtomicBool::new(false);
+        let say = |text: &str| {
+            if text.contains("waits: the database") {
+                waits.store(true, Ordering::SeqCst);
+                proxy.set(Weather::Fair);
+            }
+        };
+        let done = replay_log(&world, &tell, &say).await.expect("it waits");
+        assert!(waits.into_inner(), "the database was away in time");
+        assert_eq!((done.state, done.report.counts.inserted), (RunState::Done, 8), "{:?}", done.report);
+        assert_eq!(done.report.after.len(), 1, "{:?}", done.report);
+        let payments = world.parts().await.store.payments(PaymentState::Applied, 10).await.unwrap();
+        assert_eq!(payments.len(), usize::from(paid), "{payments:?}");
+    }
+}

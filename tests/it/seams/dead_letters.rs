@@ -1,0 +1,185 @@
+//! Dead letters: how orders become one, and that each has an end.
+
+use std::time::Duration;
+
+use doorbuster::audit::audit;
+use doorbuster::front::Role;
+use doorbuster::lease::LeaseOptions;
+use doorbuster::process::Running;
+use doorbuster::queue::Consumer;
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
+
+use crate::support::{Answer, Buyer, Database, World, run, sale, until};
+
+const LONG: Duration = Duration::from_secs(40);
+
+async fn execute(world: &World, statement: String) {
+    let mut database = sqlx::PgConnection::connect(&world.config().database.url).await.unwrap();
+    database.execute(AssertSqlSafe(statement)).await.unwrap();
+}
+
+/// An order that no worker can persist: its row is there, in a state that only a later version knows.
+async fn poisoned(world: &World, running: &Running, sale: &doorbuster::domain::Sale, user: &str) -> Answer {
+    let lease = running.parts.leases.take(sale.id.as_str(), [user], LeaseOptions::default()).await.unwrap();
+    let answer = Buyer::of(running, user).buy(sale.id.as_str(), "k").await;
+    assert_eq!(answer.status, 202, "{}", answer.text);
+    execute(
+        world,
+        format!(
+            "INSERT INTO orders VALUES ('{}', '{}', '{user}', 'unit', 1, 'martian', NULL, 9, 9, 1, 1, NULL, 'k', NULL, 'f', 1, 0, 0, 0)",
+            answer.order_id(),
+            sale.id
+        ),
+    )
+    .await;
+    drop(lease);
+    answer
+}
+
+async fn letters(operator: &Buyer) -> Vec<serde_json::Value> {
+    operator.get("/v1/admin/dead-letters").await.json["dead_letters"].as_array().cloned().unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn poison_is_parked_with_an_account_and_replayed_when_its_cause_is_mended() {
+    let world = World::new(Database::Postgres).await;
+    let running = world.running().await;
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&running.parts, &sale).await;
+    let ada = poisoned(&world, &running, &sale, "ada").await;
+    let operator = Buyer::operator(&running, Role::Operator);
+    let listed = until("it is a dead letter", LONG, async || letters(&operator).await.pop()).await;
+    assert_eq!((listed["id"].as_str(), listed["reason"].as_str()), (Some(ada.order_id()), Some("broken")));
+    assert_eq!(listed["attempts"], 4, "{listed}");
+    assert!(listed["first_error"].as_str().expect("said").contains("martian"), "{listed}");
+    assert_eq!(listed["orders"][0]["user_id"], "ada");
+    let ticket = running.parts.gate.ticket(&sale.id, ada.order_id().parse().unwrap()).await.unwrap();
+    assert!(ticket.expect("in flight").parked);
+
+    let (code, out, err) = run(Some(&world), &["dead-letters", "list"]).await;
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains(ada.order_id()) && out.contains("broken"), "{out}");
+    let (code, out, _) = run(Some(&world), &["dead-letters", "show", ada.order_id()]).await;
+    assert!(code == 0 && out.contains("\"ada\"") && out.contains("attempts     4"), "{out}");
+    // What cannot be written cannot be failed either: it stays, and is said.
+    let (code, out, _) = run(Some(&world), &["dead-letters", "fail", ada.order_id()]).await;
+    assert!(code == 3 && out.contains("0 done, 1 left"), "{out}");
+    let (code, out, _) = run(Some(&world), &["dead-letters", "fail", "nobody"]).await;
+    assert!(code == 3 && out.contains("there is no dead letter nobody"), "{out}");
+
+    execute(&world, format!("DELETE FROM orders WHERE id = '{}'", ada.order_id())).await;
+    let (code, out, err) = run(Some(&world), &["dead-letters", "replay", "--all"]).await;
+    assert!(code == 0 && out.contains("1 done, 0 left"), "{out}{err}");
+    let buyer = Buyer::of(&running, "ada");
+    until("it is confirmed", LONG, async || {
+        Some(buyer.get(&ada.headers["location"]).await).filter(|answer| answer.json["status"] == "confirmed")
+    })
+    .await;
+    assert!(letters(&operator).await.is_empty());
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_ends_its_workers_is_given_up_by_the_broker_and_failed_by_an_operator() {
+    let mut world = World::new(Database::Postgres).await;
+    world.set("queue.delivery_limit=2").set("sweep.every_ms=100").set("sweep.overtaken_after_ms=1000");
+    let running = world.running_as(doorbuster::process::Role::Front).await;
+    let sale = sale(&world.name, 2, 1);
+    world.open_sale(&running.parts, &sale).await;
+    let ada = Buyer::of(&running, "ada");
+    let accepted = ada.buy(sale.id.as_str(), "k").await;
+    assert_eq!(accepted.json["durability"], "broker", "{}", accepted.text);
+    // Workers that die with it in their hands.
+    for _ in 0..3 {
+        let mut dies = Consumer::new(world.config().queue(), 10);
+        assert_eq!(dies.next_batch(1, Duration::from_millis(5)).await.len(), 1);
+        dies.close().await;
+    }
+    let operator = Buyer::operator(&running, Role::Operator);
+    let letter = until("the broker gave it up", LONG, async || letters(&operator).await.pop()).await;
+    assert_eq!(letter["reason"], "delivery_limit", "{letter}");
+    // Registered by the sweep's leader: from then on the sweep leaves it alone.
+    until("its entry is parked", LONG, async || {
+        let id = accepted.order_id().parse().unwrap();
+        running.parts.gate.ticket(&sale.id, id).await.unwrap().filter(|ticket| ticket.parked)
+    })
+    .await;
+    assert_eq!(
+        ada.get(&accepted.headers["location"]).await.json["status"],
+        "accepted",
+        "parked is in flight"
+    );
+
+    let body = format!(r#"{{"id":"{}"}}"#, accepted.order_id());
+    let viewer = Buyer::operator(&running, Role::Viewer);
+    assert_eq!(viewer.post("/v1/admin/dead-letters:fail", &[], &body).await.status, 403);
+    let failed = operator.post("/v1/admin/dead-letters:fail", &[], &body).await;
+    assert_eq!((failed.status, failed.json["end"].as_str()), (200, Some("failed")), "{}", failed.text);
+    let read = ada.get(&accepted.headers["location"]).await;
+    assert_eq!(
+        (read.json["status"].as_str(), read.json["failure"].as_str()),
+        (Some("failed"), Some("given_up"))
+    );
+    let books = audit(&running.parts.gate, &running.parts.store, &sale.id).await.unwrap();
+    assert!(books.balances() && books.is_at_rest(), "{books:?}");
+    assert_eq!(books.items[0].left, 2, "its unit is on sale again");
+    assert_eq!(ada.buy(sale.id.as_str(), "other").await.status, 202, "and she may buy again");
+    let again = operator.post("/v1/admin/dead-letters:fail", &[], &body).await;
+    assert_eq!((again.status, again.code()), (404, "letter_not_found"), "{}", again.text);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_can_read_is_parked_with_the_reason() {
+    let world = World::new(Database::Sqlite).await;
+    let running = world.running().await;
+    let name = format!("{}.orders", world.name);
+    crate::seams::queue::channel(&world)
+        .await
+        .basic_publish(
+            name.as_str().into(),
+            name.as_str().into(),
+            lapin::options::BasicPublishOptions::default(),
+            br#"{"v":99}"#,
+            lapin::BasicProperties::default(),
+        )
+        .await
+        .unwrap();
+    let operator = Buyer::operator(&running, Role::Operator);
+    let letter = until("it is a dead letter", LONG, async || letters(&operator).await.pop()).await;
+    assert_eq!(letter["reason"], "unreadable", "{letter}");
+    assert!(letter["unreadable"].as_str().expect("said").contains("version 99"), "{letter}");
+    let id = letter["id"].as_str().expect("an id");
+    let shown = operator.get(&format!("/v1/admin/dead-letters/{id}")).await;
+    assert_eq!(shown.json["payload"], r#"{"v":99}"#, "{}", shown.text);
+    let (code, out, _) = run(Some(&world), &["dead-letters", "replay", id]).await;
+    assert!(code == 3 && out.contains("cannot be read by this build"), "{out}");
+    let (code, out, _) = run(Some(&world), &["dead-letters", "fail", id]).await;
+    assert!(code == 0 && out.contains("removed"), "{out}");
+    let (_, out, _) = run(Some(&world), &["dead-letters", "list"]).await;
+    assert_eq!(out.trim(), "no dead letters");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn orders_whose_letters_were_lost_come_again() {
+    let mut world = World::new(Database::Postgres).await;
+    world.set("sweep.parked_after_ms=1000").set("sweep.every_ms=100").set("sweep.spacing_ms=500");
+    let running = world.running().await;
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&running.parts, &sale).await;
+    let ada = poisoned(&world, &running, &sale, "ada").await;
+    let operator = Buyer::operator(&running, Role::Operator);
+    until("it is a dead letter", LONG, async || letters(&operator).await.pop()).await;
+    execute(&world, format!("DELETE FROM orders WHERE id = '{}'", ada.order_id())).await;
+    let dead = format!("{}.dead", world.name);
+    crate::seams::queue::channel(&world)
+        .await
+        .queue_purge(dead.as_str().into(), lapin::options::QueuePurgeOptions::default())
+        .await
+        .unwrap();
+    let id = ada.order_id().parse().unwrap();
+    until("it is confirmed all the same", LONG, async || running.parts.store.order(id).await.ok().flatten())
+        .await;
+    running.stop().await;
+}

@@ -1,0 +1,399 @@
+//! Taking leases and giving them back, against a real Redis. `lease_kept` has what keeps them alive,
+//! `lease_waiting` who waits for them, `lease_processes` what several processes do.
+
+use std::time::Duration;
+
+use doorbuster::lease::{LeaseError, LeaseOptions, Leases, NAMES_AT_ONCE, Released};
+use doorbuster::rehearsal::chaos::Weather;
+use doorbuster::rehearsal::servers::{Ending, Kind, Server};
+
+use crate::support::{Database, World, ask_redis, behind_proxy, own_redis, run, servers, until};
+
+const LONG: Duration = Duration::from_secs(40);
+
+pub fn leases_of(world: &World) -> Leases {
+    let config = world.config();
+    Leases::open(&config.redis(), &config.redis.prefix).expect("leases")
+}
+
+pub async fn leases() -> (World, Leases) {
+    let world = World::new(Database::Sqlite).await;
+    let leases = leases_of(&world);
+    (world, leases)
+}
+
+pub fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_has_one_holder_and_a_batch_takes_what_is_free() {
+    let (_world, leases) = leases().await;
+    let first = leases.take("sale", ["ada"], LeaseOptions::default()).await.unwrap();
+    assert_eq!(first.held, [true]);
+    let second = leases.take("sale", ["ada", "bob", "cy"], LeaseOptions::default()).await.unwrap();
+    assert_eq!(second.held, [false, true, true]);
+    let (first, second) = (first.guard.unwrap(), second.guard.unwrap());
+    assert!(second.token() > first.token());
+    assert_ne!(second.owner(), first.owner(), "an owner is an acquisition, not a process or a thread");
+    assert_eq!(second.names(), ["bob", "cy"]);
+    assert_eq!(first.release().await.unwrap(), Released::Freed);
+    let third = leases.take("sale", ["ada", "bob"], LeaseOptions::default()).await.unwrap();
+    assert_eq!(third.held, [true, false]);
+    assert!(leases.take("sale", ["bob"], LeaseOptions::default()).await.unwrap().guard.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_of_them_or_none() {
+    let (_world, leases) = leases().await;
+    let bob = leases.take("sale", ["bob"], LeaseOptions::default()).await.unwrap().guard.unwrap();
+    let all = ["ada", "bob", "cy"];
+    assert!(leases.acquire("sale", all, LeaseOptions::default(), Duration::ZERO).await.unwrap().is_none());
+    assert_eq!(leases.list("sale").await.unwrap().len(), 1, "of the others none was taken");
+    bob.release().await.unwrap();
+    let guard = leases.acquire("sale", all, LeaseOptions::default(), Duration::ZERO).await.unwrap().unwrap();
+    assert_eq!(guard.names(), all);
+    assert_eq!(leases.list("sale").await.unwrap().len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_name_in_another_scope_is_another_lease() {
+    let (_world, leases) = leases().await;
+    let here = leases.take("sale", ["ada", "ada"], LeaseOptions::default()).await.unwrap();
+    assert_eq!(here.held, [true, true], "asked for twice in one call, it is held once");
+    let there = leases.take("other", ["ada"], LeaseOptions::default()).await.unwrap();
+    assert_eq!(there.held, [true]);
+    there.guard.unwrap().release().await.unwrap();
+    let held = leases.show("sale", "ada").await.unwrap().expect("the first is not touched");
+    assert_eq!(held.owner, here.guard.unwrap().owner());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_late_release_of_an_expired_holder_frees_nobody_else() {
+    let (_world, leases) = leases().await;
+    let terms = LeaseOptions::lasting(ms(50)).renewed_by_hand();
+    let expired = leases.take("sale", ["ada"], terms).await.unwrap().guard.unwrap();
+    let next =
+        leases.acquire("sale", ["ada"], LeaseOptions::default(), LONG).await.unwrap().expect("it ended");
+    assert!(!expired.is_valid_for(Duration::ZERO), "the holder can know that its lease is over");
+    assert!(matches!(expired.ensure_valid(Duration::ZERO), Err(LeaseError::Lost { .. })));
+    assert!(!expired.renew().await.unwrap());
+    assert!(next.token() > expired.token());
+    assert_eq!(expired.release().await.unwrap(), Released::Late);
+    assert_eq!(leases.take("sale", ["ada"], LeaseOptions::default()).await.unwrap().held, [false]);
+    assert!(next.is_valid_for(ms(1)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_guard_releases_and_leaves_nothing_behind() {
+    let (world, leases) = leases().await;
+    let names: Vec<String> = (0..300).map(|nth| format!("user{nth}")).collect();
+    let taken = leases.take("sale", names.iter().map(String::as_str), LeaseOptions::default()).await.unwrap();
+    assert_eq!((leases.held(), leases.list("sale").await.unwrap().len()), (1, 300));
+    drop(taken);
+    assert_eq!(leases.held(), 0, "the watchdog has nothing to renew from that moment on");
+    leases.at_rest(LONG).await;
+    let left: Vec<String> =
+        ask_redis(&servers().redis, &format!("HKEYS {}:{{sale}}:leases", world.name)).await;
+    assert_eq!(left, ["|fence"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_rise_also_when_redis_lost_its_data() {
+    let (world, leases) = leases().await;
+    let mut before = 0;
+    for _ in 0..100 {
+        let guard = leases.take("sale", ["ada"], LeaseOptions::default()).await.unwrap().guard.unwrap();
+        assert!(guard.token() > before);
+        before = guard.token();
+        guard.release().await.unwrap();
+    }
+    let _: i64 = ask_redis(&servers().redis, &format!("DEL {}:{{sale}}:leases", world.name)).await;
+    let after = leases.take("sale", ["bob"], LeaseOptions::default()).await.unwrap().guard.unwrap().token();
+    assert!(after > before, "{after} after {before}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_rise_though_redis_clock_goes_back() {
+    let (world, leases) = leases().await;
+    // As if the last token had been given by a clock that was an hour ahead.
+    let ahead = doorbuster::domain::Millis::now().0 * 1_000 + 3_600_000_000;
+    let fence = format!("HSET {}:{{sale}}:leases |fence {ahead}", world.name);
+    let _: i64 = ask_redis(&servers().redis, &fence).await;
+    let guard = leases.take("sale", ["ada"], LeaseOptions::default()).await.unwrap().guard.unwrap();
+    assert_eq!(guard.token(), ahead + 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_down_gives_an_error_and_no_hang() {
+    let (mut world, _) = leases().await;
+    world.set("redis.url=redis://127.0.0.1:1").set("redis.timeout_ms=200");
+    let leases = leases_of(&world);
+    let taken = tokio::time::timeout(LONG, leases.take("sale", ["ada"], LeaseOptions::default())).await;
+    assert!(taken.expect("no hang").is_err());
+    let waiting = leases.acquire("sale", ["ada"], LeaseOptions::default(), ms(300));
+    assert!(tokio::time::timeout(LONG, waiting).await.expect("no hang").is_err());
+    assert!(tokio::time::timeout(LONG, leases.list("sale")).await.expect("no hang").is_err());
+    assert_eq!(leases.held(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_hangs_gives_an_error_and_no_hang() {
+    let (mut world, direct) = leases().await;
+    world.set("redis.timeout_ms=200");
+    let proxy = behind_proxy(&mut world, "redis.url").await;
+    let leases = leases_of(&world);
+    let held = leases.take("sale", ["bob"], LeaseOptions::default()).await.unwrap().guard.unwrap();
+    proxy.set(Weather::Frozen);
+    let taken = tokio::time::timeout(LONG, leases.take("sale", ["ada"], LeaseOptions::default())).await;
+    assert!(taken.expect("no hang").is_err());
+    let waiting = leases.acquire("sale", ["ada"], LeaseOptions::default(), ms(300));
+    assert!(tokio::time::timeout(LONG, waiting).await.expect("no hang").is_err());
+    assert!(tokio::time::timeout(LONG, held.release()).await.expect("no hang").is_err());
+    assert!(!leases.at_rest(ms(10)).await, "it goes on in the background");
+    proxy.set(Weather::Fair);
+    until("what the hanging server took or held is free", Duration::from_secs(20), async || {
+        direct.list("sale").await.unwrap().is_empty().then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_handle_takes_watchdog_and_connections_along() {
+    let (mut world, _) = leases().await;
+    let folder = tempfile::tempdir().unwrap();
+    let server = own_redis(&mut world, folder.path()).await;
+    let clients = async || -> usize {
+        let list: String = ask_redis(&server.url, "CLIENT LIST").await;
+        list.lines().count()
+    };
+    let before = clients().await;
+    let leases = leases_of(&world);
+    let guard = leases.take("sale", ["ada"], LeaseOptions::default()).await.unwrap().guard.unwrap();
+    assert!(leases.acquire("sale", ["ada"], LeaseOptions::default(), ms(200)).await.unwrap().is_none());
+    assert!(clients().await > before);
+    drop(leases);
+    // The guard needs no handle, and may be dropped on a thread that knows no runtime.
+    std::thread::spawn(move || drop(guard)).join().unwrap();
+    until("nothing is connected any more", LONG, async || (clients().await <= before).then_some(())).await;
+    assert!(leases_of(&world).list("sale").await.unwrap().is_empty());
+    server.stop(Ending::AtOnce).await;
+}
+
+/// The answer of a taking is lost: the leases are taken and nobody knows it. Then that of a release.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_answer_leaves_no_lease_behind_and_a_release_after_it_is_no_error() {
+    let (mut world, direct) = leases().await;
+    world.set("redis.timeout_ms=300");
+    let proxy = behind_proxy(&mut world, "redis.url").await;
+    let leases = leases_of(&world);
+    let kept = leases.take("sale", ["bob"], LeaseOptions::default()).await.unwrap().guard.unwrap();
+    proxy.set(Weather::AnswersLost);
+    let taken = leases.take("sale", ["ada"], LeaseOptions::default()).await;
+    assert!(matches!(taken, Err(LeaseError::Redis(_))));
+    let mut releasing = tokio::spawn(kept.release());
+    let early = tokio::time::timeout(ms(50), &mut releasing).await;
+    proxy.set(Weather::Fair);
+    let released = match early {
+        Ok(released) => released.unwrap(),
+        Err(_) => releasing.await.unwrap(),
+    };
+    // With the second try lost as well, the release goes on in the background.
+    assert!(matches!(released, Ok(Released::Freed) | Err(LeaseError::Redis(_))), "{released:?}");
+    until("both are free, long before they end", Duration::from_secs(20), async || {
+        direct.list("sale").await.unwrap().is_empty().then_some(())
+    })
+    .await;
+    assert_eq!(leases.held(), 0);
+}
+
+/// No step lies between a lease and its end: one call of a script makes both, by Redis's clock.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_lease_has_an_end_though_nobody_comes_back_to_it() {
+    let (_world, leases) = leases().await;
+    let terms = LeaseOptions::lasting(ms(1_500)).renewed_by_hand();
+    // As if its process had died right after: neither renewed nor released.
+    std::mem::forget(leases.take("sale", ["ada"], terms).await.unwrap().guard);
+    let lease = leases.show("sale", "ada").await.unwrap().expect("held");
+    assert!(lease.ends_in <= ms(1_500) && lease.age <= ms(1_500), "{lease:?}");
+    assert!(leases.acquire("sale", ["ada"], LeaseOptions::default(), LONG).await.unwrap().is_some());
+}
+
+/// Script calls that a Redis has served.
+pub async fn script_calls(url: &str) -> u64 {
+    let stats: String = ask_redis(url, "INFO commandstats").await;
+    let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).expect("called");
+    line.split(['=', ',']).nth(1).expect("calls").parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_users_are_one_call_each_way() {
+    let (mut world, _) = leases().await;
+    let folder = tempfile::tempdir().unwrap();
+    let server = own_redis(&mut world, folder.path()).await;
+    let leases = leases_of(&world);
+    let names: Vec<String> = (0..NAMES_AT_ONCE).map(|nth| format!("user{nth}")).collect();
+    let names = || names.iter().map(String::as_str);
+    // The scripts are known from then on, and the scope is told.
+    leases
+        .take("sale", names(), LeaseOptions::default())
+        .await
+        .unwrap()
+        .guard
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    leases.at_rest(LONG).await;
+    let before = script_calls(&server.url).await;
+    let guard = leases.take("sale", names(), LeaseOptions::default()).await.unwrap().guard.unwrap();
+    assert_eq!(script_calls(&server.url).await, before + 1);
+    guard.release().await.unwrap();
+    assert_eq!(script_calls(&server.url).await, before + 2);
+    assert!(leases.list("sale").await.unwrap().is_empty());
+    server.stop(Ending::AtOnce).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_redis_takes_renews_and_releases_leases() {
+    let (mut world, _) = leases().await;
+    let folder = tempfile::tempdir().unwrap();
+    let server = own_redis(&mut world, folder.path()).await;
+    let _: () = ask_redis(&server.url, "CONFIG SET maxmemory 1").await;
+    let leases = leases_of(&world);
+    let guard = leases.take("sale", ["ada"], LeaseOptions::default()).await.unwrap().guard.unwrap();
+    assert!(guard.renew().await.unwrap());
+    assert_eq!(leases.list("sale").await.unwrap().len(), 1);
+    assert_eq!(guard.release().await.unwrap(), Released::Freed);
+    leases.at_rest(LONG).await;
+    assert_eq!(leases.scopes().await.unwrap(), ["sale"]);
+    server.stop(Ending::AtOnce).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_survives_a_restart_of_redis_and_its_loss_is_told() {
+    let (mut world, _) = leases().await;
+    let folder = tempfile::tempdir().unwrap();
+    let server = own_redis(&mut world, folder.path()).await;
+    let proxy = behind_proxy(&mut world, "redis.url").await;
+    let leases = leases_of(&world);
+    let guard = leases.take("sale", ["ada"], LeaseOptions::lasting(LONG)).await.unwrap().guard.unwrap();
+    server.stop(Ending::AtOnce).await;
+    let again = Server::start(Kind::Redis, folder.path()).await.expect("it starts on its data");
+    let address = |server: &Server| server.url.trim_start_matches("redis://").parse().unwrap();
+    proxy.point_to(vec![address(&again)]);
+    let kept = until("it can be renewed", LONG, async || guard.renew().await.ok()).await;
+    assert!(kept, "on its data, the lease is there");
+    again.stop(Ending::AtOnce).await;
+
+    let empty = tempfile::tempdir().unwrap();
+    let another = Server::start(Kind::Redis, empty.path()).await.expect("a Redis without any data");
+    proxy.point_to(vec![address(&another)]);
+    let kept = until("it is told", LONG, async || guard.renew().await.ok()).await;
+    assert!(!kept && !guard.is_valid_for(Duration::ZERO));
+    guard.lost().await;
+    another.stop(Ending::AtOnce).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_killed_holder_left_is_cleared_away_by_those_who_come_after() {
+    let (world, leases) = leases().await;
+    let names: Vec<String> = (0..50).map(|nth| format!("dead{nth}")).collect();
+    let terms = LeaseOptions::lasting(ms(10)).renewed_by_hand();
+    let taken = leases.take("sale", names.iter().map(String::as_str), terms).await.unwrap();
+    taken.guard.unwrap().let_run_out();
+    until("the living clear the dead away", LONG, async || {
+        leases.take("sale", ["ada"], LeaseOptions::default()).await.unwrap().guard?.release().await.unwrap();
+        let left: i64 = ask_redis(&servers().redis, &format!("HLEN {}:{{sale}}:leases", world.name)).await;
+        (left <= 2).then_some(())
+    })
+    .await;
+}
+
+/// A scope is not kept for ever, and never for less than its leases last.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scope_that_is_used_outlives_its_leases() {
+    let (world, leases) = leases().await;
+    let key = format!("{}:{{sale}}:leases", world.name);
+    let lasts = async || -> i64 { ask_redis(&servers().redis, &format!("TTL {key}")).await };
+    let guard = leases.take("sale", ["ada"], LeaseOptions::default()).await.unwrap().guard.unwrap();
+    assert!(lasts().await > 30 * 86_400);
+    let _: i64 = ask_redis(&servers().redis, &format!("EXPIRE {key} 100")).await;
+    assert!(guard.renew().await.unwrap());
+    assert!(lasts().await > 30 * 86_400, "whoever holds a lease keeps its scope");
+    // The last taking was in another hour.
+    let _: i64 = ask_redis(&servers().redis, &format!("EXPIRE {key} 100")).await;
+    let fence = guard.token() - 3_600_000_000;
+    let _: i64 = ask_redis(&servers().redis, &format!("HSET {key} |fence {fence}")).await;
+    leases.take("sale", ["bob"], LeaseOptions::default()).await.unwrap().guard.unwrap().let_run_out();
+    assert!(lasts().await > 30 * 86_400);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_terms_and_names_are_said_and_take_nothing() {
+    let (_world, leases) = leases().await;
+    let fine = LeaseOptions::default();
+    let too_many: Vec<String> = (0..=NAMES_AT_ONCE).map(|nth| format!("user{nth}")).collect();
+    for (scope, names, terms, why) in [
+        ("sa{le", vec!["ada"], fine, "is no scope"),
+        ("", vec!["ada"], fine, "is no scope"),
+        ("sale", vec!["a b"], fine, "is no name for a lease"),
+        ("sale", vec!["|fence"], fine, "is no name for a lease"),
+        ("sale", vec![""], fine, "is no name for a lease"),
+        ("sale", vec![], fine, "0 names in one call"),
+        ("sale", too_many.iter().map(String::as_str).collect(), fine, "1001 names in one call"),
+        ("sale", vec!["ada"], LeaseOptions::lasting(ms(0)), "from 10 ms to a day"),
+        ("sale", vec!["ada"], LeaseOptions::lasting(LONG * 10_000), "from 10 ms to a day"),
+        (
+            "sale",
+            vec!["ada"],
+            LeaseOptions::lasting(LONG).at_most(ms(100)),
+            "longest hold must not be shorter",
+        ),
+        ("sale", vec!["ada"], LeaseOptions::lasting(LONG).at_most(Duration::MAX), "nor longer than 30 days"),
+    ] {
+        let error = leases.take(scope, names, terms).await.err().expect("refused").to_string();
+        assert!(error.contains(why), "{error}");
+    }
+    assert!(leases.list("sale").await.unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leases_are_listed_shown_and_released_by_an_operator() {
+    let (world, leases) = leases().await;
+    let guard = leases.take("sale", ["ada", "bob"], LeaseOptions::default()).await.unwrap().guard.unwrap();
+    let leader = LeaseOptions::default().renewed_by_hand();
+    let _other = leases.take("_jobs", ["nightly"], leader).await.unwrap();
+    leases.at_rest(LONG).await;
+    let (code, out, err) = run(Some(&world), &["lease", "list"]).await;
+    assert_eq!(code, 0, "{err}");
+    assert!(
+        ["ada", "bob", "nightly", &guard.token().to_string()].iter().all(|word| out.contains(word)),
+        "{out}"
+    );
+    let (_, out, _) = run(Some(&world), &["lease", "list", "--scope", "sale", "--output", "json"]).await;
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(json["leases"].as_array().map(Vec::len), Some(2), "{out}");
+    assert!(json["leases"][0]["ends_in_ms"].as_u64().is_some_and(|ms| (1..=30_000).contains(&ms)), "{out}");
+    let holder = format!("{}@", std::process::id());
+    assert!(json["leases"][0]["holder"].as_str().is_some_and(|text| text.starts_with(&holder)), "{out}");
+
+    let (code, out, _) = run(Some(&world), &["lease", "show", "sale", "ada"]).await;
+    assert!(code == 0 && out.contains(guard.owner()), "{out}");
+    let (code, _, err) = run(Some(&world), &["lease", "show", "sale", "nobody"]).await;
+    assert!(code == 1 && err.contains("nobody holds nobody in sale"), "{err}");
+    let (code, _, err) = run(Some(&world), &["lease", "show", "sa le", "ada"]).await;
+    assert!(code == 2 && err.contains("is no scope"), "{err}");
+
+    let release = ["lease", "release", "sale", "ada", "--token"];
+    let with = |token: &'static str| [&release[..], &[token]].concat();
+    let (code, _, err) = run(Some(&world), &with("1")).await;
+    assert!(code == 1 && err.contains("nothing released: ada in sale is held with token"), "{err}");
+    let token: &'static str = guard.token().to_string().leak();
+    let (code, out, err) = run(Some(&world), &with(token)).await;
+    assert!(code == 0 && out.contains("ada in sale is free"), "{out}{err}");
+    assert!(!guard.renew().await.unwrap(), "the holder is told");
+    guard.lost().await;
+    let (code, _, err) = run(Some(&world), &with(token)).await;
+    assert!(code == 1 && err.contains("nobody holds ada"), "{err}");
+}

@@ -1,0 +1,50 @@
+//! Leases of many scopes at once, as a batch of orders of many sales needs them.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use doorbuster::lease::{LeaseError, LeaseOptions, NAMES_AT_ONCE, Tokens, release_all};
+
+use crate::seams::lease::leases;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_scopes_what_is_free_is_taken_and_all_of_it_given_back() {
+    let (_world, leases) = leases().await;
+    let busy = leases.take("sale-7", ["ada"], LeaseOptions::default()).await.unwrap().guard.unwrap();
+    let many: Vec<String> = (0..=NAMES_AT_ONCE).map(|nth| format!("buyer-{nth}")).collect();
+    let scopes: Vec<String> = (0..100).map(|nth| format!("sale-{nth}")).collect();
+    let asked = scopes.iter().flat_map(|scope| ["ada", "bob", "ada"].map(|name| (scope.as_str(), name)));
+    let asked = asked.chain(many.iter().map(|name| ("crowd", name.as_str())));
+    let (guards, tokens) = leases.take_in_scopes(asked.clone(), LeaseOptions::default()).await.unwrap();
+    let wanted: BTreeSet<_> = asked.clone().filter(|pair| *pair != ("sale-7", "ada")).collect();
+    assert_eq!(tokens.keys().copied().collect::<BTreeSet<_>>(), wanted);
+    // One for each scope, and two where one call does not take all.
+    assert_eq!(guards.len(), 102);
+    let told: Tokens = guards
+        .iter()
+        .flat_map(|guard| guard.names().iter().map(|name| ((guard.scope(), name.as_str()), guard.token())))
+        .collect();
+    assert_eq!(tokens, told);
+    assert_eq!(leases.list("sale-7").await.unwrap().len(), 2);
+
+    let (none, tokens) = leases.take_in_scopes(asked.clone(), LeaseOptions::default()).await.unwrap();
+    assert!(none.is_empty() && tokens.is_empty());
+    release_all(guards).await;
+    assert_eq!(leases.list("crowd").await.unwrap().len(), 0);
+    assert_eq!(leases.list("sale-7").await.unwrap().len(), 1, "another's stays");
+    busy.release().await.unwrap();
+    let (_guards, tokens) = leases.take_in_scopes(asked, LeaseOptions::default()).await.unwrap();
+    assert!(tokens.contains_key(&("sale-7", "ada")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_one_scope_fails_nothing_of_the_others_is_kept() {
+    let (_world, leases) = leases().await;
+    let names = [("sale-1", "ada"), ("sale-2", "a name"), ("sale-3", "ada")];
+    let answer = leases.take_in_scopes(names, LeaseOptions::default()).await;
+    assert!(matches!(answer, Err(LeaseError::Invalid(_))), "{:?}", answer.err());
+    assert!(leases.at_rest(Duration::from_secs(40)).await);
+    for scope in ["sale-1", "sale-3"] {
+        assert_eq!(leases.list(scope).await.unwrap().len(), 0, "{scope}");
+    }
+}

@@ -1,0 +1,234 @@
+//! Who waits for a lease, and what is left of those who stop waiting.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use doorbuster::lease::{Guard, LeaseOptions, Leases, Released};
+use doorbuster::rehearsal::chaos::Weather;
+
+use crate::seams::lease::{leases, ms};
+use crate::support::{World, ask_redis, servers, until};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// What is left behind does not end by itself before the test does.
+fn hour() -> LeaseOptions {
+    LeaseOptions::lasting(Duration::from_secs(3_600)).at_most(Duration::from_secs(3_600))
+}
+
+async fn channels(world: &World) -> usize {
+    let channels: Vec<String> =
+        ask_redis(&servers().redis, &format!("PUBSUB CHANNELS {}:*", world.name)).await;
+    channels.len()
+}
+
+/// No lease, no entry of the watchdog, no channel, and nobody in line.
+async fn nothing_is_left(world: &World, leases: &Leases, scope: &str) {
+    assert!(leases.at_rest(LONG).await);
+    assert_eq!((leases.held(), leases.waiting()), (0, 0));
+    assert_eq!(leases.list(scope).await.unwrap(), []);
+    until("no channel is left", LONG, async || (channels(world).await == 0).then_some(())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiting_ends_with_its_time() {
+    let (world, leases) = leases().await;
+    let held = leases.take("sale", ["ada"], hour()).await.unwrap().guard.unwrap();
+    let begin = Instant::now();
+    assert!(leases.acquire("sale", ["ada"], hour(), ms(300)).await.unwrap().is_none());
+    assert!(begin.elapsed() >= ms(300));
+    held.release().await.unwrap();
+    nothing_is_left(&world, &leases, "sale").await;
+}
+
+fn waiting(leases: &Leases) -> tokio::task::JoinHandle<Option<Guard>> {
+    let leases = leases.clone();
+    tokio::spawn(async move { leases.acquire("sale", ["ada"], hour(), LONG).await.unwrap() })
+}
+
+/// Thirty times. By its own looks alone it would take eleven seconds.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_wakes_one_who_waits() {
+    let (world, leases) = leases().await;
+    let mut token = 0;
+    let mut slept = Duration::ZERO;
+    for _ in 0..30 {
+        let held = leases.take("sale", ["ada"], hour()).await.unwrap().guard.unwrap();
+        assert!(held.token() > token);
+        let waiting = waiting(&leases);
+        until("it waits, and is told of releases", LONG, async || {
+            (channels(&world).await == 1 && leases.waiting() == 1).then_some(())
+        })
+        .await;
+        let begin = Instant::now();
+        held.release().await.unwrap();
+        let guard = waiting.await.unwrap().expect("it was released");
+        slept += begin.elapsed();
+        token = guard.token();
+        guard.release().await.unwrap();
+    }
+    assert!(slept < Duration::from_secs(8), "{slept:?} for thirty");
+    nothing_is_left(&world, &leases, "sale").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operators_release_wakes_one_who_waits() {
+    let (_world, leases) = leases().await;
+    let held = leases.take("sale", ["ada"], hour()).await.unwrap().guard.unwrap();
+    let waiting = waiting(&leases);
+    until("it waits", LONG, async || (leases.waiting() == 1).then_some(())).await;
+    assert!(leases.release_held("sale", "ada", held.token()).await.unwrap());
+    assert!(waiting.await.unwrap().is_some());
+}
+
+/// What was told while nobody listened is found all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_is_not_told_looks_by_himself() {
+    let (mut world, _) = leases().await;
+    let folder = tempfile::tempdir().unwrap();
+    let server = crate::support::own_redis(&mut world, folder.path()).await;
+    let leases = crate::seams::lease::leases_of(&world);
+    let held = leases.take("sale", ["ada"], hour()).await.unwrap().guard.unwrap();
+    // Nobody may hear the channels: the waiter is never told.
+    let _: () = ask_redis(&server.url, "ACL SETUSER default resetchannels").await;
+    let waiting = waiting(&leases);
+    until("it waits", LONG, async || (leases.waiting() == 1).then_some(())).await;
+    assert_eq!(held.release().await.unwrap(), Released::Freed, "nor told, and released all the same");
+    assert!(waiting.await.unwrap().is_some());
+    server.stop(doorbuster::rehearsal::servers::Ending::AtOnce).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_waits_waits_through_an_outage() {
+    let (mut world, direct) = leases().await;
+    world.set("redis.timeout_ms=200");
+    let proxy = crate::support::behind_proxy(&mut world, "redis.url").await;
+    let leases = crate::seams::lease::leases_of(&world);
+    let held = direct.take("sale", ["ada"], hour()).await.unwrap().guard.unwrap();
+    let waiting = waiting(&leases);
+    until("it waits", LONG, async || (leases.waiting() == 1).then_some(())).await;
+    proxy.set(Weather::Down);
+    held.release().await.unwrap();
+    until("it has met the outage", LONG, async || (leases.waiting() == 0).then_some(())).await;
+    proxy.set(Weather::Fair);
+    assert!(waiting.await.unwrap().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_lease_frees_one_who_waits() {
+    let (_world, leases) = leases().await;
+    let terms = LeaseOptions::lasting(ms(400)).renewed_by_hand();
+    leases.take("sale", ["ada"], terms).await.unwrap().guard.unwrap().let_run_out();
+    assert!(leases.acquire("sale", ["ada"], hour(), LONG).await.unwrap().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_who_want_the_same_names_in_another_order_do_not_wait_for_each_other() {
+    let (world, leases) = leases().await;
+    let first = leases.take("sale", ["ada", "bob"], hour()).await.unwrap().guard.unwrap();
+    let many: Vec<_> = (0..40)
+        .map(|nth| {
+            let leases = leases.clone();
+            tokio::spawn(async move {
+                let names = if nth % 2 == 0 { ["ada", "bob"] } else { ["bob", "ada"] };
+                let guard = leases.acquire("sale", names, hour(), LONG).await.unwrap().expect("in time");
+                guard.release().await.unwrap();
+            })
+        })
+        .collect();
+    until("all of them wait", LONG, async || (leases.waiting() == 40).then_some(())).await;
+    first.release().await.unwrap();
+    for one in many {
+        one.await.unwrap();
+    }
+    nothing_is_left(&world, &leases, "sale").await;
+}
+
+/// Wherever it is dropped: before it is sent, on its way, with the answer there.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_stops_waiting_leaves_no_lease_behind() {
+    let (world, leases) = leases().await;
+    let rounds = (0..300u64).map(|nth| {
+        let leases = leases.clone();
+        async move {
+            let name = format!("user{}", nth % 20);
+            let names = [name.as_str(), "everybody"];
+            let patience = match nth % 30 {
+                0 => Duration::ZERO,
+                1 => LONG,
+                _ => Duration::from_micros(rand::random_range(0..30_000)),
+            };
+            let taking = leases.acquire("sale", names, hour(), LONG);
+            let guard = tokio::time::timeout(patience, taking).await;
+            guard.is_ok()
+        }
+    });
+    let got = futures_util::future::join_all(rounds).await.into_iter().filter(|got| *got).count();
+    assert!((10..=290).contains(&got), "{got} of 300 got it: ten must, ten cannot");
+    leases.at_rest(LONG).await;
+    nothing_is_left(&world, &leases, "sale").await;
+}
+
+/// Exclusion, shown by work that is not protected by anything else: read, wait, write.
+#[tokio::test(flavor = "multi_thread")]
+async fn five_thousand_turns_on_five_keys_by_32_tasks_exclude_each_other() {
+    let (world, leases) = leases().await;
+    struct Key {
+        value: AtomicU64,
+        inside: AtomicI64,
+    }
+    let keys: Arc<Vec<Key>> =
+        Arc::new((0..5).map(|_| Key { value: AtomicU64::new(0), inside: AtomicI64::new(0) }).collect());
+    // Two handles with a connection each, as two processes would have.
+    let other = crate::seams::lease::leases_of(&world);
+    let tasks = (0..32u64).map(|task| {
+        let (leases, keys) = (if task % 2 == 0 { leases.clone() } else { other.clone() }, keys.clone());
+        tokio::spawn(async move {
+            for turn in task..task + 157 {
+                let at = (turn % 5) as usize;
+                let name = format!("key{at}");
+                let guard = leases.acquire("sale", [name.as_str()], hour(), LONG).await.unwrap();
+                let guard = guard.expect("its turn comes");
+                let key = &keys[at];
+                assert_eq!(key.inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
+                let read = key.value.load(Ordering::SeqCst);
+                // The work that has to be alone: nothing is waited for here.
+                tokio::time::sleep(Duration::from_micros(100)).await;
+                key.value.store(read + 1, Ordering::SeqCst);
+                key.inside.fetch_sub(1, Ordering::SeqCst);
+                guard.release().await.unwrap();
+            }
+        })
+    });
+    for task in futures_util::future::join_all(tasks).await {
+        task.unwrap();
+    }
+    let counted: u64 = keys.iter().map(|key| key.value.load(Ordering::SeqCst)).sum();
+    assert_eq!(counted, 32 * 157, "a turn was overwritten by another");
+    other.at_rest(LONG).await;
+    assert_eq!((other.held(), other.waiting()), (0, 0));
+    nothing_is_left(&world, &leases, "sale").await;
+}
+
+/// Ten at a time go through the exclusion of a key that nobody else protects, and each of them may
+/// give up: a wake-up that goes to one who has left must reach another.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wake_up_is_not_lost_with_those_who_leave() {
+    let (world, leases) = leases().await;
+    let held = leases.take("sale", ["ada"], hour()).await.unwrap().guard.unwrap();
+    let mut waiting: Vec<_> = (0..10)
+        .map(|_| {
+            let leases = leases.clone();
+            tokio::spawn(async move { leases.acquire("sale", ["ada"], hour(), LONG).await })
+        })
+        .collect();
+    until("all wait", LONG, async || (leases.waiting() == 10).then_some(())).await;
+    let last = waiting.pop().expect("ten");
+    let releasing = tokio::spawn(held.release());
+    // The first of the line, whom the release wakes, is among those who leave.
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+    releasing.await.unwrap().unwrap();
+    assert!(last.await.unwrap().unwrap().is_some());
+    nothing_is_left(&world, &leases, "sale").await;
+}

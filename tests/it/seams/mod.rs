@@ -1,0 +1,11 @@
+pub mod dead_letters;
+pub mod gate;
+pub mod gate_model;
+pub mod lease;
+pub mod lease_kept;
+pub mod lease_processes;
+pub mod lease_scopes;
+pub mod lease_waiting;
+pub mod queue;
+pub mod store;
+pub mod store_life;
