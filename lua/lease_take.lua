@@ -48,8 +48,8 @@ end
 if #writes == 2 then return reply end
 redis.call('HSET', KEYS[1], unpack(writes))
 
--- An unused scope is kept for 31 days, longer than any lease lasts. One more command would slow down every call,
--- so only the first call of each hour sets the expiry, and each renewal.
+-- An unused scope is kept for 31 days, longer than any lease lasts. One more command would slow down every call, so
+-- only the first call of each hour sets the expiry, and so do renewals.
 if math.floor(clock / 3600000000) ~= math.floor(last / 3600000000) then
   redis.pcall('EXPIRE', KEYS[1], 2678400)
 end

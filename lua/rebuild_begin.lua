@@ -13,7 +13,7 @@ if epoch >= tonumber(ARGV[1]) then return {'behind', epoch} end
 redis.call('HSET', KEYS[1], 'state', 'frozen', 'epoch', ARGV[1], 'seq', 0)
 local fields = tonumber(ARGV[2])
 for at = 3, 2 + fields, 2 do redis.call('HSET', KEYS[1], ARGV[at], ARGV[at + 1]) end
--- The items must exist, or buyers would hear that the item is unknown instead of that the sale is paused.
+-- Creates the items, so that buyers hear that the sale is paused, and not that the item is unknown.
 for at = 3 + fields, #ARGV do
   redis.call('HSETNX', KEYS[2], ARGV[at], 0)
   redis.call('HSETNX', KEYS[3], ARGV[at], 0)

@@ -12,7 +12,7 @@
 --               ended     its row is in a final state: its units are returned, and its record stays with minus
 --                         their number, so that the same click gets the same order again
 --               replaced  refused because the user had another order: the winner takes the place of the loser;
---                         winner is its record, '' for the other outcomes
+--                         winner is its record, or '' if there is none
 --       then the ids of the orders that are kept: the row exists, and the user keeps the order
 -- Reply not_loaded | frozen | {settled, freed, epoch, seq}
 
