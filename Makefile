@@ -1,4 +1,4 @@
-# Each of these works from nothing on Debian: what is missing is installed first.
+# On Debian each target works from a fresh clone: it first installs the servers that are missing.
 
 CARGO ?= cargo
 
@@ -7,26 +7,26 @@ CARGO ?= cargo
 # A real flash sale on this machine: 500 units, 20,000 buyers, and the verdict.
 demo:
 	@scripts/install-servers demo
-	@echo "doorbuster: building; the first time this takes some minutes"
+	@echo "doorbuster: building; the first build takes several minutes"
 	$(CARGO) run --release --quiet -- dev --demo
 
-# Every test, against real servers of its own.
+# Every test, against real servers that the run starts and stops.
 test:
 	@scripts/install-servers test
 	$(CARGO) test --workspace --no-fail-fast -- --test-threads=4
 
-# The stack under attack for five minutes, with a fresh seed; prints how to have the same again.
+# The stack under attack for five minutes, with a fresh seed; prints the command that plans the same faults again.
 chaos:
 	@scripts/install-servers test
 	$(CARGO) run --release --quiet -- drill chaos
 
-# Plants known mistakes in a copy, one by one; each must be caught by a test. Takes half an hour the first
-# time, since it builds in a folder of its own.
+# Plants known mistakes in a copy of the sources, one at a time; a test must catch each one. Takes half an hour
+# the first time, because it builds in a separate folder.
 controls:
 	@scripts/install-servers test
 	$(CARGO) test --test controls
 
-# What a change must pass besides the tests.
+# Formatting and lints, which a change must pass besides the tests.
 check:
 	$(CARGO) fmt --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings

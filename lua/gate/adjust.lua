@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- Puts right how many units of an item are left, if nothing was written to the sale since that was found
--- out. Not for a change of stock: that is restock.lua.
+-- Corrects how many units of an item are left, unless the sale was written to after the books were compared.
+-- This is not a change of stock; a restock does that.
 --
 -- KEYS  1 sale   2 items
 -- ARGV  1 epoch  2 seq     the gate's number when the books were compared
---       3 sku    4 units   to add, below 0 to take away
+--       3 sku    4 units   to add; below 0 to take away
 -- Reply not_loaded | moved | {adjusted, epoch, seq, left}
 
 local sale = redis.call('HMGET', KEYS[1], 'state', 'epoch', 'seq')

@@ -1,15 +1,15 @@
 #!lua
--- Decides many attempts of one sale, in the order given, by Redis's clock; what is accepted is in
--- the outbox when this returns. Everything is judged before the first write, because a script that
--- fails half way is not rolled back.
+-- Decides many attempts of one sale, in the order given and by Redis's clock. Accepted orders are in the outbox
+-- when this returns. Everything is decided before the first write, because a script that fails half way is not
+-- rolled back.
 --
 -- KEYS  1 sale   2 items   3 users   4 outbox   5 age   6 due   7 rates
--- ARGV  1 epoch  2 seq     the highest number that the caller has seen of this sale
+-- ARGV  1 epoch  2 seq     the highest number of this sale that the caller has seen
 --       3 bound            entries that the outbox may hold; 0 admits nobody
---       4 grace            ms until the sweep looks at an entry that nobody has confirmed
+--       4 grace            ms until the sweep looks at an unconfirmed entry
 --       then for each attempt: id user sku quantity key keyed(1|0) fingerprint
--- Reply not_loaded | {epoch, seq, now, waiting, limit, verdict...}, a verdict being one of
---       seq, for what was accepted with this number
+-- Reply not_loaded | {epoch, seq, now, waiting, limit, verdict...}; a verdict is one of
+--       seq                the number of the accepted order
 --       {in_flight, entry} {settled, id} {key_reused} {key_required}
 --       {not_open, opens_at} {closed} {paused, message, seconds} {frozen} {rate_limited, user|sale, rate, ms}
 --       {already_ordered, id} {purchase_limit, limit} {unknown_sku} {sold_out} {overloaded}
@@ -28,14 +28,14 @@ local bound, grace = tonumber(ARGV[3]), tonumber(ARGV[4])
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local now_text = string.format('%.0f', now)
--- Put together once: to print a number costs as much as a command.
+-- Built once, because formatting a number costs as much as a command.
 local due_text = string.format('%.0f', now + grace)
 local entry_begins = 'outbox|' .. epoch .. '|'
 local entry_goes_on = '|' .. now_text .. '|' .. limit .. '|'
--- Buckets are finer than milliseconds: at 5,000 a second each attempt is a fifth of one.
+-- Rate buckets need fractions of a millisecond: at 5,000 a second each attempt counts for a fifth of one.
 local exact = tonumber(time[1]) * 1000 + tonumber(time[2]) / 1000
 
--- A gate that is behind its callers has lost writes: whatever it would sell may be sold already.
+-- A gate that is behind its callers has lost writes, so anything it would sell may already be sold.
 if state ~= 'closed' and (epoch < known_epoch or (epoch == known_epoch and seq < known_seq)) then
   if state ~= 'frozen' then redis.call('HSET', sale_key, 'state', 'frozen') end
   state = 'frozen'
@@ -43,16 +43,16 @@ end
 
 local waiting = redis.call('HLEN', outbox_key)
 local rebuy, item_limits = sale[7] ~= '0', sale[8] == '1'
--- On a full Redis nothing is written, and nobody is admitted.
+-- On a full Redis (bound 0) nothing is written and nobody is admitted.
 local rated = bound > 0 and (sale[9] or '') .. (sale[10] or '') ~= ''
 local seen, left, stock_writes = {}, {}, {}
 local arrivals, rate_writes, longest = {}, {}, 0
--- Lists of pairs, as the commands take them, and how long they are: `#` would count each time. Where each
--- user stands in the list of users' records.
+-- Lists of pairs, as the commands take them, with their lengths, because `#` would search for the end each time.
+-- `place` is the position of each user in the list of users' records.
 local user_writes, outbox_writes, age_writes, due_writes = {}, {}, {}, {}
 local users_length, length, place = 0, 0, {}
 
--- The users' orders, all in one command; those accepted earlier in this very call are put in later.
+-- The users' orders, read in one command; orders accepted earlier in this call are added as they are accepted.
 do
   local users = {}
   for at = 6, #ARGV, 7 do users[(at + 1) / 7] = ARGV[at] end -- 1, 2, 3...
@@ -76,8 +76,8 @@ local function limit_of(sku)
   return limits[sku] or nil
 end
 
--- A token bucket, kept as the time at which it is full again: each attempt moves that time on, and it
--- may lie as far ahead as the bucket takes to fill. The bucket of all users is named '|'.
+-- A token bucket, stored as the time at which it is full again. Each attempt moves that time forward; it may be
+-- ahead of now by as long as an empty bucket takes to fill. The bucket shared by all users is named '|'.
 local function bucket(name, rate)
   local count, seconds = string.match(rate, '^(%d+)/(%d+)s$')
   local span = tonumber(seconds) * 1000
@@ -89,7 +89,7 @@ local function bucket(name, rate)
   return full, math.ceil(full - exact - span - 0.0005)
 end
 
--- Takes one from each bucket, or from none.
+-- Takes one token from each bucket, or none from any.
 local function limited(user)
   local buckets = {}
   if sale[9] and sale[9] ~= '' then buckets[#buckets + 1] = {user, sale[9], 'user'} end
@@ -105,7 +105,7 @@ local function limited(user)
   return nil
 end
 
--- The entry of one who is in flight, were it since earlier in this very call.
+-- The entry of an order in flight, even if it was accepted earlier in this call.
 local function entry_of(id)
   for at = 1, length, 2 do
     if outbox_writes[at] == id then return outbox_writes[at + 1] end
@@ -113,13 +113,13 @@ local function entry_of(id)
   return redis.call('HGET', outbox_key, id)
 end
 
--- What a user holds, as far as it speaks on an attempt: a verdict where that settles it; else units, of them
--- those of this item, and the first order.
+-- Checks an attempt against the user's orders. Returns a verdict if they decide it; otherwise nil, the units the
+-- user holds, those of this item, and the first order.
 local function held(records, sku, key, keyed, fingerprint)
   local units, of_item, first = 0, 0, nil
   for r_id, r_key, r_fingerprint, r_sku, r_quantity in string.gmatch(records, '(%x+)|([^|]+)|([^|]+)|([^|]+)|(-?%d+)') do
-    -- One that has ended holds minus its units. It counts where nobody may buy again; and without a
-    -- key of its own a click is not the one that made it.
+    -- An ended order is recorded with minus its units. It counts only if nobody may buy again. Otherwise a click
+    -- without its own key is a new order, not a repeat of the ended one.
     local quantity_held = tonumber(r_quantity)
     local counts = quantity_held > 0 or not rebuy
     if counts then
@@ -186,7 +186,7 @@ local function decide(id, user, sku, quantity, key, keyed, fingerprint)
 end
 
 local reply = {epoch, 0, now_text, 0, limit}
--- From the sixth place of the reply on.
+-- Verdicts start at the sixth place of the reply.
 for at = 5, #ARGV, 7 do
   reply[(at + 37) / 7] = decide(ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3]),
     ARGV[at + 4], ARGV[at + 5], ARGV[at + 6])
@@ -202,7 +202,7 @@ if longest > 0 then
   if #writes > 0 then
     redis.call('HSET', rates_key, unpack(writes))
     redis.call('EXPIRE', rates_key, longest + 1)
-    -- Full buckets are as good as none: twice as many are looked at as were written.
+    -- A full bucket is as good as none, so it is deleted. This checks twice as many random buckets as it wrote.
     local ended, random = {}, redis.call('HRANDFIELD', rates_key, #writes, 'WITHVALUES')
     for at = 1, #random, 2 do
       if tonumber(random[at + 1]) < now then ended[#ended + 1] = random[at] end

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Takes an order into the gate that the database has and the gate has not: its user holds it, and its
--- units are no longer on sale, even if that leaves fewer than none. Begins with known.lua.
+-- Adds an order to the gate that only the database has: its user then holds it, and its units are no longer on
+-- sale, even if that leaves less than zero. Begins with freeze_if_behind.lua.
 --
 -- KEYS  1 sale   2 items   3 users
--- ARGV  1 epoch  2 seq     the highest number that is known of this sale
+-- ARGV  1 epoch  2 seq     the highest known number of this sale
 --       3 user   4 id   5 record   6 sku   7 quantity
 -- Reply not_loaded | frozen | {adopted|held, epoch, seq}
 
@@ -14,7 +14,7 @@ local kept = {}
 for record in string.gmatch(redis.call('HGET', KEYS[3], ARGV[3]) or '', '[^,]+') do
   if string.match(record, '^(%x+)|') ~= ARGV[4] then
     kept[#kept + 1] = record
-  -- One that has ended here, and lives there, is taken for what the database says.
+  -- If the order has ended in the gate but is live in the database, the database is right.
   elseif not string.find(record, '|%-%d+$') then
     return {'held', epoch, seq}
   end

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Hands the sweep the entries whose time has come, and puts each off, so that a sweep that dies
--- leaves them for the next one instead of losing them.
+-- Gives the sweep the entries that are due and postpones each of them, so that if the sweep dies, the next one
+-- finds them again.
 --
 -- KEYS  1 outbox   2 due
--- ARGV  1 limit    entries at most
+-- ARGV  1 limit    at most this many entries
 --       2 spacing  ms until an entry is due again
 -- Reply {entry...}
 

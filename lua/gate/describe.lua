@@ -1,10 +1,10 @@
 #!lua flags=no-writes
--- Tells what the gate holds of one sale, at one moment.
+-- Describes what the gate holds of one sale, at one moment.
 --
 -- KEYS  1 sale   2 items   3 stock   4 outbox   5 age
 -- ARGV  none
 -- Reply not_loaded | {now, {field, value...}, {sku, left...}, {sku, stock...}, waiting, oldest},
---       oldest being the time at which the oldest entry was accepted, or ''
+--       where oldest is the time at which the oldest entry was accepted, or ''
 
 local sale = redis.call('HGETALL', KEYS[1])
 if #sale == 0 then return 'not_loaded' end

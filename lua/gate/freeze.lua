@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Freezes a sale whose gate is behind what is known of it elsewhere: it has lost writes, and what
--- it would sell may be sold already. Begins with known.lua, which does it.
+-- Freezes a sale if its gate is behind what is known elsewhere: it has lost writes, and anything it would sell may
+-- already be sold. Begins with freeze_if_behind.lua, which does the freezing.
 --
 -- KEYS  1 sale
--- ARGV  1 epoch  2 seq     the highest number that is known anywhere
+-- ARGV  1 epoch  2 seq     the highest number known anywhere
 -- Reply not_loaded | {frozen|kept, epoch, seq}, with the gate's own number
 
 if not state then return 'not_loaded' end

@@ -1,9 +1,9 @@
 #!lua
--- Loads a sale into the gate, in the state `loading`, in which nothing is sold. Refuses to
--- overwrite: a sale that is loaded has sold units that a second load would sell again.
+-- Loads a sale into the gate in the state `loading`, in which nothing is sold. It does not overwrite a sale,
+-- because loading it a second time would sell the units again that it has already sold.
 --
 -- KEYS  1 sale   2 items   3 stock
--- ARGV  1 epoch  2 how many of the following are the sale's fields: name value
+-- ARGV  1 epoch  2 how many of the next arguments are the sale's fields: name value
 --       then for each item: sku stock version
 -- Reply loaded | {present, state, epoch, seq}
 

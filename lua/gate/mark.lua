@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- Marks outbox entries with who holds them now, so that a repeat is told the truth about them and
--- the sweep knows when to look. An entry that is gone has a row already: nothing to do.
+-- Marks outbox entries with their current holder, so that a repeat gets a true answer and the sweep knows when to
+-- look. If an entry is gone, its order already has a row, and there is nothing to do.
 --
 -- KEYS  1 outbox   2 due
--- ARGV  1 state    broker (RabbitMQ has confirmed it) or parked (it lies on the dead-letter queue)
---       2 wait     ms until the sweep may look. At least as long as the order has waited already,
---                  up to a minute: so the spacing doubles
---       3 from     the states that an entry may come from, such as ,outbox,broker,
+-- ARGV  1 state    broker (RabbitMQ has confirmed it) or parked (it is on the dead-letter queue)
+--       2 wait     minimum ms until the sweep may look. The wait is at least as long as the order has waited so
+--                  far, up to a minute, so the spacing doubles
+--       3 from     the states that an entry may have now, such as ,outbox,broker,
 --       then the order ids
 -- Reply how many entries were marked
 
@@ -14,7 +14,7 @@ local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local marked = 0
 
--- Both are few: looked for or printed once, not for each order.
+-- There are few distinct values of both, so each is searched for or formatted once, not for each order.
 local froms, dues = {}, {}
 local function may_come(from)
   if froms[from] == nil then froms[from] = string.find(ARGV[3], ',' .. from .. ',', 1, true) ~= nil end
@@ -28,7 +28,7 @@ local function due_of(accepted)
   return dues[accepted]
 end
 
--- A thousand at once: each command of its own would cost more than what it does.
+-- A thousand per command, because a command's overhead exceeds its work on one entry.
 for first = 4, #ARGV, 1000 do
   local entries = redis.call('HMGET', KEYS[1], unpack(ARGV, first, math.min(first + 999, #ARGV)))
   local writes, due, last = {}, {}, 0

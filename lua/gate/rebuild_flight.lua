@@ -1,10 +1,9 @@
 #!lua
--- Puts orders in flight back into the outbox of a sale that is being rebuilt; those that it has stay as
--- they are.
+-- Puts orders in flight back into the outbox of a sale that is being rebuilt. Existing entries are left unchanged.
 --
 -- KEYS  1 sale   2 outbox   3 age   4 due
--- ARGV  1 epoch of the rebuild   2 wait in ms until the sweep looks   then for each: id accepted_at entry
--- Reply lost | {put} how many were put back
+-- ARGV  1 epoch of the rebuild   2 ms until the sweep looks   then for each: id accepted_at entry
+-- Reply lost | {put}, the number of orders put back
 
 local sale = redis.call('HMGET', KEYS[1], 'state', 'epoch')
 if sale[1] ~= 'frozen' or sale[2] ~= ARGV[1] then return 'lost' end

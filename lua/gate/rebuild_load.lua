@@ -1,9 +1,9 @@
 #!lua
--- Loads what a rebuild has gathered, in one step: who holds what, and what is left. The sale stays frozen.
+-- Loads the result of a rebuild in one step: who holds what, and what is left. The sale stays frozen.
 --
--- KEYS  1 sale   2 items   3 stock   4 users   5 staged, what becomes of users
+-- KEYS  1 sale   2 items   3 stock   4 users   5 staged users, which replace the users
 -- ARGV  1 epoch of the rebuild   2 how many users are staged
---       3 how many of the following are the sale's fields: name value
+--       3 how many of the next arguments are the sale's fields: name value
 --       then for each item: sku left stock version
 -- Reply lost | {loaded, epoch, seq}
 

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- Adds units to an item, or takes unsold ones away: never one that is sold or in flight. Changes of
--- an item come in the order of their versions, each once; the outcome of the last is remembered, for
--- whoever died before he could write it down. Begins with known.lua.
+-- Adds units to an item, or takes away units that are neither sold nor in flight. Changes of an item are applied in
+-- the order of their versions, each once. The outcome of the last one is kept, in case its caller died before
+-- recording it. Begins with freeze_if_behind.lua.
 --
 -- KEYS  1 sale   2 items   3 stock
--- ARGV  1 epoch  2 seq     the highest number that is known of this sale
---       3 sku    4 units, below 0 to take away    5 version of the item after it
+-- ARGV  1 epoch  2 seq     the highest known number of this sale
+--       3 sku    4 units, below 0 to take away    5 version of the item after the change
 -- Reply not_loaded | frozen | unknown_sku | {applied|refused, epoch, seq, left} | {gap, version}
 
 if not state then return 'not_loaded' end

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Gives a sale the terms that its row has, all of them. An older version changes nothing. Takes a
--- number, so that a change that Redis lost is noticed like a lost order. Begins with known.lua.
+-- Sets all terms of a sale to those of its row. An older version changes nothing. Takes a number, so that a change
+-- lost by Redis is detected like a lost order. Begins with freeze_if_behind.lua.
 --
 -- KEYS  1 sale
--- ARGV  1 epoch  2 seq     the highest number that is known of this sale
+-- ARGV  1 epoch  2 seq     the highest known number of this sale
 --       3 version of the terms    then each field: name value
 -- Reply not_loaded | frozen | {applied|already, epoch, seq}
 

@@ -1,19 +1,19 @@
 #!lua flags=allow-oom
--- Ends the flight of orders whose outcome is committed in the database. May be repeated: it acts
--- only where the gate still holds that very order. Runs on a full Redis, or workers could not
--- drain it. A frozen gate is left to the sweep. Begins with known.lua.
+-- Settles orders whose outcome is committed in the database: they are no longer in flight. May be repeated, because
+-- it acts only if the gate still holds that very order. It must run on a full Redis, or workers could not drain it.
+-- A frozen gate is not settled; the sweep does it later. Begins with freeze_if_behind.lua.
 --
 -- KEYS  1 sale   2 items   3 users   4 outbox   5 age   6 due
--- ARGV  1 epoch  2 seq     the highest number that is known of this sale: each give-back takes the next,
---                        and a gate that is behind must be noticed before
---       3 count        of those that are more than kept; for each of them: id user outcome winner
---       outcome dropped   refused for stock: the user is freed, `left` is not raised above 0, because
---                         the unit never existed
---               ended     its row has reached its end: its units go back, and its record stays, with
---                         minus their number, so that the same click again gets the same order
---               replaced  refused as one too many for the user: the winner takes the place of the
---                         loser; winner is its record, else ''
---       then the ids of those that are kept: the row is there, the user keeps the order
+-- ARGV  1 epoch  2 seq     the highest known number of this sale. Each return of units takes the next number, so a
+--                        gate that is behind must be detected first
+--       3 count        of the orders that do more than be kept; for each of them: id user outcome winner
+--       outcome dropped   refused for stock: the user is freed, but `left` is not raised above 0, because the unit
+--                         never existed
+--               ended     its row is in a final state: its units are returned, and its record stays with minus
+--                         their number, so that the same click gets the same order again
+--               replaced  refused because the user had another order: the winner takes the place of the loser;
+--                         winner is its record, or '' if there is none
+--       then the ids of the orders that are kept: the row exists, and the user keeps the order
 -- Reply not_loaded | frozen | {settled, freed, epoch, seq}
 
 if not state then return 'not_loaded' end
@@ -24,7 +24,7 @@ local function parse(record)
   return id, sku, tonumber(quantity)
 end
 
--- The units that the loser took go back, less those of a winner that the gate did not know.
+-- Gives back the loser's units, minus those of a winner that the gate did not know.
 local function replace(user, id, winner)
   local records = redis.call('HGET', KEYS[3], user)
   if not records then return 0 end
@@ -33,7 +33,7 @@ local function replace(user, id, winner)
   for record in string.gmatch(records, '[^,]+') do
     local r_id, r_sku, r_quantity = parse(record)
     if r_id == id then
-      -- Of one that has ended, the units are back already.
+      -- If the loser has ended, its units are already back.
       loser_sku, loser_quantity = r_sku, math.max(r_quantity, 0)
     else
       kept[#kept + 1] = record
@@ -61,7 +61,7 @@ local function drop(user, id)
     if r_id == id then found, sku, quantity = 1, r_sku, r_quantity else kept[#kept + 1] = record end
   end
   if found == 0 then return 0 end
-  -- Where fewer than none are left, the unit that never existed is among those that are promised.
+  -- If less than zero is left, the unit that never existed is one of those missing, so it is taken off that debt.
   local left = tonumber(redis.call('HGET', KEYS[2], sku) or '0')
   if left < 0 then redis.call('HINCRBY', KEYS[2], sku, math.min(math.max(quantity, 0), -left)) end
   redis.call('HINCRBY', KEYS[1], 'seq', 1)
@@ -70,7 +70,7 @@ local function drop(user, id)
   return 1
 end
 
--- Ended orders that are remembered of a user: whoever orders and cancels all day must not fill Redis.
+-- Ended orders kept per user: someone who orders and cancels all day must not fill Redis.
 local REMEMBERED = 8
 
 local function finish(user, id)
@@ -87,7 +87,7 @@ local function finish(user, id)
     end
   end
   if not found then return 0 end
-  -- What ended first stands first. Where nobody may buy again, each one counts.
+  -- The oldest come first and are dropped first. If nobody may buy again, all are kept, because each one counts.
   local rebuy = redis.call('HGET', KEYS[1], 'rebuy') ~= '0'
   local left = {}
   for at = 1, #kept do
@@ -106,7 +106,7 @@ end
 
 local settled, freed = 0, 0
 
--- Many names in one command cost far less than a command for each; more than a few thousand Lua cannot pass.
+-- Many ids in one command cost far less than a command for each, but Lua cannot pass more than a few thousand.
 local function land(ids, first)
   for from = first, #ids, 1000 do
     local upto = math.min(from + 999, #ids)

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Takes a closed sale with nothing in flight out of the gate.
+-- Removes a closed sale with nothing in flight from the gate.
 --
 -- KEYS  1 sale   2 items   3 stock   4 users   5 outbox   6 age   7 due   8 rates
 -- ARGV  none

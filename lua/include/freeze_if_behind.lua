@@ -1,11 +1,11 @@
 #!lua
--- How every script begins that takes a sale's next number, and the one that only looks. A gate that is
--- behind what its caller knows has lost writes: it freezes, instead of taking a number that would hide
--- that. A closed sale sells nothing, whatever it lost. (`admit.lua` does the same with what else it reads.)
+-- The beginning of every script that takes a sale's next number, and of the one that only checks. A gate that is
+-- behind its caller has lost writes. It freezes, because taking another number would hide the loss. A closed sale
+-- is left alone, because it sells nothing. (Admission makes the same check on the fields that it reads anyway.)
 --
 -- KEYS  1 sale
--- ARGV  1 epoch  2 seq     the highest number that is known of this sale
--- Reply (none) it leaves `state`, nil where the sale is not loaded, `epoch`, `seq` and `behind`
+-- ARGV  1 epoch  2 seq     the highest known number of this sale
+-- Reply (none) sets `state` (nil if the sale is not loaded), `epoch`, `seq` and `behind` for the script that follows
 
 local state, epoch, seq, behind
 do

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Lists the leases of one scope, a page at a time, and clears away what has ended.
+-- Lists the leases of one scope, one page at a time, and deletes those that have ended.
 --
 -- KEYS  1 leases
--- ARGV  1 cursor: 0 begins, and 0 in the reply says that this was the last page    2 one name, or ''
+-- ARGV  1 cursor: 0 for the first page; 0 in the reply means that this was the last    2 one name, or ''
 -- Reply {now in ms, cursor, {name, lease...}}
 
 local time = redis.call('TIME')

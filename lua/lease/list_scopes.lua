@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Remembers that leases are taken in a scope, for those who look; forgets it after thirty days.
+-- Records that leases are taken in a scope, so that it can be listed, and drops scopes unused for thirty days.
 --
 -- KEYS  1 scopes
--- ARGV  1 scope, or '' to ask alone
+-- ARGV  1 scope, or '' to list only
 -- Reply {scope...}
 
 local now = tonumber(redis.call('TIME')[1])

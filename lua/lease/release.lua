@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- Gives leases of one scope back, those of the caller alone, and tells those who wait. What
--- must stay for a while is nobody's from then on: no renewal under way prolongs it. May be repeated.
+-- Releases leases of one scope, only the caller's, and notifies waiters. A lease with a minimum time that is not
+-- over stays taken, but without an owner, so that no renewal in flight can extend it. May be repeated.
 --
 -- KEYS  1 leases; the message with the names goes to the channel of the same name
--- ARGV  1 owner    2 ms from the taking for which the leases last at least    then each name
--- Reply {1|0...}: was it still the caller's?
+-- ARGV  1 owner    2 minimum time of the leases, in ms since they were taken    then each name
+-- Reply {1|0...}, 1 if the lease still belonged to the caller
 
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
@@ -14,7 +14,7 @@ local least = tonumber(ARGV[2])
 local reply, freed = {}, {}
 local text, ends, owner, rest
 for at = 1, #held - 1 do
-  -- What was taken in one call has one text, unless it was renewed: it is read once.
+  -- Leases taken in one call have the same text unless they were renewed, so it is parsed once.
   if held[at + 1] ~= text then
     text = held[at + 1]
     ends, owner, rest = string.match(text or '', '^(%d+)|(%x+)(.*)$')
@@ -34,8 +34,8 @@ for at = 1, #held - 1 do
 end
 if #freed > 0 then
   redis.call('HDEL', KEYS[1], unpack(freed))
-  -- Those who wait look by themselves every second, and say then that they wait. Without the
-  -- right to publish it is released all the same.
+  -- Waiters poll every second and record then that they wait. pcall, so that the leases are released even if
+  -- Redis does not allow this user to publish.
   if held[1] and now - tonumber(held[1]) < 3000 then
     redis.pcall('PUBLISH', KEYS[1], table.concat(freed, ' '))
   end

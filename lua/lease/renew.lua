@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Extends leases of one scope; never shortens one. A lease that has ended, or that is another's, is
--- not touched. May be repeated.
+-- Extends leases of one scope, and never shortens one. A lease that has ended or belongs to someone else is left
+-- unchanged. May be repeated.
 --
 -- KEYS  1 leases
--- ARGV  for each lease: owner, ms from now that it lasts, name
+-- ARGV  for each lease: owner, ms that it lasts from now on, name
 -- Reply {1|0...}, 0 for a lease that is lost
 
 local time = redis.call('TIME')
@@ -27,7 +27,7 @@ for at = 1, #names do
 end
 if #writes > 0 then
   redis.call('HSET', KEYS[1], unpack(writes))
-  -- As in lease_take.lua: a scope is kept for longer than its leases last.
+  -- As when leases are taken: a scope must outlive its leases.
   redis.pcall('EXPIRE', KEYS[1], 2678400)
 end
 return reply

@@ -1,18 +1,17 @@
 #!lua flags=allow-oom
--- Takes leases of one scope, many in one call, for one owner and by Redis's clock. The fencing
--- token rises also when Redis lost its data: it is never below the microseconds of that clock.
+-- Takes leases of one scope, many in one call, for one owner and by Redis's clock. The fencing token rises even if
+-- Redis lost its data, because it is never below that clock's microseconds.
 --
 -- KEYS  1 leases
--- ARGV  1 owner    2 ms that the leases last    3 who holds them, for people
---       4 any  those that are free
---         all  all of them, or none
---         wait the same, and the caller waits for them: whoever releases anything in this scope within
---              three seconds tells it
+-- ARGV  1 owner    2 ms that the leases last    3 name of the holder, for people
+--       4 any  takes those that are free
+--         all  takes all of them, or none
+--         wait like all, and the caller waits: a release in this scope within three seconds notifies it
 --       then each name
--- Reply {token | -ms...}: the token of a lease that was taken, 0 for one that is free and was not
---       taken because another is held, or minus the ms for which somebody else holds it
+-- Reply {token | -ms...}: the token of a lease that was taken; 0 for one that is free but was not taken, because
+--       another one is held; or minus the ms for which someone else still holds it
 
--- Texts are put together from texts: to print a large number costs as much as a command.
+-- Strings are built from strings, because formatting a large number costs as much as a command.
 local time = redis.call('TIME')
 local text = time[1] .. string.sub('00000' .. time[2], -6)
 local clock, taken = tonumber(text), string.sub(text, 1, -4)
@@ -40,7 +39,7 @@ end
 
 if busy and ARGV[4] ~= 'any' then
   for at = 1, #reply do reply[at] = math.min(reply[at], 0) end
-  -- All who wait look about once a second: one write a second serves them all.
+  -- Waiters poll about once a second, so one write a second is enough for all of them.
   if ARGV[4] == 'wait' and (not held[2] or now - tonumber(held[2]) > 1000) then
     redis.call('HSET', KEYS[1], '|waiting', taken)
   end
@@ -49,15 +48,15 @@ end
 if #writes == 2 then return reply end
 redis.call('HSET', KEYS[1], unpack(writes))
 
--- A scope that nobody uses is kept for 31 days, longer than any lease lasts. Each command more would
--- cost every taking, so it is said by the first of each hour, and by those who renew.
+-- An unused scope is kept for 31 days, longer than any lease lasts. One more command would slow down every call, so
+-- only the first call of each hour sets the expiry, and so do renewals.
 if math.floor(clock / 3600000000) ~= math.floor(last / 3600000000) then
   redis.pcall('EXPIRE', KEYS[1], 2678400)
 end
 
--- What a killed holder left has ended, and would stay here until somebody asks for it. One taking of
--- 64, and each of many names, looks at some at random, so that it does not pile up. Nothing of this
--- may fail a taking that is done.
+-- The leases of a killed holder end, but would stay in the hash until someone takes them again. One call in 64, and
+-- each call with many names, checks some at random, so that they do not pile up. pcall, because the leases are
+-- already taken and this must not fail the call.
 if token % 64 == 0 or #writes > 32 then
   local random = redis.pcall('HRANDFIELD', KEYS[1], math.min(math.max(64, #writes), 200), 'WITHVALUES')
   local ended, text, ends = {}, nil, nil

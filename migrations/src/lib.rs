@@ -1,5 +1,5 @@
-//! The tables of Doorbuster. Run by `doorbuster migrate`; each migration is added once and never
-//! changed afterwards, because databases that have it do not run it again.
+//! The tables of Doorbuster, created by `doorbuster migrate`. A migration is added once and never
+//! changed afterwards, because a database that already has it does not run it again.
 //!
 //! Times are BIGINT milliseconds since 1970 in UTC, the same on all three databases.
 
@@ -10,9 +10,11 @@ mod m20260101_000001_orders;
 mod m20261121_000002_order_life;
 mod m20261122_000003_recovery;
 
+/// All migrations, in the order in which they run.
 pub struct Migrator;
 
-/// MySQL's usual collations take `ada` and `Ada` for one user; the others compare bytes anyway.
+/// Makes text compare byte by byte. MySQL's default collations treat `ada` and `Ada` as one user; the
+/// other databases compare bytes anyway.
 fn exact(table: &mut TableCreateStatement, manager: &SchemaManager) -> TableCreateStatement {
     if manager.get_database_backend() == sea_orm_migration::sea_orm::DbBackend::MySql {
         table.character_set("utf8mb4").collate("utf8mb4_bin");

@@ -1,4 +1,4 @@
-//! Sales, their items, orders, and the units that each user holds.
+//! Sales, their items, orders, and the units each user holds.
 
 use sea_orm_migration::prelude::*;
 use sea_orm_migration::schema::{
@@ -97,7 +97,7 @@ impl MigrationTrait for Migration {
                     .col(big_integer(Items::Sold))
                     .col(big_integer(Items::Version))
                     .primary_key(Index::create().col(Items::SaleId).col(Items::Sku))
-                    // The last line against overselling, whoever writes.
+                    // The last line of defence against overselling, whoever writes.
                     .check(Expr::col(Items::Sold).gte(0))
                     .check(Expr::col(Items::Sold).lte(Expr::col(Items::Stock)))
                     .to_owned(),
@@ -114,15 +114,15 @@ impl MigrationTrait for Migration {
                     .col(integer(Orders::Quantity))
                     .col(string_len(Orders::Status, 16))
                     .col(string_len_null(Orders::Failure, 32))
-                    // The gate's number; none for a row whose number another order holds.
+                    // The gate's number; NULL if another order holds the number.
                     .col(big_integer_null(Orders::Epoch))
                     .col(big_integer_null(Orders::Seq))
                     .col(integer(Orders::LimitPerUser))
                     .col(big_integer(Orders::Fence))
                     .col(uuid_null(Orders::AttemptId))
                     .col(string_len(Orders::KeyDigest, 16))
-                    // The key digest while the order is live, else NULL: NULLs do not collide, so
-                    // the uniqueness below is one of live orders, on every database.
+                    // The key digest while the order is live, then NULL. NULLs do not collide, so the
+                    // unique index below covers live orders only, on every database.
                     .col(string_len_null(Orders::LiveKey, 16))
                     .col(string_len(Orders::Fingerprint, 11))
                     .col(integer(Orders::Version))

@@ -1,6 +1,5 @@
-//! What becomes of an order after its row is there: each change with who and why, deadlines, payments,
-//! and the units that the gate has not been told of yet. And a sale's rules, with what operators did
-//! to it.
+//! The life of an order after it has a row: the history of who changed it and why, payment deadlines,
+//! payments, and units still to be returned to the gate. Also the terms of a sale, and operators' acts on it.
 
 use sea_orm_migration::prelude::*;
 use sea_orm_migration::schema::{
@@ -102,7 +101,7 @@ enum PaymentEvents {
 #[async_trait::async_trait]
 impl MigrationTrait for Migration {
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
-        // NULL while nothing is to be paid: so the index holds only what waits for its money.
+        // NULL unless a payment is due, so that a search by deadline finds only orders that wait for payment.
         add(manager, "orders", Orders::Table, big_integer_null(Orders::PayByMs)).await?;
         for column in [
             integer_null(Sales::PayWithinS),
@@ -112,9 +111,9 @@ impl MigrationTrait for Migration {
             string_len_null(Sales::SaleRate, 20),
             string_len_null(Sales::Message, 200),
             integer_null(Sales::RetryAfterS),
-            // Of the terms: window, limits, rules.
+            // The version of the terms: window, limits, rules.
             big_integer(Sales::RulesVersion).default(1).take(),
-            // The gate's number after it was told last of units that came back.
+            // The gate's number when units were last returned to it.
             big_integer(Sales::ToldEpoch).default(0).take(),
             big_integer(Sales::ToldSeq).default(0).take(),
         ] {
@@ -126,7 +125,7 @@ impl MigrationTrait for Migration {
                 exact(Table::create().table(OrderEvents::Table), manager)
                     .if_not_exists()
                     .col(uuid(OrderEvents::OrderId))
-                    // The order's version after the change: of two changes at once one fails.
+                    // The order's version after the change. Of two concurrent changes, one fails.
                     .col(integer(OrderEvents::Version))
                     .col(string_len(OrderEvents::SaleId, 40))
                     .col(string_len(OrderEvents::FromStatus, 16))
@@ -156,12 +155,12 @@ impl MigrationTrait for Migration {
                 exact(Table::create().table(SaleActs::Table), manager)
                     .if_not_exists()
                     .col(string_len(SaleActs::SaleId, 40))
-                    // The caller's idempotency key, or one that was made for the act.
+                    // The caller's idempotency key, or one generated for the act.
                     .col(string_len(SaleActs::Key, 64))
                     .col(string_len(SaleActs::Kind, 20))
                     // JSON.
                     .col(text(SaleActs::Args))
-                    // Of a restock: the item, the units, and the item's version after it.
+                    // For a restock: the item, the units, and the item's version afterwards.
                     .col(string_len_null(SaleActs::Sku, 40))
                     .col(big_integer_null(SaleActs::Units))
                     .col(big_integer_null(SaleActs::ItemVersion))
@@ -272,7 +271,8 @@ impl MigrationTrait for Migration {
     }
 }
 
-/// One column at a time: SQLite takes no more. One that is there was made by a run that died half way.
+/// Adds one column at a time, because SQLite accepts no more. A column that already exists was added by a
+/// run that died half way.
 async fn add(
     manager: &SchemaManager<'_>,
     name: &str,

@@ -1,4 +1,4 @@
-//! What is not in the order log yet, and replays.
+//! Changes still to be written to the order log, and the runs of replays.
 
 use sea_orm_migration::prelude::*;
 use sea_orm_migration::schema::{big_integer, big_integer_null, boolean, string_len, text, text_null, uuid};
@@ -40,7 +40,7 @@ impl MigrationTrait for Migration {
             .create_table(
                 exact(Table::create().table(LogOutbox::Table), manager)
                     .if_not_exists()
-                    // UUIDv7: by time, near enough.
+                    // UUIDv7, so roughly in order of time.
                     .col(uuid(LogOutbox::Id).primary_key())
                     // order, sale, act or payment.
                     .col(string_len(LogOutbox::Kind, 10))
