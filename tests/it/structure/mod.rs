@@ -1,4 +1,8 @@
-//! The architecture, checked: who may name which library, and what a Lua file's header says.
+//! The architecture, checked: who may name which library and which room, what a Lua file's header says, and how
+//! large files and functions may be.
+
+mod graph;
+mod sizes;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
