@@ -9,7 +9,7 @@ use crate::front::Tokens;
 use crate::process::config::Sources;
 use crate::process::{log, signal};
 use crate::rehearsal::chaos::{self, ChaosPlan};
-use crate::rehearsal::drill::{self, Arrival, Place, Plan, Preset, Progress, Report, Steering};
+use crate::rehearsal::drill::{self, Arrival, Plan, Preset, Progress, Report, Steering, Target};
 use crate::rehearsal::servers::{Ending, Folder, Kind, Server};
 
 #[derive(Debug, clap::Args)]
@@ -102,7 +102,7 @@ pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> 
         return returns(sources, &args, &plan).await;
     }
     let report = match running(sources, &args)? {
-        Some(place) => Box::pin(drill::run(&place, &plan, &Progress::on_stderr(), &signal::stop_token()))
+        Some(target) => Box::pin(drill::run(&target, &plan, &Progress::on_stderr(), &signal::stop_token()))
             .await
             .map_err(said)?,
         None => on_private_stack(sources, &plan, &Progress::on_stderr()).await?,
@@ -116,14 +116,14 @@ pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> 
 }
 
 /// The running stack that is named, if one is.
-fn running(sources: &Sources, args: &Args) -> Result<Option<Place>, Failed> {
+fn running(sources: &Sources, args: &Args) -> Result<Option<Target>, Failed> {
     let (Some(url), Some(operations)) = (&args.url, &args.operations) else { return Ok(None) };
     let config = crate::process::config::Config::load(sources)?;
-    Ok(Some(Place {
+    Ok(Some(Target {
         buyers: address(url)?,
         operations: address(operations)?,
         tokens: Tokens::new(config.auth()),
-        webhook: drill::drill_secret(&config.auth.secret),
+        payment_secret: drill::payment_secret(&config.auth.secret),
     }))
 }
 
@@ -134,12 +134,12 @@ async fn returns(sources: &Sources, args: &Args, plan: &Plan) -> Result<Ended, F
     }
     let progress = Progress::on_stderr();
     let report = match running(sources, args)? {
-        Some(place) => Box::pin(drill::run_returns(&place, plan, &progress, &signal::stop_token()))
+        Some(target) => Box::pin(drill::run_returns(&target, plan, &progress, &signal::stop_token()))
             .await
             .map_err(said)?,
         None => {
-            let work = async |place: &Place, stop: &_| {
-                Box::pin(drill::run_returns(place, plan, &progress, stop)).await
+            let work = async |target: &Target, stop: &_| {
+                Box::pin(drill::run_returns(target, plan, &progress, stop)).await
             };
             let folder = Folder::ephemeral()?;
             // SQLite would be what is measured: buyers would pay slower than their time to pay runs out.
@@ -185,7 +185,7 @@ async fn chaos(sources: &Sources, args: &Args) -> Result<Ended, Failed> {
         orders: args.units.unwrap_or(20_000),
         lasts: Duration::from_secs(u64::from(seconds)),
         database,
-        life: !args.chaos.plain,
+        follow_up: !args.chaos.plain,
         settings: sources.overrides.clone(),
     };
     // Said first, so that it is known whatever happens.
@@ -193,7 +193,7 @@ async fn chaos(sources: &Sources, args: &Args) -> Result<Ended, Failed> {
         "doorbuster drill chaos --seed {seed} --faults {faults} --seconds {seconds} --units {} --database {}{}",
         plan.orders,
         database.name(),
-        if plan.life { "" } else { " --plain" }
+        if plan.follow_up { "" } else { " --plain" }
     );
     eprintln!("  the same again: {again}");
     let folder = Folder::ephemeral()?;
@@ -233,14 +233,14 @@ pub(super) async fn on_private_stack(
     plan: &Plan,
     progress: &Progress,
 ) -> Result<Report, Failed> {
-    let work = async |place: &Place, stop: &_| Box::pin(drill::run(place, plan, progress, stop)).await;
+    let work = async |target: &Target, stop: &_| Box::pin(drill::run(target, plan, progress, stop)).await;
     with_private_stack(sources, progress, work).await
 }
 
 async fn with_private_stack<T>(
     sources: &Sources,
     progress: &Progress,
-    work: impl AsyncFnOnce(&Place, &tokio_util::sync::CancellationToken) -> Result<T, drill::DrillError>,
+    work: impl AsyncFnOnce(&Target, &tokio_util::sync::CancellationToken) -> Result<T, drill::DrillError>,
 ) -> Result<T, Failed> {
     let stop = signal::stop_token();
     let mut stack = Stack::start(&any_port(sources), Folder::ephemeral()?).await?;
@@ -248,10 +248,10 @@ async fn with_private_stack<T>(
     let broker = stop.run_until_cancelled(stack.broker_is_up()).await;
     let (broker, result) = match broker {
         Some(Ok(broker)) => {
-            let place = stack.place()?;
+            let target = stack.target()?;
             let result = stop.run_until_cancelled(async {
                 stack.running.publisher_is_up(CONNECT_WITHIN).await?;
-                work(&place, &stop).await.map_err(said)
+                work(&target, &stop).await.map_err(said)
             });
             (Some(broker), result.await.unwrap_or(Err(said(drill::DrillError::Interrupted))))
         }
@@ -286,8 +286,8 @@ fn plan(args: &Args) -> Result<Plan, Failed> {
         Which::Returns => Preset::Returns,
     }
     .plan();
-    match (args.pay_within, &mut plan.life) {
-        (Some(seconds), Some(life)) => life.pay_within_s = seconds,
+    match (args.pay_within, &mut plan.follow_up) {
+        (Some(seconds), Some(follow_up)) => follow_up.pay_within_s = seconds,
         (Some(_), None) => {
             return Err(Failed::Usage("--pay-within belongs to drill returns: leave it out".into()));
         }

@@ -30,7 +30,7 @@ use crate::control::ControlError;
 use crate::domain::Invalid;
 use crate::process::StartError;
 use crate::process::config::{Config, Mistakes, Sources};
-use crate::rehearsal::servers::DevError;
+use crate::rehearsal::servers::ServerError;
 use crate::store::StoreError;
 
 /// The flash-sale order engine: Redis decides who gets a unit, RabbitMQ carries the order, workers
@@ -129,7 +129,7 @@ pub(super) enum Failed {
     #[error(transparent)]
     Start(#[from] StartError),
     #[error(transparent)]
-    Dev(#[from] DevError),
+    Servers(#[from] ServerError),
     #[error(transparent)]
     Control(#[from] ControlError),
     #[error(transparent)]

@@ -6,7 +6,7 @@ use super::Failed;
 use crate::front::Tokens;
 use crate::process::config::{Config, Sources};
 use crate::process::run::{Role, Running};
-use crate::rehearsal::drill::{Place, drill_secret};
+use crate::rehearsal::drill::{Target, payment_secret};
 use crate::rehearsal::servers::{Ending, Folder, Kind, Secret, Server};
 
 /// Private servers with a front and a worker on top. Used by `dev` and by the drills.
@@ -15,7 +15,7 @@ pub(super) struct Stack {
     pub(super) config: Config,
     pub(super) redis: Server,
     folder: Folder,
-    broker: tokio::task::JoinHandle<Result<Server, crate::rehearsal::servers::DevError>>,
+    broker: tokio::task::JoinHandle<Result<Server, crate::rehearsal::servers::ServerError>>,
 }
 
 impl Stack {
@@ -36,11 +36,11 @@ impl Stack {
     }
 
     /// This stack as a drill meets it.
-    pub(super) fn place(&self) -> Result<Place, Failed> {
+    pub(super) fn target(&self) -> Result<Target, Failed> {
         let buyers = self.running.buyers.ok_or_else(|| Failed::Said("this stack serves no buyers".into()))?;
         let tokens = Tokens::new(self.config.auth());
-        let webhook = drill_secret(&self.config.auth.secret);
-        Ok(Place { buyers, operations: self.running.operations, tokens, webhook })
+        let payment_secret = payment_secret(&self.config.auth.secret);
+        Ok(Target { buyers, operations: self.running.operations, tokens, payment_secret })
     }
 
     pub(super) async fn broker_is_up(&mut self) -> Result<Server, Failed> {
@@ -77,7 +77,7 @@ fn configure(sources: &Sources, folder: &Path, redis: &str, broker: &str) -> Res
     let mut sources = sources.clone();
     let secret = Secret::in_folder(folder)?.0;
     sources.defaults = vec![
-        ("payments.secrets", format!("drill {}", drill_secret(&secret))),
+        ("payments.secrets", format!("drill {}", payment_secret(&secret))),
         ("auth.secret", secret),
         ("front.listen", free_or_any("127.0.0.1:8080")),
         ("operations.listen", free_or_any("127.0.0.1:9090")),

@@ -25,7 +25,7 @@ pub use speed::{Part, run as speed};
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     #[error(transparent)]
-    Dev(#[from] crate::rehearsal::servers::DevError),
+    Servers(#[from] crate::rehearsal::servers::ServerError),
     #[error(transparent)]
     Lease(#[from] crate::lease::LeaseError),
     #[error("redis: {0}")]

@@ -32,8 +32,9 @@ pub enum Wanted {
     /// At most this, in the figure's own unit.
     AtMost(f64),
     AtLeast(f64),
-    /// Nothing: it is told.
-    Told,
+    /// Nothing: the figure is for information.
+    #[serde(rename = "told")]
+    Informational,
 }
 
 impl Figure {
@@ -62,7 +63,7 @@ impl Figure {
             Wanted::Ratio(least) => self.ratio().is_some_and(|ratio| ratio >= least),
             Wanted::AtMost(most) => self.measured <= most,
             Wanted::AtLeast(least) => self.measured >= least,
-            Wanted::Told => true,
+            Wanted::Informational => true,
         }
     }
 }
@@ -81,10 +82,10 @@ impl fmt::Display for Report {
                 Wanted::Ratio(least) => format!(">= {least:.2}"),
                 Wanted::AtMost(most) => format!("<= {}", number(most)),
                 Wanted::AtLeast(least) => format!(">= {}", number(least)),
-                Wanted::Told => "-".to_owned(),
+                Wanted::Informational => "-".to_owned(),
             };
             let met = match figure.wanted {
-                Wanted::Told => "",
+                Wanted::Informational => "",
                 _ if figure.is_met() => "met",
                 _ => "short",
             };

@@ -18,15 +18,15 @@ use serde::Serialize;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-pub use nemesis::Done;
+pub use nemesis::Inflicted;
 pub use proxy::{Proxy, Weather};
 
 use self::stack::Stack;
 use crate::front::{AuthSettings, Tokens};
 use crate::rehearsal::drill::{
-    self, Arrival, Clicks, DrillError, Life, Place, Plan, Progress, Report, Steering,
+    self, Arrival, Clicks, DrillError, FollowUp, Plan, Progress, Report, Steering, Target,
 };
-use crate::rehearsal::servers::{DevError, Kind};
+use crate::rehearsal::servers::{Kind, ServerError};
 use crate::store::StoreError;
 
 #[derive(Debug, Clone)]
@@ -38,7 +38,7 @@ pub struct ChaosPlan {
     pub lasts: Duration,
     pub database: Kind,
     /// Do buyers pay and cancel, do orders expire, is the sale restocked?
-    pub life: bool,
+    pub follow_up: bool,
     /// Pairs of `section.key=value` for the fronts and workers.
     pub settings: Vec<String>,
 }
@@ -54,7 +54,7 @@ pub const SETTLED_WITHIN: Duration = Duration::from_secs(15);
 #[derive(Debug, thiserror::Error)]
 pub enum ChaosError {
     #[error(transparent)]
-    Dev(#[from] DevError),
+    Servers(#[from] ServerError),
     #[error(transparent)]
     Drill(#[from] DrillError),
     #[error("the database: {0}")]
@@ -81,7 +81,7 @@ pub struct ChaosReport {
     pub settled_s: f64,
     /// Processes that ended though nobody killed them: a fault of ours.
     pub ended_by_themselves: Vec<String>,
-    pub timeline: Vec<Done>,
+    pub timeline: Vec<Inflicted>,
     pub drill: Report,
 }
 
@@ -125,9 +125,9 @@ async fn attack(
         audience: "doorbuster".into(),
         leeway: 2,
     });
-    let webhook = stack.webhook().to_owned();
-    let place = Place { buyers: stack.buyers(), operations: stack.operations(), tokens, webhook };
-    drill::until_ready(&place, Duration::from_secs(60)).await.map_err(ChaosError::NotReady)?;
+    let payment_secret = stack.payment_secret().to_owned();
+    let target = Target { buyers: stack.buyers(), operations: stack.operations(), tokens, payment_secret };
+    drill::until_ready(&target, Duration::from_secs(60)).await.map_err(ChaosError::NotReady)?;
     // A few more want one than there are.
     let buyers = u32::try_from(plan.orders + plan.orders / 20).unwrap_or(u32::MAX);
     let crowd = Plan {
@@ -140,7 +140,7 @@ async fn attack(
         repeat_for: Duration::from_secs(120),
         settle_within: Duration::from_secs(120),
         // Nobody buys again, so that whoever clicks with another key is told of his order for ever.
-        life: plan.life.then_some(Life {
+        follow_up: plan.follow_up.then_some(FollowUp {
             pay_within_s: pay_within_s(plan.lasts),
             rebuy: false,
             pay: 60,
@@ -148,7 +148,7 @@ async fn attack(
             cancel: 15,
             repeat_for: Duration::from_secs(120),
         }),
-        steering: plan.life.then_some(Steering::Restocks { every: Duration::from_secs(3) }),
+        steering: plan.follow_up.then_some(Steering::Restocks { every: Duration::from_secs(3) }),
     };
     let faults = nemesis::plan(plan.seed, plan.faults, plan.lasts, plan.database);
     let mut timeline = Vec::new();
@@ -160,13 +160,13 @@ async fn attack(
             let at = start.elapsed().as_secs_f64();
             tracing::info!(at, ?fault, "fault");
             let missed = nemesis::inflict(stack, fault).await.err();
-            timeline.push((fault, Done { at, fault: format!("{fault:?}"), missed }));
+            timeline.push((fault, Inflicted { at, fault: format!("{fault:?}"), missed }));
         }
         stack.all_answer().await;
         healed = Instant::now();
     };
-    let ran = drill::run_during(&place, &crowd, progress, stop, nemesis).await?;
-    let settled_s = ran.at_rest.duration_since(healed.max(ran.told)).as_secs_f64();
+    let ran = drill::run_during(&target, &crowd, progress, stop, nemesis).await?;
+    let settled_s = ran.at_rest.duration_since(healed.max(ran.answered_at)).as_secs_f64();
     let mut faults: BTreeMap<String, u64> = BTreeMap::new();
     for (fault, _) in timeline.iter().filter(|(_, done)| done.missed.is_none()) {
         *faults.entry(fault.kind()).or_default() += 1;
@@ -175,7 +175,7 @@ async fn attack(
     Ok(ChaosReport {
         seed: plan.seed,
         database: plan.database.name(),
-        pay_within_s: plan.life.then(|| pay_within_s(plan.lasts)),
+        pay_within_s: plan.follow_up.then(|| pay_within_s(plan.lasts)),
         inflicted,
         missed: timeline.len() as u64 - inflicted,
         faults,

@@ -71,7 +71,7 @@ impl Fault {
 
 /// A fault as it happened.
 #[derive(Debug, Clone, Serialize)]
-pub struct Done {
+pub struct Inflicted {
     /// Seconds after the first click.
     pub at: f64,
     pub fault: String,

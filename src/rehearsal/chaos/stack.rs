@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::ChaosError;
 use super::proxy::Proxy;
-use crate::rehearsal::drill::drill_secret;
-use crate::rehearsal::servers::{Child, DevError, Ending, Kind, Secret, Server, free_port, start_self};
+use crate::rehearsal::drill::payment_secret;
+use crate::rehearsal::servers::{Child, Ending, Kind, Secret, Server, ServerError, free_port, start_self};
 
 /// The ways that can be disturbed. Fronts and workers have ways of their own to each server, so
 /// that one may be cut off while the other is not.
@@ -60,7 +60,7 @@ struct Shared {
     operations: Proxy,
     arguments: Vec<Vec<String>>,
     secret: String,
-    webhook: String,
+    payment_secret: String,
     slots: Mutex<Vec<Slot>>,
     redis: tokio::sync::Mutex<Option<Server>>,
     broker: tokio::sync::Mutex<Option<Server>>,
@@ -73,7 +73,7 @@ struct Shared {
 impl Stack {
     pub(super) async fn start(home: &Path, database: Kind, settings: &[String]) -> Result<Self, ChaosError> {
         let secret = Secret::in_folder(home)?.0;
-        let webhook = drill_secret(&secret);
+        let payment_secret = payment_secret(&secret);
         let (redis, broker, data) = tokio::try_join!(
             Server::start(Kind::Redis, home),
             Server::start(Kind::Rabbitmq, home),
@@ -81,9 +81,9 @@ impl Stack {
         )?;
         let mut proxies = Vec::new();
         for _ in Way::ALL {
-            proxies.push(Proxy::open().await.map_err(DevError::io("opening a proxy"))?);
+            proxies.push(Proxy::open().await.map_err(ServerError::io("opening a proxy"))?);
         }
-        let operations = Proxy::open().await.map_err(DevError::io("opening a proxy"))?;
+        let operations = Proxy::open().await.map_err(ServerError::io("opening a proxy"))?;
         let mut arguments = Vec::new();
         let (mut fronts, mut admins) = (Vec::new(), Vec::new());
         for verb in PROCESSES {
@@ -103,7 +103,7 @@ impl Stack {
                 format!("redis.url=redis://{to_redis}"),
                 format!("queue.url=amqp://{to_broker}"),
                 format!("database.url={}", at(&data.url, to_data)),
-                format!("payments.secrets=drill {webhook}"),
+                format!("payments.secrets=drill {payment_secret}"),
                 "log.format=json".to_owned(),
             ];
             pairs.extend_from_slice(settings);
@@ -121,7 +121,7 @@ impl Stack {
                 operations,
                 arguments,
                 secret,
-                webhook,
+                payment_secret,
                 slots: Mutex::new(PROCESSES.iter().map(|_| Slot { child: None, killed: false }).collect()),
                 redis: tokio::sync::Mutex::new(Some(redis)),
                 broker: tokio::sync::Mutex::new(Some(broker)),
@@ -146,8 +146,8 @@ impl Stack {
     }
 
     /// The payment provider's.
-    pub(super) fn webhook(&self) -> &str {
-        &self.shared.webhook
+    pub(super) fn payment_secret(&self) -> &str {
+        &self.shared.payment_secret
     }
 
     pub(super) fn buyers(&self) -> SocketAddr {
@@ -184,10 +184,10 @@ impl Stack {
     }
 
     /// Of the broker's own control program.
-    pub(super) async fn control_broker(&self, arguments: &[&str]) -> Result<(), DevError> {
+    pub(super) async fn control_broker(&self, arguments: &[&str]) -> Result<(), ServerError> {
         match &*self.shared.broker.lock().await {
             Some(broker) => broker.control(arguments).await,
-            None => Err(DevError::Missing("rabbitmq-server")),
+            None => Err(ServerError::Missing("rabbitmq-server")),
         }
     }
 
@@ -254,7 +254,7 @@ impl Stack {
         Ok(())
     }
 
-    fn start_process(&self, nth: usize) -> Result<(), DevError> {
+    fn start_process(&self, nth: usize) -> Result<(), ServerError> {
         let home = self.shared.home.join(format!("{}-{nth}", PROCESSES[nth]));
         let env = vec![("DOORBUSTER__AUTH__SECRET", self.shared.secret.clone())];
         let child = start_self(PROCESSES[nth], &self.shared.arguments[nth], env, &home)?;

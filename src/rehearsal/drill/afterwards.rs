@@ -8,9 +8,9 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::Place;
+use super::Target;
 use super::http::Connection;
-use super::plan::Life;
+use super::plan::FollowUp;
 use crate::domain::{Millis, OrderId, SaleId};
 use crate::front::signature;
 
@@ -46,7 +46,7 @@ pub(super) struct Bought {
     pub(super) bearer: String,
 }
 
-impl Life {
+impl FollowUp {
     /// By the order's id, which is random: the same for whoever asks.
     fn fate(&self, order: OrderId) -> Fate {
         let dice = u32::from(order.uuid().as_bytes()[15]) * 100 / 256;
@@ -62,8 +62,8 @@ impl Life {
 /// Acts for each order that comes, until no more can come; says what came of each. `paid` is called for
 /// each payment that an order has taken.
 pub(super) async fn act(
-    place: &Place,
-    life: &Life,
+    target: &Target,
+    follow_up: &FollowUp,
     sale: &SaleId,
     mut bought: mpsc::UnboundedReceiver<Bought>,
     paid: Arc<dyn Fn() + Send + Sync>,
@@ -73,10 +73,10 @@ pub(super) async fn act(
     let mut outcomes = Vec::new();
     while let Some(Bought { order, bearer }) = bought.recv().await {
         let slots = slots.clone();
-        let (buyer, paid) = (Afterwards::new(place, life, sale, order, bearer), paid.clone());
+        let (buyer, paid) = (Afterwards::new(target, follow_up, sale, order, bearer), paid.clone());
         tasks.spawn(async move {
             if buyer.fate == Fate::PaysLate {
-                tokio::time::sleep(Duration::from_secs(buyer.life.pay_within_s.into())).await;
+                tokio::time::sleep(Duration::from_secs(buyer.follow_up.pay_within_s.into())).await;
             }
             let _slot = slots.acquire_owned().await;
             buyer.act(&*paid).await
@@ -99,19 +99,25 @@ pub(super) struct Afterwards {
     bearer: String,
     address: std::net::SocketAddr,
     secret: String,
-    life: Life,
+    follow_up: FollowUp,
 }
 
 impl Afterwards {
-    pub(super) fn new(place: &Place, life: &Life, sale: &SaleId, order: OrderId, bearer: String) -> Self {
+    pub(super) fn new(
+        target: &Target,
+        follow_up: &FollowUp,
+        sale: &SaleId,
+        order: OrderId,
+        bearer: String,
+    ) -> Self {
         Self {
-            fate: life.fate(order),
+            fate: follow_up.fate(order),
             sale: sale.clone(),
             order,
             bearer,
-            address: place.buyers,
-            secret: place.webhook.clone(),
-            life: life.clone(),
+            address: target.buyers,
+            secret: target.payment_secret.clone(),
+            follow_up: follow_up.clone(),
         }
     }
 
@@ -161,7 +167,7 @@ impl Afterwards {
         headers: impl Fn(&str) -> Vec<(&'static str, String)>,
     ) -> (String, Option<OrderId>) {
         let mut connection = Connection::new(self.address);
-        let until = Instant::now() + self.life.repeat_for;
+        let until = Instant::now() + self.follow_up.repeat_for;
         let mut wait = Duration::from_millis(20);
         loop {
             let headers = headers(body);

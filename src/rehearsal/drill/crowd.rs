@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::afterwards::Bought;
 use super::http::{Connection, Got};
 use super::plan::Click;
-use super::{Place, Plan, Progress, TOKENS_LAST};
+use super::{Plan, Progress, TOKENS_LAST, Target};
 use crate::domain::{OrderId, SaleId, UserId};
 
 /// What one click was told in the end.
@@ -51,7 +51,7 @@ struct Waiting {
 
 /// Orders that were accepted go to `bought` at once.
 pub(super) async fn send(
-    place: &Place,
+    target: &Target,
     plan: &Plan,
     sale: &SaleId,
     progress: &Progress,
@@ -63,7 +63,7 @@ pub(super) async fn send(
         (0..plan.buyers)
             .filter_map(|buyer| UserId::parse(format!("buyer-{buyer:08}")).ok())
             .map(|user| {
-                let token = format!("Bearer {}", place.tokens.mint(&user, None, TOKENS_LAST));
+                let token = format!("Bearer {}", target.tokens.mint(&user, None, TOKENS_LAST));
                 (user, token)
             })
             .collect(),
@@ -75,7 +75,7 @@ pub(super) async fn send(
         .map(|_| {
             let (waiting, due, tokens, path) = (waiting.clone(), due.clone(), tokens.clone(), path.clone());
             let (progress, address, plan, bought) =
-                (progress.clone(), place.buyers, plan.clone(), bought.clone());
+                (progress.clone(), target.buyers, plan.clone(), bought.clone());
             tokio::spawn(async move {
                 let mut connection = Connection::new(address);
                 let mut told = Vec::new();

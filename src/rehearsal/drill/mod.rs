@@ -24,26 +24,26 @@ use crate::domain::{Item, LatePayment, SaleId, Terms, UserId};
 use crate::front::{Role, Tokens};
 
 pub use operator::{Act, Steering};
-pub use plan::{Arrival, Clicks, Life, Plan, Preset};
+pub use plan::{Arrival, Clicks, FollowUp, Plan, Preset};
 pub use progress::Progress;
 pub use report::Report;
 pub use returns::{Returns, run as run_returns};
 pub use verdict::Verdict;
 
-/// Where the drill takes place.
-pub struct Place {
+/// Where the drill takes target.
+pub struct Target {
     pub buyers: SocketAddr,
     pub operations: SocketAddr,
     /// Signs the buyers' and the operator's tokens with the stack's own secret.
     pub tokens: Tokens,
     /// Signs the callbacks of the payment provider `drill`; empty where none is set up.
-    pub webhook: String,
+    pub payment_secret: String,
 }
 
 const TOKENS_LAST: u32 = 3600;
 
 /// The secret of the payment provider `drill`, made of a stack's own secret, which it does not tell.
-pub fn drill_secret(secret: &str) -> String {
+pub fn payment_secret(secret: &str) -> String {
     use base64::Engine as _;
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
     let tag = hmac::sign(&key, b"the drill's payment provider");
@@ -62,44 +62,46 @@ pub enum DrillError {
 /// Creates a sale, sends the crowd, waits until every order has ended, closes the sale, compares.
 /// Interrupted, it closes the sale and says so.
 pub async fn run(
-    place: &Place,
+    target: &Target,
     plan: &Plan,
     progress: &Progress,
     stop: &CancellationToken,
 ) -> Result<Report, DrillError> {
-    Ok(run_during(place, plan, progress, stop, async {}).await?.report)
+    Ok(run_during(target, plan, progress, stop, async {}).await?.report)
 }
 
 /// What a drill left in the books.
-pub struct Ran {
+pub struct DrillRun {
     pub report: Report,
     /// When the last buyer had been told, and `meanwhile` had ended.
-    pub told: Instant,
+    pub answered_at: Instant,
     /// When every order had ended, or the patience had.
     pub at_rest: Instant,
 }
 
 /// The same while something else happens; the books are read after both have ended.
 pub async fn run_during(
-    place: &Place,
+    target: &Target,
     plan: &Plan,
     progress: &Progress,
     stop: &CancellationToken,
     meanwhile: impl Future<Output = ()>,
-) -> Result<Ran, DrillError> {
-    let admin = administer(place)?;
+) -> Result<DrillRun, DrillError> {
+    let admin = administer(target)?;
     let sale = open_sale(&admin, plan).await?;
     let (send, bought) = tokio::sync::mpsc::unbounded_channel();
     let over = CancellationToken::new();
     let crowd = async {
-        let send = plan.life.is_some().then_some(send);
-        let told = crowd::send(place, plan, &sale, progress, send).await;
+        let send = plan.follow_up.is_some().then_some(send);
+        let told = crowd::send(target, plan, &sale, progress, send).await;
         over.cancel();
         told
     };
     let afterwards = async {
-        match &plan.life {
-            Some(life) => afterwards::act(place, life, &sale, bought, std::sync::Arc::new(|| {})).await,
+        match &plan.follow_up {
+            Some(follow_up) => {
+                afterwards::act(target, follow_up, &sale, bought, std::sync::Arc::new(|| {})).await
+            }
             None => Vec::new(),
         }
     };
@@ -118,13 +120,13 @@ pub async fn run_during(
     let books = verdict::Books::at_rest(&admin, &sale, plan).await?;
     let at_rest = books.read_at();
     let verdict = Verdict::reach(&told, &outcomes, &acts, &books, plan);
-    Ok(Ran { report: Report::new(plan, &sale, &told, acts, verdict), told: told_at, at_rest })
+    Ok(DrillRun { report: Report::new(plan, &sale, &told, acts, verdict), answered_at: told_at, at_rest })
 }
 
-fn administer(place: &Place) -> Result<http::Admin, DrillError> {
+fn administer(target: &Target) -> Result<http::Admin, DrillError> {
     let operator = UserId::parse("drill")
         .map_err(|error| DrillError::Call { call: "making a token".into(), why: error.to_string() })?;
-    Ok(http::Admin::new(place.operations, place.tokens.mint(&operator, Some(Role::Admin), TOKENS_LAST)))
+    Ok(http::Admin::new(target.operations, target.tokens.mint(&operator, Some(Role::Admin), TOKENS_LAST)))
 }
 
 /// Closed before the books are read: what is admitted afterwards would not be judged.
@@ -141,10 +143,10 @@ async fn shut(admin: &http::Admin, sale: &SaleId, plan: &Plan, patient: bool) ->
 }
 
 /// Returns when a front says that it is ready, or why it is not.
-pub async fn until_ready(place: &Place, within: std::time::Duration) -> Result<(), String> {
+pub async fn until_ready(target: &Target, within: std::time::Duration) -> Result<(), String> {
     let until = Instant::now() + within;
     loop {
-        let got = http::Connection::new(place.operations).get("/readyz").await;
+        let got = http::Connection::new(target.operations).get("/readyz").await;
         let why = match got {
             Ok((_, body)) => String::from_utf8_lossy(&body).into_owned(),
             Err(why) => why,
@@ -182,12 +184,12 @@ async fn open_sale(admin: &http::Admin, plan: &Plan) -> Result<SaleId, DrillErro
 }
 
 fn rules(plan: &Plan) -> Terms {
-    match &plan.life {
+    match &plan.follow_up {
         None => Terms::default(),
-        Some(life) => Terms {
-            pay_within_s: Some(life.pay_within_s),
-            rebuy: life.rebuy,
-            late_payment: if life.rebuy { LatePayment::Retake } else { LatePayment::Refund },
+        Some(follow_up) => Terms {
+            pay_within_s: Some(follow_up.pay_within_s),
+            rebuy: follow_up.rebuy,
+            late_payment: if follow_up.rebuy { LatePayment::Retake } else { LatePayment::Refund },
             ..Terms::default()
         },
     }

@@ -24,7 +24,8 @@ pub enum Steering {
 pub struct Act {
     pub act: String,
     /// `done`, or a code of the contract.
-    pub told: String,
+    #[serde(rename = "told")]
+    pub answer: String,
     /// Units that it added to the stock, or took away.
     pub units: i64,
 }
@@ -75,9 +76,9 @@ pub(super) async fn steer(
         tokio::time::sleep(steering.pause()).await;
         let Some((verb, body)) = steering.nth(acts.len()) else { break };
         let key = format!("act-{}", acts.len());
-        let told = insist(admin, &format!("/v1/admin/sales/{sale}:{verb}"), &key, &body).await;
-        let units = if told == "done" { body["units"].as_i64().unwrap_or(0) } else { 0 };
-        acts.push(Act { act: format!("{verb} {body}"), told, units });
+        let answer = insist(admin, &format!("/v1/admin/sales/{sale}:{verb}"), &key, &body).await;
+        let units = if answer == "done" { body["units"].as_i64().unwrap_or(0) } else { 0 };
+        acts.push(Act { act: format!("{verb} {body}"), answer, units });
     }
     acts
 }

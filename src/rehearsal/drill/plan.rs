@@ -41,7 +41,7 @@ impl Preset {
             clicks: Clicks::Once,
             repeat_for: Duration::from_secs(3),
             settle_within: Duration::from_secs(120),
-            life: None,
+            follow_up: None,
             steering: None,
         };
         match self {
@@ -51,7 +51,7 @@ impl Preset {
             Self::Returns => Plan {
                 connections: 64,
                 repeat_for: Duration::from_secs(600),
-                life: Some(Life {
+                follow_up: Some(FollowUp {
                     pay_within_s: 5,
                     rebuy: true,
                     pay: 45,
@@ -91,14 +91,14 @@ pub struct Plan {
     /// How long orders may take to end after the last click, before they count as unfinished.
     pub settle_within: Duration,
     /// What buyers do with their orders; without it, nothing.
-    pub life: Option<Life>,
+    pub follow_up: Option<FollowUp>,
     /// What an operator does meanwhile.
     pub steering: Option<Steering>,
 }
 
 /// What buyers do with their orders, in percent; the rest never pay.
 #[derive(Debug, Clone)]
-pub struct Life {
+pub struct FollowUp {
     pub pay_within_s: u32,
     /// May they buy again?
     pub rebuy: bool,

@@ -139,7 +139,7 @@ fn by_name(acts: &[Act]) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     for act in acts {
         let verb = act.act.split(' ').next().unwrap_or_default();
-        let name = if act.told == "done" { verb.to_owned() } else { format!("{verb} {}", act.told) };
+        let name = if act.answer == "done" { verb.to_owned() } else { format!("{verb} {}", act.answer) };
         *counts.entry(name).or_default() += 1;
     }
     counts

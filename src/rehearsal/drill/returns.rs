@@ -15,7 +15,7 @@ use super::afterwards::{self, Afterwards, Bought, Fate, Outcome};
 use super::crowd::{self, Told};
 use super::plan::Click;
 use super::verdict::Books;
-use super::{DrillError, Place, Plan, Progress, TOKENS_LAST, administer, open_sale, shut};
+use super::{DrillError, Plan, Progress, TOKENS_LAST, Target, administer, open_sale, shut};
 use crate::domain::{OrderStatus, SaleId, UserId};
 
 /// What the drill of returns found.
@@ -54,15 +54,15 @@ impl Returns {
 
 /// Until no unit is left unpaid, or for as long as `plan.repeat_for`.
 pub async fn run(
-    place: &Place,
+    target: &Target,
     plan: &Plan,
     progress: &Progress,
     stop: &CancellationToken,
 ) -> Result<Returns, DrillError> {
-    let Some(life) = &plan.life else {
+    let Some(follow_up) = &plan.follow_up else {
         return Err(DrillError::Call { call: "planning".into(), why: "buyers who pay are needed".into() });
     };
-    let admin = administer(place)?;
+    let admin = administer(target)?;
     let sale = open_sale(&admin, plan).await?;
     let started = Instant::now();
     progress.begin(usize::try_from(plan.units).unwrap_or(usize::MAX), "units paid for");
@@ -75,8 +75,8 @@ pub async fn run(
             progress.step();
         })
     };
-    let crowd = come(place, plan, &sale, &paid, &counted, send);
-    let late = afterwards::act(place, life, &sale, bought, counted.clone());
+    let crowd = come(target, plan, &sale, &paid, &counted, send);
+    let late = afterwards::act(target, follow_up, &sale, bought, counted.clone());
     let both = async { tokio::join!(crowd, late) };
     let told = stop.run_until_cancelled(both).await;
     progress.end();
@@ -92,7 +92,7 @@ pub async fn run(
 /// Buyers come one after the other, as many at once as there are connections; each does what he means to
 /// with his order before the next one comes, but for those who pay late.
 async fn come(
-    place: &Place,
+    target: &Target,
     plan: &Plan,
     sale: &SaleId,
     paid: &Arc<AtomicI64>,
@@ -105,18 +105,18 @@ async fn come(
     let visitors = (0..plan.connections).map(|_| {
         let (next, paid, path, late) = (next.clone(), paid.clone(), path.clone(), late.clone());
         async move {
-            let mut connection = super::http::Connection::new(place.buyers);
+            let mut connection = super::http::Connection::new(target.buyers);
             let (mut all, mut outcomes) = (Vec::new(), Vec::new());
             while paid.load(Ordering::Relaxed) < plan.units && Instant::now() < until {
                 let buyer = next.fetch_add(1, Ordering::Relaxed);
                 let Ok(user) = UserId::parse(format!("buyer-{buyer:08}")) else { break };
-                let bearer = format!("Bearer {}", place.tokens.mint(&user, None, TOKENS_LAST));
+                let bearer = format!("Bearer {}", target.tokens.mint(&user, None, TOKENS_LAST));
                 let click = Click { at: Duration::ZERO, buyer, key: 0 };
                 let told =
                     crowd::buy(&mut connection, &path, &user, &bearer, &click, Instant::now(), plan).await;
-                match (told.has_order().then_some(told.order).flatten(), &plan.life) {
-                    (Some(order), Some(life)) => {
-                        let buyer = Afterwards::new(place, life, sale, order, bearer.clone());
+                match (told.has_order().then_some(told.order).flatten(), &plan.follow_up) {
+                    (Some(order), Some(follow_up)) => {
+                        let buyer = Afterwards::new(target, follow_up, sale, order, bearer.clone());
                         if buyer.fate == Fate::PaysLate {
                             let _ = late.send(Bought { order, bearer });
                         } else {

@@ -41,7 +41,8 @@ pub(super) struct Books {
 impl Books {
     /// Where buyers pay, an order has not ended before it is paid or has expired.
     pub(super) async fn at_rest(admin: &Admin, sale: &SaleId, plan: &Plan) -> Result<Self, DrillError> {
-        let unpaid = plan.life.as_ref().map(|life| Duration::from_secs(life.pay_within_s.into()));
+        let unpaid =
+            plan.follow_up.as_ref().map(|follow_up| Duration::from_secs(follow_up.pay_within_s.into()));
         let until = Instant::now() + plan.settle_within + unpaid.unwrap_or_default();
         let ended = |audit: &Audit| audit.is_at_rest() && (unpaid.is_none() || audit.unpaid_orders == 0);
         loop {
@@ -127,7 +128,7 @@ impl Books {
                 wanted.get(id).is_some_and(|outcome| matches!(outcome.fate, Fate::Pays | Fate::PaysLate));
             let odd = match row.status {
                 OrderStatus::Paid => !paid,
-                OrderStatus::Confirmed => plan.life.is_some(),
+                OrderStatus::Confirmed => plan.follow_up.is_some(),
                 _ => false,
             };
             if odd {
@@ -214,13 +215,13 @@ impl Verdict {
         for outcome in outcomes {
             *fates.entry(outcome.told.clone()).or_default() += 1;
         }
-        if plan.life.is_some() {
+        if plan.follow_up.is_some() {
             for row in books.rows.values() {
                 *ended.entry(row.status.as_str().to_owned()).or_default() += 1;
             }
         }
         let mut contradictions = contradictions(told, books, plan);
-        if plan.life.is_some() {
+        if plan.follow_up.is_some() {
             contradictions.extend(books.contradicts(plan, outcomes));
         }
         let stock = plan.units + acts.iter().map(|act| act.units).sum::<i64>();
@@ -228,7 +229,7 @@ impl Verdict {
             contradictions.push(format!("{stock} units should be in stock, and it is {}", books.stock()));
         }
         // Units that come back are there for buyers who have gone.
-        let wanted = if plan.life.is_some() { 0 } else { stock.min(i64::from(plan.buyers)) };
+        let wanted = if plan.follow_up.is_some() { 0 } else { stock.min(i64::from(plan.buyers)) };
         Self {
             units: books.stock(),
             sold,
@@ -328,7 +329,7 @@ fn contradictions(told: &[Told], books: &Books, plan: &Plan) -> Vec<String> {
     let sold_out_early =
         told.iter().any(|told| told.code == "sold_out") && books.audit.items.iter().any(|item| item.left > 0);
     // Where units come back or are added, both are true, one after the other.
-    if sold_out_early && plan.life.is_none() && plan.steering.is_none() {
+    if sold_out_early && plan.follow_up.is_none() && plan.steering.is_none() {
         found.push("buyers were told sold_out while units were left".into());
     }
     if plan.clicks == Clicks::TenTimes {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::watch;
 
-use super::{DevError, programs};
+use super::{ServerError, programs};
 
 /// How a server is ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,10 +49,10 @@ pub(super) struct Command<'a> {
 }
 
 impl Command<'_> {
-    pub(super) fn spawn(self) -> Result<Child, DevError> {
+    pub(super) fn spawn(self) -> Result<Child, ServerError> {
         let starting = || format!("starting {}", self.name);
-        let log = File::create(self.home.join("log")).map_err(DevError::io(starting()))?;
-        let errors = log.try_clone().map_err(DevError::io(starting()))?;
+        let log = File::create(self.home.join("log")).map_err(ServerError::io(starting()))?;
+        let errors = log.try_clone().map_err(ServerError::io(starting()))?;
         let (program, args) = self.with_parent_death();
         let mut command = std::process::Command::new(program);
         command
@@ -67,10 +67,10 @@ impl Command<'_> {
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(errors);
-        let mut process = keep(command).map_err(DevError::io(starting()))?;
+        let mut process = keep(command).map_err(ServerError::io(starting()))?;
         let pid = Pid::from_child(&process);
         std::fs::write(self.home.join("pid"), pid.as_raw_nonzero().to_string())
-            .map_err(DevError::io(starting()))?;
+            .map_err(ServerError::io(starting()))?;
         let (tell, ended) = watch::channel(false);
         let name = self.name;
         std::thread::spawn(move || {
@@ -104,9 +104,9 @@ pub fn start_self(
     arguments: &[String],
     env: Vec<(&'static str, String)>,
     home: &Path,
-) -> Result<Child, DevError> {
+) -> Result<Child, ServerError> {
     super::folder::private(home)?;
-    let program = std::env::current_exe().map_err(DevError::io("finding this program"))?;
+    let program = std::env::current_exe().map_err(ServerError::io("finding this program"))?;
     // Each start has a log of its own: the last words of the one before are what one looks for.
     if let Ok(text) = std::fs::read(home.join("log")) {
         let logs = std::fs::OpenOptions::new().create(true).append(true).open(home.join("log.before"));
@@ -154,12 +154,12 @@ impl Child {
         self.ended().await;
     }
 
-    pub(super) fn not_started(&self, why: &str) -> DevError {
+    pub(super) fn not_started(&self, why: &str) -> ServerError {
         let log = std::fs::read(self.home.join("log")).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
         let lines: Vec<&str> = log.lines().collect();
         let last = lines[lines.len().saturating_sub(15)..].join("\n");
-        DevError::NotStarted { name: self.name, why: why.to_owned(), log: last }
+        ServerError::NotStarted { name: self.name, why: why.to_owned(), log: last }
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rand::RngExt as _;
 
-use super::DevError;
+use super::ServerError;
 
 const PREFIX: &str = "doorbuster-";
 
@@ -21,35 +21,35 @@ pub struct Folder {
 
 impl Folder {
     /// A folder that stays.
-    pub fn open(path: &Path) -> Result<Self, DevError> {
+    pub fn open(path: &Path) -> Result<Self, ServerError> {
         private(path)?;
-        let path = path.canonicalize().map_err(DevError::io(format!("opening {}", path.display())))?;
+        let path = path.canonicalize().map_err(ServerError::io(format!("opening {}", path.display())))?;
         Self::lock(path, false)
     }
 
     /// A folder that is removed with this value. Removes what killed predecessors left.
-    pub fn ephemeral() -> Result<Self, DevError> {
+    pub fn ephemeral() -> Result<Self, ServerError> {
         remove_leftovers();
         let folder = tempfile::Builder::new()
             .prefix(PREFIX)
             .tempdir()
-            .map_err(DevError::io("making a temporary folder"))?;
+            .map_err(ServerError::io("making a temporary folder"))?;
         Self::lock(folder.keep(), true)
     }
 
-    fn lock(path: PathBuf, ephemeral: bool) -> Result<Self, DevError> {
+    fn lock(path: PathBuf, ephemeral: bool) -> Result<Self, ServerError> {
         // Locked before it has its name: a lock file that is free is one whose owner is gone.
-        let io = || DevError::io(format!("locking {}", path.display()));
+        let io = || ServerError::io(format!("locking {}", path.display()));
         let named = path.join("lock");
         if !named.exists() {
             let unnamed = path.join(format!("lock.{}", std::process::id()));
             let lock = File::create(&unnamed).map_err(io())?;
-            lock.try_lock().map_err(|_| DevError::InUse(path.display().to_string()))?;
+            lock.try_lock().map_err(|_| ServerError::InUse(path.display().to_string()))?;
             std::fs::rename(&unnamed, &named).map_err(io())?;
             return Ok(Self { path, _lock: lock, ephemeral });
         }
         let lock = OpenOptions::new().write(true).open(&named).map_err(io())?;
-        lock.try_lock().map_err(|_| DevError::InUse(path.display().to_string()))?;
+        lock.try_lock().map_err(|_| ServerError::InUse(path.display().to_string()))?;
         Ok(Self { path, _lock: lock, ephemeral })
     }
 
@@ -99,19 +99,19 @@ fn remove_leftovers() {
 }
 
 /// Makes a folder that only its owner may enter.
-pub(super) fn private(path: &Path) -> Result<(), DevError> {
+pub(super) fn private(path: &Path) -> Result<(), ServerError> {
     std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(path)
-        .map_err(DevError::io(format!("making {}", path.display())))
+        .map_err(ServerError::io(format!("making {}", path.display())))
 }
 
 /// A secret for tokens that stays the same for the folder's lifetime.
 pub struct Secret(pub String);
 
 impl Secret {
-    pub fn in_folder(folder: &Path) -> Result<Self, DevError> {
+    pub fn in_folder(folder: &Path) -> Result<Self, ServerError> {
         let path = folder.join("secret");
         if let Ok(secret) = std::fs::read_to_string(&path) {
             return Ok(Self(secret));
@@ -122,8 +122,8 @@ impl Secret {
             .write(true)
             .mode(0o600)
             .open(&path)
-            .map_err(DevError::io(format!("writing {}", path.display())))?;
-        file.write_all(secret.as_bytes()).map_err(DevError::io(format!("writing {}", path.display())))?;
+            .map_err(ServerError::io(format!("writing {}", path.display())))?;
+        file.write_all(secret.as_bytes()).map_err(ServerError::io(format!("writing {}", path.display())))?;
         Ok(Self(secret))
     }
 }

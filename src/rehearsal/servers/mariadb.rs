@@ -4,11 +4,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::child::{Command, end_leftover};
-use super::{DevError, Kind, Server, folder, ports, programs};
+use super::{Kind, Server, ServerError, folder, ports, programs};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-pub(super) async fn start(home: &Path) -> Result<Server, DevError> {
+pub(super) async fn start(home: &Path) -> Result<Server, ServerError> {
     let install = programs::find("mariadb-install-db", "mariadb-server")?;
     let mariadbd = programs::find("mariadbd", "mariadb-server")?;
     folder::private(home)?;

@@ -20,7 +20,7 @@ pub use rabbitmq::Starting;
 
 /// Why a private server could not be started, with what to do about it.
 #[derive(Debug, thiserror::Error)]
-pub enum DevError {
+pub enum ServerError {
     #[error("{0} is not installed; `make demo` and `make test` install it, or see README")]
     Missing(&'static str),
     #[error("{what}: {source}")]
@@ -35,7 +35,7 @@ pub enum DevError {
     NotStarted { name: &'static str, why: String, log: String },
 }
 
-impl DevError {
+impl ServerError {
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         let what = what.into();
         move |source| Self::Io { what, source }
@@ -77,7 +77,7 @@ pub struct Server {
 impl Server {
     /// Starts a server with its data under `folder`, and returns when it answers its protocol.
     /// What a killed predecessor left running on the same data is ended first.
-    pub async fn start(kind: Kind, folder: &Path) -> Result<Self, DevError> {
+    pub async fn start(kind: Kind, folder: &Path) -> Result<Self, ServerError> {
         let home = folder.join(kind.name());
         match kind {
             Kind::Redis => redis::start(&home).await,
@@ -88,7 +88,7 @@ impl Server {
     }
 
     /// Starts RabbitMQ, which takes seconds, without waiting for it: its URL is known at once.
-    pub async fn begin_rabbitmq(folder: &Path) -> Result<Starting, DevError> {
+    pub async fn begin_rabbitmq(folder: &Path) -> Result<Starting, ServerError> {
         rabbitmq::begin(&folder.join(Kind::Rabbitmq.name())).await
     }
 
@@ -97,10 +97,10 @@ impl Server {
     }
 
     /// Runs RabbitMQ's control program on this node.
-    pub async fn control(&self, arguments: &[&str]) -> Result<(), DevError> {
+    pub async fn control(&self, arguments: &[&str]) -> Result<(), ServerError> {
         match &self.control {
             Some(control) => control.run(arguments).await,
-            None => Err(DevError::NoControl(self.kind.name())),
+            None => Err(ServerError::NoControl(self.kind.name())),
         }
     }
 

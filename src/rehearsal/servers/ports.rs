@@ -8,12 +8,12 @@ use rand::RngExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::{Child, DevError};
+use super::{Child, ServerError};
 
 /// A port that is free, of those from which the kernel takes none for outgoing connections: a server binds it
 /// seconds later. Until then, and as long as this process lives, no other Doorbuster is given it, nor is this
 /// one: its UDP twin, which no server uses, is held.
-pub fn free() -> Result<u16, DevError> {
+pub fn free() -> Result<u16, ServerError> {
     static GIVEN: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());
     for _ in 0..100 {
         let port = rand::rng().random_range(20_000..32_000);
@@ -24,7 +24,7 @@ pub fn free() -> Result<u16, DevError> {
         }
     }
     let none = std::io::Error::new(std::io::ErrorKind::AddrInUse, "100 tries between 20000 and 32000");
-    Err(DevError::io("looking for a free port")(none))
+    Err(ServerError::io("looking for a free port")(none))
 }
 
 /// Waits until the server answers `greeting` with something that `ready` accepts. Fails at once
@@ -35,7 +35,7 @@ pub(super) async fn until_ready(
     greeting: &[u8],
     ready: fn(&[u8]) -> bool,
     limit: Duration,
-) -> Result<(), DevError> {
+) -> Result<(), ServerError> {
     let asking = async {
         loop {
             if let Ok(Ok(true)) =

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::child::{Command, end_leftover};
-use super::{DevError, Kind, Server, folder, ports, programs};
+use super::{Kind, Server, ServerError, folder, ports, programs};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-pub(super) async fn start(home: &Path) -> Result<Server, DevError> {
+pub(super) async fn start(home: &Path) -> Result<Server, ServerError> {
     let (initdb, postgres) = (programs::postgres("initdb")?, programs::postgres("postgres")?);
     folder::private(home)?;
     end_leftover(home).await;
@@ -51,16 +51,16 @@ pub(super) async fn start(home: &Path) -> Result<Server, DevError> {
 }
 
 /// The user owns its folder, and may pass through those above that are ours alone.
-fn give_to(user: &'static str, home: &Path) -> Result<(), DevError> {
+fn give_to(user: &'static str, home: &Path) -> Result<(), ServerError> {
     let run = |program: &str, args: &[&str]| {
         let done = std::process::Command::new(program).args(args).arg(home).status();
-        done.map_err(DevError::io(format!("{program} {}", home.display()))).map(|_| ())
+        done.map_err(ServerError::io(format!("{program} {}", home.display()))).map(|_| ())
     };
     run("chown", &["-R", &format!("{user}:")])?;
     if let Some(above) = home.parent() {
         use std::os::unix::fs::PermissionsExt as _;
         std::fs::set_permissions(above, std::fs::Permissions::from_mode(0o711))
-            .map_err(DevError::io(format!("opening {} for {user}", above.display())))?;
+            .map_err(ServerError::io(format!("opening {} for {user}", above.display())))?;
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::DevError;
+use super::ServerError;
 
 /// Debian's `rabbitmq-server` in PATH is a wrapper that changes user and directory; the real one
 /// lies beside it, and comes first here.
@@ -16,20 +16,20 @@ const POSTGRES: [(&str, &str); 4] = [
     ("/usr/local/opt", "postgresql@"),
 ];
 
-pub(super) fn find(name: &str, package: &'static str) -> Result<PathBuf, DevError> {
+pub(super) fn find(name: &str, package: &'static str) -> Result<PathBuf, ServerError> {
     in_path(name)
         .or_else(|| in_folders(name, &["/usr/sbin", "/usr/libexec"]))
-        .ok_or(DevError::Missing(package))
+        .ok_or(ServerError::Missing(package))
 }
 
-pub(super) fn rabbitmq() -> Result<PathBuf, DevError> {
+pub(super) fn rabbitmq() -> Result<PathBuf, ServerError> {
     in_folders("rabbitmq-server", RABBITMQ)
         .or_else(|| in_path("rabbitmq-server"))
-        .ok_or(DevError::Missing("rabbitmq-server"))
+        .ok_or(ServerError::Missing("rabbitmq-server"))
 }
 
 /// Each version's programs lie in a folder of their own: the newest that is there.
-pub(super) fn postgres(name: &str) -> Result<PathBuf, DevError> {
+pub(super) fn postgres(name: &str) -> Result<PathBuf, ServerError> {
     let mut versions: Vec<(u32, PathBuf)> = POSTGRES
         .iter()
         .filter_map(|(base, prefix)| Some((std::fs::read_dir(base).ok()?, prefix)))
@@ -46,7 +46,7 @@ pub(super) fn postgres(name: &str) -> Result<PathBuf, DevError> {
         .pop()
         .map(|(_, program)| program)
         .or_else(|| in_path(name))
-        .ok_or(DevError::Missing("postgresql"))
+        .ok_or(ServerError::Missing("postgresql"))
 }
 
 pub(super) fn in_path(name: &str) -> Option<PathBuf> {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::child::{Command, end_leftover};
-use super::{Child, DevError, Kind, Server, folder, ports, programs};
+use super::{Child, Kind, Server, ServerError, folder, ports, programs};
 
 /// It takes 4 to 10 s on a quiet machine.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -22,7 +22,7 @@ pub struct Starting {
 
 impl Starting {
     /// Returns when it answers.
-    pub async fn ready(self) -> Result<Server, DevError> {
+    pub async fn ready(self) -> Result<Server, ServerError> {
         let ready = |answer: &[u8]| answer.first() == Some(&1);
         ports::until_ready(&self.child, self.port, b"AMQP\x00\x00\x09\x01", ready, LIMIT).await?;
         Ok(Server {
@@ -42,7 +42,7 @@ pub(super) struct Control {
 }
 
 impl Control {
-    pub(super) async fn run(&self, arguments: &[&str]) -> Result<(), DevError> {
+    pub(super) async fn run(&self, arguments: &[&str]) -> Result<(), ServerError> {
         let what = format!("rabbitmqctl {}", arguments.join(" "));
         let program = programs::rabbitmq()?.with_file_name("rabbitmqctl");
         let run = tokio::process::Command::new(program)
@@ -59,18 +59,18 @@ impl Control {
             .output();
         let output = tokio::time::timeout(Duration::from_secs(20), run)
             .await
-            .map_err(|_| DevError::Refused { what: what.clone(), said: "no answer".into() })?
-            .map_err(DevError::io(what.clone()))?;
+            .map_err(|_| ServerError::Refused { what: what.clone(), said: "no answer".into() })?
+            .map_err(ServerError::io(what.clone()))?;
         if output.status.success() {
             return Ok(());
         }
-        Err(DevError::Refused { what, said: String::from_utf8_lossy(&output.stderr).trim().to_owned() })
+        Err(ServerError::Refused { what, said: String::from_utf8_lossy(&output.stderr).trim().to_owned() })
     }
 }
 
 const NODE: &str = "doorbuster@localhost";
 
-pub(super) async fn begin(home: &Path) -> Result<Starting, DevError> {
+pub(super) async fn begin(home: &Path) -> Result<Starting, ServerError> {
     let program = programs::rabbitmq()?;
     let epmd_home = home.join("epmd");
     folder::private(&epmd_home)?;
@@ -79,7 +79,7 @@ pub(super) async fn begin(home: &Path) -> Result<Starting, DevError> {
     let (port, distribution, epmd_port) = (ports::free()?, ports::free()?, ports::free()?);
     let epmd = start_epmd(&epmd_home, epmd_port)?;
     let write = |name: &str, text: String| {
-        std::fs::write(home.join(name), text).map_err(DevError::io(format!("writing {name}")))
+        std::fs::write(home.join(name), text).map_err(ServerError::io(format!("writing {name}")))
     };
     // The absolute limits keep a small disk or a small machine from looking like a hang.
     write(
@@ -117,7 +117,7 @@ pub(super) async fn begin(home: &Path) -> Result<Starting, DevError> {
 }
 
 /// Erlang would start one by itself, as a daemon that outlives everything.
-fn start_epmd(home: &Path, port: u16) -> Result<Child, DevError> {
+fn start_epmd(home: &Path, port: u16) -> Result<Child, ServerError> {
     let program = programs::find("epmd", "rabbitmq-server")?;
     let args = ["-port", &port.to_string(), "-address", "127.0.0.1"].map(str::to_owned).to_vec();
     Command { name: "epmd", program: &program, args, env: Vec::new(), home, user: None }.spawn()

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::child::{Command, end_leftover};
-use super::{DevError, Kind, Server, folder, ports, programs};
+use super::{Kind, Server, ServerError, folder, ports, programs};
 
-pub(super) async fn start(home: &Path) -> Result<Server, DevError> {
+pub(super) async fn start(home: &Path) -> Result<Server, ServerError> {
     let program = programs::find("redis-server", "redis-server")
         .or_else(|_| programs::find("valkey-server", "redis-server"))?;
     folder::private(home)?;
@@ -21,7 +21,7 @@ pub(super) async fn start(home: &Path) -> Result<Server, DevError> {
         home.display()
     );
     let file = home.join("redis.conf");
-    std::fs::write(&file, settings).map_err(DevError::io("writing redis.conf"))?;
+    std::fs::write(&file, settings).map_err(ServerError::io("writing redis.conf"))?;
     let child = Command {
         name: "redis-server",
         program: &program,
