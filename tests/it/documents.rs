@@ -5,9 +5,20 @@ use std::path::Path;
 use clap::Parser as _;
 use doorbuster::cli::Cli;
 
+use crate::structure::files;
+
 pub fn read(name: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name))
         .unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// Every page for people: those at the top, and all of `docs`.
+pub fn pages() -> Vec<String> {
+    let top = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(str::to_owned);
+    let mut pages: Vec<String> =
+        top.into_iter().chain(files("docs", "md").into_iter().map(|(page, _)| page)).collect();
+    pages.sort();
+    pages
 }
 
 /// The lines of shell blocks, without prompts, comments and continuations.
@@ -54,9 +65,8 @@ pub fn words(command: &str) -> Vec<String> {
 #[test]
 fn every_doorbuster_command_in_the_documents_is_understood() {
     let mut count = 0;
-    for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/runbook.md", "docs/recovery.md"]
-    {
-        for command in commands(&read(document)) {
+    for document in pages() {
+        for command in commands(&read(&document)) {
             if let Err(error) = Cli::try_parse_from(words(&command)) {
                 let shown = matches!(
                     error.kind(),
@@ -103,25 +113,11 @@ fn every_alert_names_a_page_and_metrics_that_exist() {
     }
 }
 
-/// The text of all files below these folders.
+/// The text of all Rust files below these folders.
 fn text_below(folders: &[&str]) -> String {
-    fn walk(folder: &Path, text: &mut String) {
-        for entry in std::fs::read_dir(folder).expect("readable").flatten() {
-            if entry.path().is_dir() {
-                walk(&entry.path(), text);
-            } else {
-                text.push_str(&std::fs::read_to_string(entry.path()).expect("readable"));
-            }
-        }
-    }
-    let mut text = String::new();
-    for folder in folders {
-        walk(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &mut text);
-    }
-    text
+    folders.iter().flat_map(|folder| files(folder, "rs")).map(|(_, text)| text).collect()
 }
 
-/// The failure table names for each fault the test that tries it.
 /// `increase()` of a counter that is born with its first event is nothing.
 #[test]
 fn every_counter_of_an_alert_begins_at_zero() {
@@ -139,9 +135,10 @@ fn every_counter_of_an_alert_begins_at_zero() {
     }
 }
 
+/// The failure table names for each fault the test that tries it.
 #[test]
 fn every_row_of_the_failure_table_names_a_test_that_exists() {
-    let text = read("ARCHITECTURE.md");
+    let text = read("docs/failures.md");
     let (_, section) = text.split_once("## What can go wrong").expect("the section");
     let section = section.split("\n## ").next().expect("a part");
     let tests = tests();
@@ -184,8 +181,8 @@ fn tests() -> String {
 #[test]
 fn every_path_and_make_target_in_the_documents_exists() {
     let makefile = read("Makefile");
-    for document in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] {
-        let text = read(document);
+    for document in pages() {
+        let text = read(&document);
         for target in text
             .split("make ")
             .skip(1)
@@ -204,4 +201,37 @@ fn every_path_and_make_target_in_the_documents_exists() {
             }
         }
     }
+}
+
+/// The anchor of a heading, as web pages of Markdown have it.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim().to_lowercase();
+    kept.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).collect::<String>().replace(' ', "-")
+}
+
+#[test]
+fn every_link_between_the_documents_leads_somewhere() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut count = 0;
+    for document in pages() {
+        let text = read(&document);
+        let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        for link in links.filter(|link| !link.contains("://")) {
+            count += 1;
+            let (path, place) =
+                link.split_once('#').map_or((link, None), |(path, place)| (path, Some(place)));
+            let folder = root.join(&document).parent().expect("a folder").to_path_buf();
+            let target = if path.is_empty() { root.join(&document) } else { folder.join(path) };
+            assert!(target.exists(), "{document} links to {link}, which is not there");
+            let Some(place) = place.filter(|_| target.extension().is_some_and(|ending| ending == "md"))
+            else {
+                continue;
+            };
+            let page = std::fs::read_to_string(&target).expect("readable");
+            let headings = page.lines().filter(|line| line.starts_with('#'));
+            let found = headings.map(|line| anchor(line.trim_start_matches('#'))).any(|known| known == place);
+            assert!(found, "{document} links to {link}, and there is no such heading");
+        }
+    }
+    assert!(count > 50, "only {count} links found: the test no longer finds them");
 }

@@ -146,10 +146,7 @@ impl Modules {
 }
 
 /// A way from `from` back to itself, if there is one.
-fn circle<'a>(
-    from: &'a Module,
-    arrows: &'a BTreeMap<Module, BTreeSet<Module>>,
-) -> Option<Vec<&'a Module>> {
+fn circle<'a>(from: &'a Module, arrows: &'a BTreeMap<Module, BTreeSet<Module>>) -> Option<Vec<&'a Module>> {
     let mut ways: Vec<Vec<&Module>> = vec![vec![from]];
     let mut seen: BTreeSet<&Module> = BTreeSet::new();
     while let Some(way) = ways.pop() {

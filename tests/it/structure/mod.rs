@@ -13,7 +13,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn files(folder: &str, ending: &str) -> Vec<(String, String)> {
+pub fn files(folder: &str, ending: &str) -> Vec<(String, String)> {
     fn walk(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(folder).expect("readable").flatten() {
             let path = entry.path();

@@ -29,7 +29,8 @@ fn functions(text: &str) -> Vec<Function> {
         let name: String = signature.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
         let indent = &line[..line.len() - code.len()];
         let end = lines[at..].iter().position(|line| {
-            line.strip_prefix(indent).is_some_and(|line| line == "}" || line.ends_with(';') && !line.starts_with(' '))
+            line.strip_prefix(indent)
+                .is_some_and(|line| line == "}" || line.ends_with(';') && !line.starts_with(' '))
                 || line.ends_with('}') && line.starts_with(&format!("{indent}{code}"))
         });
         let parameters = parameters(&lines[at..].join("\n"));

@@ -1,0 +1,53 @@
+#!/usr/bin/env python3
+"""Places an order and follows it. See README.md for the variables."""
+
+import json
+import os
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+
+SALE = os.environ["SALE"]
+TOKEN = os.environ["TOKEN"]
+URL = os.environ.get("URL", "http://127.0.0.1:8080")
+KEY = os.environ.get("KEY", str(uuid.uuid4()))
+
+
+def send(method, path, headers=None):
+    """The status, the headers and the JSON body of an answer. Status 0: there was no answer."""
+    headers = {"Authorization": f"Bearer {TOKEN}", **(headers or {})}
+    request = urllib.request.Request(URL + path, method=method, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, answer.headers, json.load(answer)
+    except urllib.error.HTTPError as refusal:
+        return refusal.code, refusal.headers, json.load(refusal)
+    except OSError:
+        return 0, {}, {}
+
+
+def finish(body, code):
+    print(json.dumps(body))
+    sys.exit(code)
+
+
+location, body = None, {}
+for _ in range(10):
+    if location is None:
+        status, headers, body = send("POST", f"/v1/sales/{SALE}/orders", {"Idempotency-Key": KEY})
+    else:
+        status, headers, body = send("GET", f"{location}?wait=10")
+    if status in (200, 201, 202):
+        location = location or headers["Location"]
+        if body["status"] in ("confirmed", "paid"):
+            finish(body, 0)
+        if body["status"] != "accepted":
+            finish(body, 3)
+    elif status and not body["retryable"]:
+        finish(body, 3)
+    else:
+        # Nobody knows yet what became of the attempt. The same key makes it safe to repeat.
+        time.sleep(int(headers.get("Retry-After") or 1))
+finish(body, 1)
