@@ -143,9 +143,9 @@ impl Control {
                     return Err(ControlError::NotFrom { state, act: "paused" });
                 }
                 // Before, so that no buyer meets the pause without it.
-                self.amend(id, &told, &ActRequest { key: None, ..asked.clone() }).await?;
+                self.change_terms(id, &told, &ActRequest { key: None, ..asked.clone() }).await?;
             }
-            self.change(id, SaleState::Paused, &[SaleState::Open], "paused").await
+            self.move_sale(id, SaleState::Paused, &[SaleState::Open], "paused").await
         })
         .await
     }
@@ -154,9 +154,9 @@ impl Control {
     pub async fn resume(&self, id: &SaleId, asked: &ActRequest) -> Result<SaleAct, ControlError> {
         let forget = TermsChange { message: Some(None), ..Default::default() };
         self.recorded(id, "resume", serde_json::json!({}), asked, async {
-            let number = self.change(id, SaleState::Open, &[SaleState::Paused], "resumed").await?;
+            let number = self.move_sale(id, SaleState::Open, &[SaleState::Paused], "resumed").await?;
             if self.row(id).await?.sale.rules.message.is_some() {
-                self.amend(id, &forget, &ActRequest { key: None, ..asked.clone() }).await?;
+                self.change_terms(id, &forget, &ActRequest { key: None, ..asked.clone() }).await?;
             }
             Ok(number)
         })
@@ -171,7 +171,7 @@ impl Control {
             "close",
             serde_json::json!({}),
             asked,
-            self.change(id, SaleState::Closed, &from, "closed"),
+            self.move_sale(id, SaleState::Closed, &from, "closed"),
         )
         .await
     }
@@ -203,11 +203,11 @@ impl Control {
         for restock in self.store.restocks(id).await? {
             self.gate.restock(id, &restock.sku, restock.units, restock.version).await?;
         }
-        self.change(id, SaleState::Open, &[SaleState::Draft], "opened").await
+        self.move_sale(id, SaleState::Open, &[SaleState::Draft], "opened").await
     }
 
     /// Gate first, because the gate is what sells; then the row, by the number of the change.
-    async fn change(
+    async fn move_sale(
         &self,
         id: &SaleId,
         to: SaleState,

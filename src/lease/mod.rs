@@ -137,6 +137,10 @@ pub struct Taken {
     pub guard: Option<Guard>,
 }
 
+/// The time that a lease must still have before COMMIT: longer than a commit takes, far shorter than
+/// a lease. Pass it to [`Guard::is_valid_for`] or [`Guard::ensure_valid`] right before committing.
+pub const COMMIT_MARGIN: Duration = Duration::from_secs(1);
+
 /// Names in one call, at most.
 pub const NAMES_AT_ONCE: usize = 1_000;
 

@@ -7,7 +7,7 @@ use super::compare::{Comparison, Difference, Why, compare};
 use crate::audit::{AuditError, audit};
 use crate::domain::{ActRequest, Failure, OrderStatus, SaleId};
 use crate::gate::{Adjusted, Gate, GateError, Settlement};
-use crate::lease::{LeaseError, LeaseOptions, Leases};
+use crate::lease::{COMMIT_MARGIN, LeaseError, LeaseOptions, Leases};
 use crate::queue::{PublishError, Publisher};
 use crate::settlement;
 use crate::settlement::SettlementError;
@@ -58,9 +58,8 @@ pub struct Repaired {
     pub left: Vec<String>,
 }
 
-/// How long whoever else acts for the user is waited for, and what of a lease must be left at COMMIT.
+/// How long to wait for another holder of the user's lease.
 const WAIT: Duration = Duration::from_secs(5);
-const MARGIN: Duration = Duration::from_secs(1);
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -152,7 +151,7 @@ impl Repair {
         let terms = LeaseOptions::lasting(WAIT);
         let taken = self.leases.take(order.sale.as_str(), [order.user.as_str()], terms).await?;
         let guard = taken.guard.ok_or(RepairError::Busy)?;
-        let may_commit = || guard.is_valid_for(MARGIN);
+        let may_commit = || guard.is_valid_for(COMMIT_MARGIN);
         let ended =
             self.store.end_unrecorded(order, OrderStatus::Expired, asked, guard.token(), &may_commit).await;
         let _ = guard.release().await;

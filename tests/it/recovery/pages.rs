@@ -223,7 +223,7 @@ async fn the_database_is_a_backup() {
     let rows = running.parts.store.orders_after(&sale.id, None, 100).await.unwrap();
     for (nth, row) in rows.iter().enumerate() {
         let act = if nth % 4 == 0 { doorbuster::domain::Act::Cancel } else { doorbuster::domain::Act::Pay };
-        orders.act(&sale.id, row.order.id, act, &asked, None).await.unwrap();
+        orders.act(&sale.id, row.order.id, act, &asked).await.unwrap();
     }
     let books = at_rest(&running, &sale).await;
     let lost = running.parts.store.orders_after(&sale.id, None, 100).await.unwrap();

@@ -36,7 +36,7 @@ pub(crate) async fn forget(world: &World, sale: &Sale) {
 
 pub(crate) async fn act(parts: &Parts, sale: &Sale, order: OrderId, act: Act) {
     let orders = Orders::new(parts.gate.clone(), parts.store.clone(), parts.leases.clone());
-    orders.act(&sale.id, order, act, &ActRequest::by("operator ada"), None).await.unwrap();
+    orders.act(&sale.id, order, act, &ActRequest::by("operator ada")).await.unwrap();
 }
 
 pub(crate) async fn left(parts: &Parts, sale: &Sale) -> i64 {

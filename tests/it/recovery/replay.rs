@@ -56,7 +56,7 @@ async fn back_up(world: &World, to: &std::path::Path) {
 pub(crate) async fn act(running: &Running, sale: &Sale, order: OrderId, act: Act) {
     let parts = &running.parts;
     let orders = Orders::new(parts.gate.clone(), parts.store.clone(), parts.leases.clone());
-    orders.act(&sale.id, order, act, &ActRequest::by("operator ada"), None).await.unwrap();
+    orders.act(&sale.id, order, act, &ActRequest::by("operator ada")).await.unwrap();
 }
 
 /// On return a provider has told that the order was paid, and it is.
@@ -113,7 +113,7 @@ async fn a_database_from_a_backup_is_brought_up_to_date_from_the_order_log() {
     let control = Control::new(running.parts.gate.clone(), running.parts.store.clone());
     control.restock(&shoes.id, &id("unit"), 3, &ActRequest::by("operator ada")).await.unwrap();
     let limit = TermsChange { limit_per_user: Some(2), ..Default::default() };
-    control.amend(&shoes.id, &limit, &ActRequest::by("operator ada")).await.unwrap();
+    control.change_terms(&shoes.id, &limit, &ActRequest::by("operator ada")).await.unwrap();
     control.pause(&shoes.id, Some("a moment".into()), &ActRequest::by("operator ada")).await.unwrap();
     let coats = sale(&format!("{}-coats", world.name), 2, 1);
     world.open_sale(&running.parts, &coats).await;
