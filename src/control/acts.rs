@@ -197,7 +197,7 @@ impl Control {
     /// that is behind: a command has no memory of its own.
     async fn known(&self, sale: &SaleId) -> Result<SaleRow, ControlError> {
         let row = self.row(sale).await?;
-        self.gate.saw(sale, self.store.highest_number(sale).await?.max(row.number).max(row.told));
+        self.gate.observe_number(sale, self.store.highest_number(sale).await?.max(row.number).max(row.told));
         Ok(row)
     }
 

@@ -181,7 +181,7 @@ impl Control {
         let loaded = match row.state {
             SaleState::Draft => {
                 let items = row.items.iter().map(|item| (item.sku.clone(), item.version)).collect();
-                let versions = Versions { epoch: row.number.epoch, rules: row.rules_version, items };
+                let versions = Versions { epoch: row.number.epoch, terms: row.rules_version, items };
                 self.gate.load(&row.sale, &versions).await?
             }
             state if state.has_ended() => return Err(ControlError::NotFrom { state, act: "opened" }),
@@ -214,7 +214,7 @@ impl Control {
         from: &[SaleState],
         act: &'static str,
     ) -> Result<Number, ControlError> {
-        let number = match self.gate.move_to(id, to, from).await {
+        let number = match self.gate.move_sale(id, to, from).await {
             Ok(Moved::Now(number) | Moved::Already(number)) => number,
             Ok(Moved::Refused(state)) => return Err(ControlError::NotFrom { state, act }),
             Err(GateError::NotLoaded) => {

@@ -243,7 +243,7 @@ impl Leases {
                     (ends_in + Duration::from_millis(20).mul_f64(chance)).min(LOOK_EVERY.mul_f64(chance))
                 }
                 Err(LeaseError::Redis(
-                    fault @ (Fault::Unavailable(_) | Fault::Late(_) | Fault::Forgotten),
+                    fault @ (Fault::Unavailable(_) | Fault::Late(_) | Fault::NoScript),
                 )) if Instant::now() < deadline => {
                     tracing::debug!(%fault, "waiting for a lease goes on");
                     // What woke it is passed on.

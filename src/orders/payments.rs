@@ -196,7 +196,7 @@ impl Payments {
     async fn late(&self, payment: &Payment, from: OrderStatus) -> Result<Next, OrderError> {
         let late = |why: &str| Ok(Next::Late(format!("the order is {from}, and {why}")));
         let rules = match self.intake.sales().get(&payment.sale).await {
-            Ok(KnownSale::Loaded(sale)) => sale.rules.clone(),
+            Ok(KnownSale::Loaded(sale)) => sale.terms.clone(),
             Ok(KnownSale::Ended(_) | KnownSale::Missing) => return late("the sale is over"),
             Ok(KnownSale::NotOpened(_) | KnownSale::Lost) => {
                 return Ok(Next::Waits("the sale must be rebuilt".into()));

@@ -224,7 +224,7 @@ impl Look<'_> {
             .or(ticket.map(|order| &order.user))
             .or(row_before.as_ref().map(|row| &row.order.user));
         let Some(user) = user else { return Ok(()) };
-        let held = self.gate.held_by(self.sale, user).await?.into_iter().find(|held| held.id == id);
+        let held = self.gate.holdings_of(self.sale, user).await?.into_iter().find(|held| held.id == id);
         let ticket = self.gate.ticket(self.sale, id).await?;
         let row = self.store.order(id).await?;
         let holds = held.as_ref().is_some_and(|held| held.quantity > 0);

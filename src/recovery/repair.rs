@@ -211,7 +211,7 @@ impl Repair {
                     tracing::info!(%sale, sku = %item.sku, units = missing, left, "units left were put right");
                     mended.done.push(format!("{}: {missing:+} units, {left} are left now", item.sku));
                 }
-                Adjusted::Moved => {
+                Adjusted::Stale => {
                     mended.left.push(format!("{}: the sale went on meanwhile; do it again", item.sku));
                 }
             }

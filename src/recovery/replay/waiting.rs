@@ -102,7 +102,7 @@ impl Work<'_> {
                 Ok(()) => {
                     self.report.counts.inserted += 1;
                     // Else the sweep publishes it once more.
-                    let _ = self.replay.gate.confirmed(&order.sale, &[order.id]).await;
+                    let _ = self.replay.gate.mark_confirmed(&order.sale, &[order.id]).await;
                 }
                 Err(error) => {
                     self.report.counts.refused += 1;

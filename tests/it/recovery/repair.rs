@@ -155,7 +155,7 @@ async fn more_sold_than_there_is_leaves_less_than_none_until_units_come_back() {
     let parts = &running.parts;
     let second = doorbuster::gate::Versions { epoch: 2, ..Default::default() };
     parts.gate.load(&sale, &second).await.unwrap();
-    parts.gate.move_to(&sale.id, SaleState::Open, &[SaleState::Draft]).await.unwrap();
+    parts.gate.move_sale(&sale.id, SaleState::Open, &[SaleState::Draft]).await.unwrap();
     let sold = verdicts(&parts.gate, &sale.id, &[attempt(&sale.id, "eve", Some("k"), 1)]).await;
     assert!(matches!(sold[0], Verdict::Accepted(_)), "{sold:?}");
     for (user, order) in ["user0", "user1"].into_iter().zip(&orders) {
