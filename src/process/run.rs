@@ -101,7 +101,7 @@ impl Running {
                 gate: parts.gate.clone(),
                 store: parts.store.clone(),
                 leases: parts.leases.clone(),
-                letters: letters.clone(),
+                dead_letters: letters.clone(),
                 log: log.clone(),
             };
             if config.gate.rebuild == RebuildPolicy::Auto {

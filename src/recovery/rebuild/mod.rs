@@ -79,7 +79,7 @@ pub struct Rebuild {
     pub gate: Gate,
     pub store: Store,
     pub leases: Leases,
-    pub letters: DeadLetters,
+    pub dead_letters: DeadLetters,
     pub log: OrderLog,
 }
 

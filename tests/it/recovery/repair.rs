@@ -21,7 +21,7 @@ pub(crate) fn rebuild(world: &World, parts: &Parts) -> Rebuild {
         gate: parts.gate.clone(),
         store: parts.store.clone(),
         leases: parts.leases.clone(),
-        letters: DeadLetters::open(world.config().queue()),
+        dead_letters: DeadLetters::open(world.config().queue()),
         log: OrderLog::open(world.config().queue()),
     }
 }
@@ -252,7 +252,7 @@ async fn a_database_that_is_older_than_the_log_is_brought_up_to_date_before() {
     let (code, _, err) = run(Some(&world), &["rebuild", "--sale", sale.id.as_str(), "--yes"]).await;
     assert!(code == 1 && err.contains("replay run log"), "{err}");
     let (code, out, err) = run(Some(&world), &["replay", "run", "log", "--yes"]).await;
-    assert!(code == 0 && out.contains("1 have an older row"), "{out}{err}");
+    assert!(code == 0 && out.contains("1 brought up to date"), "{out}{err}");
     let (code, out, err) = run(Some(&world), &["rebuild", "--sale", sale.id.as_str(), "--yes"]).await;
     assert_eq!(code, 0, "{out}{err}");
     front.stop().await;
@@ -282,7 +282,7 @@ async fn a_parked_order_is_counted_and_stays_parked() {
     let ticket = front.parts.gate.ticket(&sale.id, orders[0]).await.unwrap().expect("in flight");
     assert!(ticket.parked);
     let (code, out, err) = run(Some(&world), &["replay", "run", "dead-letters", "--yes"]).await;
-    assert!(code == 0 && out.contains("1 get their row"), "{out}{err}");
+    assert!(code == 0 && out.contains("1 inserted"), "{out}{err}");
     let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
     assert_eq!(at_rest(&front, &sale).await.live_orders, 1);
     worker.stop().await;
