@@ -51,7 +51,7 @@ pub const POINTS: [&str; 24] = [
 ];
 
 /// And those of what becomes of it afterwards, and of acts upon its sale.
-pub const LIFE_POINTS: [&str; 10] = [
+pub const CHANGE_POINTS: [&str; 10] = [
     "paid.after",
     "end.before",
     "end.after",
@@ -94,7 +94,7 @@ mod armed {
                 "pause" => Action::Pause,
                 _ => return None,
             };
-            let known = [&super::POINTS[..], &super::LIFE_POINTS[..], &super::REBUILD_POINTS[..]]
+            let known = [&super::POINTS[..], &super::CHANGE_POINTS[..], &super::REBUILD_POINTS[..]]
                 .iter()
                 .any(|points| points.contains(&point));
             known.then(|| (point.to_owned(), action))

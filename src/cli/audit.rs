@@ -11,7 +11,9 @@ use crate::domain::{ActRequest, SaleId, SaleState};
 use crate::process::Parts;
 use crate::process::config::Config;
 use crate::queue::{DeadLetters, OrderLog, Publisher};
-use crate::recovery::{Comparison, Difference, Rebuild, RebuildError, Repair, Repaired, Why, compare};
+use crate::recovery::{
+    Comparison, Difference, DifferenceKind, Rebuild, RebuildError, Repair, Repaired, compare,
+};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -57,7 +59,7 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
     let publisher = Publisher::open(config.queue());
     let log = OrderLog::with(config.queue(), publisher.clone());
     let older_than = Duration::from_secs(args.older_than);
-    let mend = Repair {
+    let repair = Repair {
         gate: parts.gate.clone(),
         store: parts.store.clone(),
         leases: parts.leases.clone(),
@@ -86,9 +88,9 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
             for line in &plan {
                 eprintln!("{line}");
             }
-            if !plan.is_empty() && confirmed("this mends the books", sale.as_str(), args.yes)? {
+            if !plan.is_empty() && confirmed("this repairs the books", sale.as_str(), args.yes)? {
                 let asked = ActRequest::by(operator(None)).because(Some("audit --repair".into()));
-                let done = mend.mend(&found, &asked).await;
+                let done = repair.apply(&found, &asked).await;
                 if args.output == "text" {
                     print_mended(&done);
                 }
@@ -123,9 +125,9 @@ async fn sales(parts: &Parts, args: &Args) -> Result<Vec<SaleId>, Failed> {
 
 fn verdict(found: &Comparison, mended: Option<&Repaired>) -> Ended {
     // What was published again just now has its row in a moment.
-    let on_its_way = |differs: &Difference| mended.is_some() && differs.why == Why::Lost;
+    let on_its_way = |differs: &Difference| mended.is_some() && differs.why == DifferenceKind::Lost;
     let only_those =
-        found.differences.iter().all(|differs| on_its_way(differs) || differs.why == Why::Waiting);
+        found.differences.iter().all(|differs| on_its_way(differs) || differs.why == DifferenceKind::Waiting);
     let sums = found.books.balances() || found.books.moved;
     match mended {
         _ if found.books.needs_rebuild() || !sums || !only_those => Ended::OutOfBalance,
@@ -145,7 +147,7 @@ fn plan(found: &Comparison) -> Vec<String> {
         plan.clear();
     } else if found.differences.is_empty() && !found.books.moved {
         for item in found.books.items.iter().filter(|item| item.missing() != 0) {
-            plan.push(format!("{}: {:+} units left in the gate", item.sku, item.missing()));
+            plan.push(format!("{}: change the units left in the gate by {:+}", item.sku, item.missing()));
         }
     }
     plan
@@ -153,7 +155,7 @@ fn plan(found: &Comparison) -> Vec<String> {
 
 fn print_mended(mended: &Repaired) {
     for done in &mended.done {
-        println!("mended: {done}");
+        println!("repaired: {done}");
     }
     for left in &mended.left {
         println!("left: {left}");
@@ -197,7 +199,7 @@ pub(super) async fn rebuild(config: &Config, args: RebuildArgs) -> Result<Ended,
         gate: parts.gate,
         store: parts.store,
         leases: parts.leases,
-        letters: DeadLetters::open(config.queue()),
+        dead_letters: DeadLetters::open(config.queue()),
         log: OrderLog::open(config.queue()),
     };
     match rebuild.run(&args.sale, &args.why.asked()).await {
@@ -213,7 +215,7 @@ pub(super) async fn rebuild(config: &Config, args: RebuildArgs) -> Result<Ended,
             println!("{}", tell_books(&rebuilt.books));
             if let Some(begins_at) = rebuilt.log_begins_at {
                 println!(
-                    "the order log begins at {begins_at}, after the sale: older orders without a row are not in it"
+                    "the order log begins at {begins_at}, after the sale: it lacks older orders without a row"
                 );
             }
         }

@@ -43,7 +43,7 @@ pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
         Verb::Refund(change) => (Act::Refund, change),
     };
     let sale = SaleId::parse(&change.which.sale)?;
-    let row = orders.act(&sale, change.which.id, act, &change.why.asked(), None).await.map_err(said)?;
+    let row = orders.act(&sale, change.which.id, act, &change.why.asked()).await.map_err(said)?;
     println!("{} is {}", row.order.id, row.status);
     Ok(Ended::Done)
 }

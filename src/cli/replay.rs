@@ -224,7 +224,7 @@ fn replay(config: &Config, parts: Parts) -> Replay {
         gate: parts.gate,
         store: parts.store,
         leases: parts.leases,
-        letters: DeadLetters::open(config.queue()),
+        dead_letters: DeadLetters::open(config.queue()),
         log: OrderLog::with(config.queue(), publisher.clone()),
         publisher,
     }
@@ -233,12 +233,12 @@ fn replay(config: &Config, parts: Parts) -> Replay {
 async fn with_bar<T>(work: impl AsyncFnOnce(Progress<'_>) -> Result<T, ReplayError>) -> Result<T, Failed> {
     let bar = Bar::on_stderr();
     bar.begin(0, "orders");
-    let tell = |done: u64, of: u64| {
+    let advance = |done: u64, of: u64| {
         bar.length(of);
         bar.reach(done);
     };
     let say = |text: &str| bar.say(text);
-    let done = work(Progress { tell: &tell, say: &say }).await;
+    let done = work(Progress { advance: &advance, say: &say }).await;
     bar.end();
     done.map_err(said)
 }
@@ -258,7 +258,7 @@ fn finished(done: Finished, output: &Output) -> Result<Ended, Failed> {
         }
     }
     if state != RunState::Done {
-        eprintln!("go on with: doorbuster replay resume {id}");
+        eprintln!("resume it with: doorbuster replay resume {id}");
         return Ok(Ended::ItemsLeft);
     }
     if report.out_of_balance().next().is_some() {
@@ -292,17 +292,17 @@ pub(super) fn tell_books(books: &crate::audit::Audit) -> String {
 fn print_counts(report: &Report) {
     let counts = &report.counts;
     for (count, what) in [
-        (counts.inserted, "get their row, or are on their way to it"),
-        (counts.changed, "have an older row, which is brought up to date"),
-        (counts.already, "are there already"),
-        (counts.ended, "were cancelled, expired or refunded, and stay so"),
-        (counts.failed, "had failed, and stay so"),
-        (counts.parked, "lie on the dead-letter queue: replay dead-letters"),
-        (counts.others, "changes of sales, acts and payments"),
-        (counts.refused, "are refused"),
-        (counts.busy, "wait for somebody who acts for their user: do it again"),
-        (counts.malformed, "cannot be read"),
-        (counts.quarantined, "came back too often, and are left"),
+        (counts.inserted, "inserted or queued"),
+        (counts.changed, "brought up to date"),
+        (counts.already, "already there"),
+        (counts.ended, "cancelled, expired or refunded before; left unchanged"),
+        (counts.failed, "failed before; left unchanged"),
+        (counts.parked, "on the dead-letter queue: replay dead-letters"),
+        (counts.others, "changes to sales, acts and payments"),
+        (counts.refused, "refused"),
+        (counts.busy, "busy: another process is acting for the user; run it again"),
+        (counts.malformed, "unreadable"),
+        (counts.quarantined, "came back too often; left on the dead-letter queue"),
     ] {
         if count > 0 {
             println!("  {count:>9} {what}");
@@ -315,7 +315,7 @@ fn print_counts(report: &Report) {
         println!("  left: {trouble}");
     }
     if let Some(begins_at) = report.begins_at {
-        println!("  the log begins at {begins_at}, later than asked for: what was before is not in it");
+        println!("  the log begins at {begins_at}, later than requested: earlier entries are missing");
     }
 }
 

@@ -162,7 +162,7 @@ pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
         }
         Verb::Change { act, terms } => {
             let (sale, asked) = act.read()?;
-            control.amend(&sale, &terms.amendment()?, &asked).await?
+            control.change_terms(&sale, &terms.amendment()?, &asked).await?
         }
     };
     let status = control.show(&done.sale).await?;

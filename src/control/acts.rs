@@ -53,7 +53,7 @@ impl Control {
 
     /// Changes the sale's terms: window, limits, rules. On `Ok` the database and the gate have them; an
     /// error means what it means for [`Control::restock`].
-    pub async fn amend(
+    pub async fn change_terms(
         &self,
         sale: &SaleId,
         amendment: &TermsChange,
@@ -104,7 +104,7 @@ impl Control {
     }
 
     /// Closes sales for good an hour after their window has ended: until then it may be extended.
-    pub async fn close_what_is_over(&self) -> Result<usize, ControlError> {
+    pub async fn close_expired_sales(&self) -> Result<usize, ControlError> {
         let mut closed = 0;
         for sale in self.gate.sales().await? {
             match self.close_if_over(&sale).await {
@@ -197,7 +197,7 @@ impl Control {
     /// that is behind: a command has no memory of its own.
     async fn known(&self, sale: &SaleId) -> Result<SaleRow, ControlError> {
         let row = self.row(sale).await?;
-        self.gate.saw(sale, self.store.highest_number(sale).await?.max(row.number).max(row.told));
+        self.gate.observe_number(sale, self.store.highest_number(sale).await?.max(row.number).max(row.told));
         Ok(row)
     }
 

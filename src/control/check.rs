@@ -56,7 +56,7 @@ impl Control {
             // It is away, which was said above.
             Err(_) => {}
         }
-        match self.gate.knows_admission().await {
+        match self.gate.is_compared().await {
             Ok(true) => checks.push(Check::good("script", "Redis knows it, its books having been compared")),
             Ok(false) => checks.push(Check::good(
                 "script",
@@ -106,7 +106,7 @@ fn gate_checks(row: &SaleRow, gate: Option<&GateSale>) -> Vec<Check> {
         SaleState::Open => Check::good("sale", "it is selling"),
         state => Check::wrong("sale", format!("it is {state}")),
     });
-    if gate.rules_version == row.rules_version {
+    if gate.terms_version == row.rules_version {
         checks.push(Check::good("terms", "the same in Redis and in the database"));
     } else {
         let said = "a change has not reached Redis; it is brought there as soon as a front can";

@@ -111,7 +111,7 @@ impl DeadLetterActs {
             };
             self.letters.replay(&held.letter, orders).await?;
             for order in orders {
-                self.gate.replayed(&order.sale, &[order.id]).await?;
+                self.gate.mark_replayed(&order.sale, &[order.id]).await?;
             }
             Ok(DeadLetterEnd::Replayed)
         };

@@ -66,7 +66,7 @@ impl Control {
     }
 
     /// Purges archived sales in which nothing has changed for so long; says how many.
-    pub async fn purge_what_is_old(&self, after: Duration) -> Result<usize, ControlError> {
+    pub async fn purge_old_sales(&self, after: Duration) -> Result<usize, ControlError> {
         let mut purged = 0;
         for row in self.store.sales().await? {
             let old = row.state == SaleState::Archived && row.changed_at.plus(after) <= Millis::now();

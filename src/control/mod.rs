@@ -143,9 +143,9 @@ impl Control {
                     return Err(ControlError::NotFrom { state, act: "paused" });
                 }
                 // Before, so that no buyer meets the pause without it.
-                self.amend(id, &told, &ActRequest { key: None, ..asked.clone() }).await?;
+                self.change_terms(id, &told, &ActRequest { key: None, ..asked.clone() }).await?;
             }
-            self.change(id, SaleState::Paused, &[SaleState::Open], "paused").await
+            self.move_sale(id, SaleState::Paused, &[SaleState::Open], "paused").await
         })
         .await
     }
@@ -154,9 +154,9 @@ impl Control {
     pub async fn resume(&self, id: &SaleId, asked: &ActRequest) -> Result<SaleAct, ControlError> {
         let forget = TermsChange { message: Some(None), ..Default::default() };
         self.recorded(id, "resume", serde_json::json!({}), asked, async {
-            let number = self.change(id, SaleState::Open, &[SaleState::Paused], "resumed").await?;
+            let number = self.move_sale(id, SaleState::Open, &[SaleState::Paused], "resumed").await?;
             if self.row(id).await?.sale.rules.message.is_some() {
-                self.amend(id, &forget, &ActRequest { key: None, ..asked.clone() }).await?;
+                self.change_terms(id, &forget, &ActRequest { key: None, ..asked.clone() }).await?;
             }
             Ok(number)
         })
@@ -171,7 +171,7 @@ impl Control {
             "close",
             serde_json::json!({}),
             asked,
-            self.change(id, SaleState::Closed, &from, "closed"),
+            self.move_sale(id, SaleState::Closed, &from, "closed"),
         )
         .await
     }
@@ -181,7 +181,7 @@ impl Control {
         let loaded = match row.state {
             SaleState::Draft => {
                 let items = row.items.iter().map(|item| (item.sku.clone(), item.version)).collect();
-                let versions = Versions { epoch: row.number.epoch, rules: row.rules_version, items };
+                let versions = Versions { epoch: row.number.epoch, terms: row.rules_version, items };
                 self.gate.load(&row.sale, &versions).await?
             }
             state if state.has_ended() => return Err(ControlError::NotFrom { state, act: "opened" }),
@@ -203,18 +203,18 @@ impl Control {
         for restock in self.store.restocks(id).await? {
             self.gate.restock(id, &restock.sku, restock.units, restock.version).await?;
         }
-        self.change(id, SaleState::Open, &[SaleState::Draft], "opened").await
+        self.move_sale(id, SaleState::Open, &[SaleState::Draft], "opened").await
     }
 
     /// Gate first, because the gate is what sells; then the row, by the number of the change.
-    async fn change(
+    async fn move_sale(
         &self,
         id: &SaleId,
         to: SaleState,
         from: &[SaleState],
         act: &'static str,
     ) -> Result<Number, ControlError> {
-        let number = match self.gate.move_to(id, to, from).await {
+        let number = match self.gate.move_sale(id, to, from).await {
             Ok(Moved::Now(number) | Moved::Already(number)) => number,
             Ok(Moved::Refused(state)) => return Err(ControlError::NotFrom { state, act }),
             Err(GateError::NotLoaded) => {

@@ -106,7 +106,7 @@ async fn perform(
             let Restock { sku, units } = read(fields)?;
             control.restock(id, &sku, units, asked).await
         }
-        "change" => control.amend(id, &read::<TermsChange>(fields)?, asked).await,
+        "change" => control.change_terms(id, &read::<TermsChange>(fields)?, asked).await,
         "open" | "resume" | "close" | "archive" => {
             let Nothing {} = read(fields)?;
             match act {

@@ -17,7 +17,7 @@ use super::throttle::{self, Throttle, rate_limited};
 use super::views::{OrderJson, SaleJson};
 use super::{Buyers, body};
 use crate::domain::{IdempotencyKey, MAX_QUANTITY, Millis, OrderId, OrderStatus, SaleId, Sku, UserId};
-use crate::intake::{Answer, KnownSale, OrderRequest, OrderView, Unknown};
+use crate::intake::{Answer, KnownSale, OrderRequest, OrderView, StatusUnknown};
 
 /// Seconds after which to try again where nothing better is known.
 const SOON: u64 = 1;
@@ -296,7 +296,7 @@ fn fresh(mut response: Response) -> Response {
     response
 }
 
-fn unknown(error: &Unknown) -> Box<Problem> {
+fn unknown(error: &StatusUnknown) -> Box<Problem> {
     Problem::new(STATUS_UNAVAILABLE, error.to_string()).retry_after(SOON)
 }
 
@@ -360,7 +360,7 @@ impl Buyers {
         user: &UserId,
         id: OrderId,
         wait: Duration,
-    ) -> Result<Option<OrderView>, Unknown> {
+    ) -> Result<Option<OrderView>, StatusUnknown> {
         let decided = self.intake.view_within(sale, user, id, wait);
         match self.stop.run_until_cancelled(decided).await {
             Some(view) => view,

@@ -51,7 +51,7 @@ pub(super) async fn cancel(
         let ActBody { reason } = body::json(&bytes)?;
         let asked = ActRequest::by("buyer").because(reason);
         let of_buyers = |error| refuse(error, &Act::OF_BUYERS);
-        let row = app.orders.act(&sale, id, Act::Cancel, &asked, Some(&user)).await.map_err(of_buyers)?;
+        let row = app.orders.cancel_own(&sale, id, &user, &asked).await.map_err(of_buyers)?;
         let (row, events) = app.orders.show(&sale, row.order.id).await.map_err(of_buyers)?;
         Ok(Json(OrderJson::of(&OrderView::recorded(row, &events))).into_response())
     };
@@ -86,7 +86,7 @@ async fn act(
         let bytes = body::read(body, app.settings.body_limit, app.settings.body_within).await?;
         let ActBody { reason } = body::json(&bytes)?;
         let asked = ActRequest::by(format!("operator {}", claims.sub)).because(reason);
-        app.orders.act(&sale, id, act, &asked, None).await.map_err(of_operators)?;
+        app.orders.act(&sale, id, act, &asked).await.map_err(of_operators)?;
         shown(&app, &sale, id).await
     };
     answered(answer.await, &headers)

@@ -145,8 +145,8 @@ impl<'a> SaleJson<'a> {
             closes_at: sale.window.closes_at,
             server_time: now,
             limit_per_user: sale.limit_per_user,
-            pay_within_s: sale.rules.pay_within_s,
-            message: sale.rules.message.as_deref().filter(|_| sale.state == SaleState::Paused),
+            pay_within_s: sale.terms.pay_within_s,
+            message: sale.terms.message.as_deref().filter(|_| sale.state == SaleState::Paused),
             items: sale
                 .items
                 .iter()

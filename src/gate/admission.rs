@@ -6,7 +6,7 @@ use super::wire::{Reader, broken, order_id, read_entry, read_order_id, word};
 use super::{Gate, GateError};
 use crate::domain::{Attempt, Limited, Millis, Number, SaleId, Verdict};
 use crate::fault::fault;
-use crate::link::{FORGOTTEN, Fault};
+use crate::link::{Fault, NO_SCRIPT_RETRIES};
 
 impl Gate {
     /// Decides one attempt; attempts that come at the same time share a script call.
@@ -45,9 +45,9 @@ impl Gate {
         let reply: redis::Value = loop {
             match self.link.run_known(&self.scripts.admit, &keys, &args).await {
                 // It may be forgotten again between the loading and the call.
-                Err(Fault::Forgotten) if tries < FORGOTTEN => {
+                Err(Fault::NoScript) if tries < NO_SCRIPT_RETRIES => {
                     tries += 1;
-                    self.establish().await?;
+                    self.ensure_compared().await?;
                 }
                 Err(Fault::Full(_)) => {
                     args[2] = "0".into();
@@ -59,7 +59,7 @@ impl Gate {
         metrics::histogram!("gate_admit_seconds").record(begun.elapsed());
         fault!("script.after", return Err(GateError::Late("injected".into())));
         if word(&reply).as_deref() == Some("not_loaded") {
-            self.saw_waiting(sale, 0);
+            self.observe_waiting(sale, 0);
             return Ok(vec![Ok(Verdict::NotLoaded); attempts.len()]);
         }
         let mut reply = Reader::of(&reply)?;
@@ -67,8 +67,8 @@ impl Gate {
         let now = reply.millis()?;
         let waiting = reply.number()?;
         let limit = read_limit(&mut reply)?;
-        self.saw(sale, number);
-        self.saw_waiting(sale, u64::try_from(waiting).unwrap_or(0));
+        self.observe_number(sale, number);
+        self.observe_waiting(sale, u64::try_from(waiting).unwrap_or(0));
         // A verdict that cannot be read, of an entry that a later version wrote, is one buyer's trouble.
         let read = |attempt: &Attempt| match reply.value()? {
             redis::Value::Int(seq) => {

@@ -29,7 +29,7 @@ impl From<Fault> for GateError {
             Fault::Unavailable(text) => Self::Unavailable(text),
             Fault::Late(text) => Self::Late(text),
             Fault::Full(text) => Self::Full(text),
-            Fault::Forgotten => Self::Unavailable(fault.to_string()),
+            Fault::NoScript => Self::Unavailable(fault.to_string()),
             Fault::Broken(text) => Self::Broken(text),
         }
     }

@@ -25,7 +25,7 @@ pub enum Adjusted {
         number: Number,
     },
     /// Something was written to the sale since the books were compared; nothing was changed.
-    Moved,
+    Stale,
 }
 
 impl Gate {
@@ -80,7 +80,7 @@ impl Gate {
     }
 
     /// What one user holds now.
-    pub async fn held_by(&self, sale: &SaleId, user: &UserId) -> Result<Vec<Holding>, GateError> {
+    pub async fn holdings_of(&self, sale: &SaleId, user: &UserId) -> Result<Vec<Holding>, GateError> {
         let mut command = redis::cmd("HGET");
         command.arg(self.keys(sale).users()).arg(user.as_str());
         let records: Option<String> = self.link.query(&command).await?;
@@ -88,7 +88,11 @@ impl Gate {
     }
 
     /// Which of these orders their users hold, or have held, in one round trip.
-    pub async fn knows(&self, sale: &SaleId, orders: &[(&UserId, OrderId)]) -> Result<Vec<bool>, GateError> {
+    pub async fn has_records_of(
+        &self,
+        sale: &SaleId,
+        orders: &[(&UserId, OrderId)],
+    ) -> Result<Vec<bool>, GateError> {
         if orders.is_empty() {
             return Ok(Vec::new());
         }
@@ -123,7 +127,7 @@ impl Gate {
         let mut reply = acted(&reply)?;
         let answer = reply.text()?;
         let number = Number { epoch: reply.number()?, seq: reply.number()? };
-        self.saw(&order.sale, number);
+        self.observe_number(&order.sale, number);
         Ok((answer == "adopted").then_some(number))
     }
 
@@ -141,12 +145,12 @@ impl Gate {
         let reply: redis::Value = self.link.run(&self.scripts.adjust, &keys, &args).await?;
         match word(&reply).as_deref() {
             Some("not_loaded") => Err(GateError::NotLoaded),
-            Some("moved") => Ok(Adjusted::Moved),
+            Some("moved") => Ok(Adjusted::Stale),
             _ => {
                 let mut reply = Reader::of(&reply)?;
                 reply.text()?;
                 let number = Number { epoch: reply.number()?, seq: reply.number()? };
-                self.saw(sale, number);
+                self.observe_number(sale, number);
                 Ok(Adjusted::Done { left: reply.number()?, number })
             }
         }

@@ -12,9 +12,9 @@ mod holdings;
 mod keys;
 mod outbox;
 mod rebuild;
+mod restart;
 mod sale;
 mod scripts;
-mod trust;
 mod wire;
 
 use std::collections::HashMap;
@@ -29,7 +29,7 @@ use crate::link::{RedisLink, RedisSettings};
 pub use error::GateError;
 pub use holdings::{Adjusted, Holding};
 pub use outbox::{Outcome, Settlement};
-pub use rebuild::{Begun, Held, RebuiltItem};
+pub use rebuild::{RebuildStart, RebuiltHolding, RebuiltItem, RebuiltSale};
 pub use sale::{GateItem, GateSale, Loaded, Moved, Restocked, Unloaded, Versions};
 
 /// How long a process may answer by what the gate told it of a sale, from when it asked. Whoever hears from
@@ -72,7 +72,7 @@ pub struct Gate {
     settings: Arc<GateSettings>,
     scripts: Arc<scripts::Scripts>,
     known: Arc<Mutex<HashMap<SaleId, Known>>>,
-    trust: Arc<trust::Trust>,
+    restart: Arc<restart::RestartCheck>,
     batcher: batcher::Handle,
 }
 
@@ -93,7 +93,7 @@ impl Gate {
             scripts: Arc::new(scripts::Scripts::new(&settings.prefix)),
             settings: Arc::new(settings),
             known: Arc::default(),
-            trust: Arc::default(),
+            restart: Arc::default(),
             batcher,
         };
         batcher::spawn(&gate, inbox);
@@ -109,18 +109,18 @@ impl Gate {
     }
 
     /// The highest number that this process has seen of the sale.
-    pub fn highest(&self, sale: &SaleId) -> Number {
+    pub fn highest_number(&self, sale: &SaleId) -> Number {
         self.known().get(sale).map(|known| known.highest).unwrap_or_default()
     }
 
     /// The same as the scripts take it.
     fn highest_args(&self, sale: &SaleId) -> [String; 2] {
-        let highest = self.highest(sale);
+        let highest = self.highest_number(sale);
         [highest.epoch.to_string(), highest.seq.to_string()]
     }
 
     /// Remembers a number of the sale, wherever it was seen: an answer of the gate, a row.
-    pub fn saw(&self, sale: &SaleId, number: Number) {
+    pub fn observe_number(&self, sale: &SaleId, number: Number) {
         let mut known = self.known();
         // Not `entry`, which would copy the name each time.
         match known.get_mut(sale) {
@@ -132,7 +132,7 @@ impl Gate {
     }
 
     /// Remembers how many orders of the sale are in flight.
-    fn saw_waiting(&self, sale: &SaleId, waiting: u64) {
+    fn observe_waiting(&self, sale: &SaleId, waiting: u64) {
         if let Some(known) = self.known().get_mut(sale) {
             known.waiting = waiting;
         }
@@ -161,8 +161,8 @@ impl Gate {
     }
 
     /// Does Redis know this installation's admission script? Then its books have been compared.
-    pub async fn knows_admission(&self) -> Result<bool, GateError> {
-        Ok(self.link.knows(&self.scripts.admit).await?)
+    pub async fn is_compared(&self) -> Result<bool, GateError> {
+        Ok(self.link.knows_script(&self.scripts.admit).await?)
     }
 
     /// The settings of Redis that break a promise, each with what to change. Empty is good.

@@ -66,27 +66,27 @@ impl Gate {
     }
 
     /// Says that RabbitMQ holds these orders. Entries that are gone have a row already.
-    pub async fn confirmed(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
+    pub async fn mark_confirmed(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
         let wait = self.settings.overtaken_after.as_millis().to_string();
         self.mark(sale, ids, ["broker", &wait, ",outbox,broker,"]).await
     }
 
     /// Says that these orders lie on the dead-letter queue: in flight, and published again only if
     /// that queue loses them.
-    pub async fn parked(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
+    pub async fn mark_parked(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
         let wait = self.settings.parked_after.as_millis().to_string();
         self.mark(sale, ids, ["parked", &wait, ",outbox,broker,"]).await
     }
 
     /// Says that these orders were taken from the dead-letter queue and given to RabbitMQ again.
-    pub async fn replayed(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
+    pub async fn mark_replayed(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
         let wait = self.settings.overtaken_after.as_millis().to_string();
         self.mark(sale, ids, ["broker", &wait, ",outbox,broker,parked,"]).await
     }
 
     /// Says that these orders, in flight or not, have ended in their rows. For a gate that cannot take
     /// their units now: whoever asks is sent to the row.
-    pub async fn ended(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
+    pub async fn mark_ended(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
         let wait = self.settings.parked_after.as_millis().to_string();
         self.mark(sale, ids, ["ended", &wait, ",outbox,broker,parked,"]).await
     }
@@ -132,12 +132,12 @@ impl Gate {
         let mut reply = acted(&reply)?;
         let (_settled, _freed) = (reply.number()?, reply.number()?);
         let number = Number { epoch: reply.number()?, seq: reply.number()? };
-        self.saw(sale, number);
+        self.observe_number(sale, number);
         Ok(number)
     }
 
     /// Entries that the sweep should look at now; each is put off by `spacing`.
-    pub async fn due(
+    pub async fn claim_due(
         &self,
         sale: &SaleId,
         limit: usize,
@@ -146,7 +146,7 @@ impl Gate {
         let keys = self.keys(sale);
         let args = [limit.to_string(), spacing.as_millis().to_string()];
         let keys = [keys.outbox(), keys.due()];
-        let entries: Vec<String> = self.link.run(&self.scripts.due, &keys, &args).await?;
+        let entries: Vec<String> = self.link.run(&self.scripts.claim_due, &keys, &args).await?;
         // One entry that cannot be read, of a later version, must not keep the others waiting.
         Ok(entries
             .iter()

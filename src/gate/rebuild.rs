@@ -14,16 +14,16 @@ const AT_ONCE: usize = 500;
 const STAGED_S: u64 = 3_600;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Begun {
+pub enum RebuildStart {
     /// With the state that it had in the gate.
-    Now(Option<SaleState>),
+    Frozen(Option<SaleState>),
     /// The gate's own epoch is not lower than this one.
     Behind { epoch: i64 },
 }
 
 /// What a user holds, in the order in which it is remembered.
 #[derive(Debug, Clone)]
-pub struct Held {
+pub struct RebuiltHolding {
     pub order: Order,
     /// Its units went back; it is remembered so that the same click gets the same order.
     pub ended: bool,
@@ -37,9 +37,18 @@ pub struct RebuiltItem {
     pub version: i64,
 }
 
+/// What a rebuild loads: the sale with its terms, who holds what, and what is left.
+#[derive(Debug, Clone, Copy)]
+pub struct RebuiltSale<'a> {
+    pub sale: &'a Sale,
+    pub terms_version: i64,
+    pub users: &'a BTreeMap<UserId, Vec<RebuiltHolding>>,
+    pub items: &'a [RebuiltItem],
+}
+
 impl Gate {
     /// Freezes a sale in a new epoch, whether Redis knows it or not.
-    pub async fn begin_rebuild(&self, sale: &Sale, epoch: i64) -> Result<Begun, GateError> {
+    pub async fn begin_rebuild(&self, sale: &Sale, epoch: i64) -> Result<RebuildStart, GateError> {
         let register = keys::sales(&self.settings.prefix);
         let () = self.link.query(redis::cmd("SADD").arg(register).arg(sale.id.as_str())).await?;
         let fields = terms(sale);
@@ -51,11 +60,11 @@ impl Gate {
         let reply: redis::Value = self.link.run(&self.scripts.rebuild_begin, &keys, &args).await?;
         let mut reply = Reader::of(&reply)?;
         if reply.text()? == "behind" {
-            return Ok(Begun::Behind { epoch: reply.number()? });
+            return Ok(RebuildStart::Behind { epoch: reply.number()? });
         }
-        self.saw(&sale.id, Number { epoch, seq: 0 });
+        self.observe_number(&sale.id, Number { epoch, seq: 0 });
         let before = reply.text()?;
-        Ok(Begun::Now(if before.is_empty() { None } else { Some(read_state(&before)?) }))
+        Ok(RebuildStart::Frozen(if before.is_empty() { None } else { Some(read_state(&before)?) }))
     }
 
     /// Puts orders in flight back into the outbox; `true` stands for one on the dead-letter queue. The
@@ -80,18 +89,12 @@ impl Gate {
     }
 
     /// Loads who holds what and what is left, in one step, if the sale is still frozen in this epoch.
-    pub async fn load_rebuilt(
-        &self,
-        sale: &Sale,
-        rules_version: i64,
-        epoch: i64,
-        users: &BTreeMap<UserId, Vec<Held>>,
-        items: &[RebuiltItem],
-    ) -> Result<Number, GateError> {
+    pub async fn load_rebuilt(&self, epoch: i64, rebuilt: &RebuiltSale<'_>) -> Result<Number, GateError> {
+        let RebuiltSale { sale, terms_version, users, items } = *rebuilt;
         let keys = self.keys(&sale.id);
         // Of its own, so that two who rebuild at once do not mix; the load counts what is in it.
         let staged = keys.staged(&uuid::Uuid::new_v4().simple().to_string());
-        let users: Vec<(&UserId, &Vec<Held>)> = users.iter().collect();
+        let users: Vec<(&UserId, &Vec<RebuiltHolding>)> = users.iter().collect();
         for users in users.chunks(AT_ONCE) {
             let mut put = redis::cmd("HSET");
             put.arg(&staged);
@@ -103,7 +106,7 @@ impl Gate {
             let () = self.link.query(redis::cmd("EXPIRE").arg(&staged).arg(STAGED_S)).await?;
         }
         let mut fields = terms(sale);
-        fields.extend(["rules_version".to_owned(), rules_version.to_string()]);
+        fields.extend(["rules_version".to_owned(), terms_version.to_string()]);
         let mut args = vec![epoch.to_string(), users.len().to_string(), fields.len().to_string()];
         args.extend(fields);
         for item in items {
@@ -120,12 +123,12 @@ impl Gate {
         let mut reply = Reader::of(&reply)?;
         reply.text()?;
         let number = Number { epoch: reply.number()?, seq: reply.number()? };
-        self.saw(&sale.id, number);
+        self.observe_number(&sale.id, number);
         Ok(number)
     }
 }
 
-fn record_of(held: &Held) -> String {
+fn record_of(held: &RebuiltHolding) -> String {
     let record = record(&held.order);
     match (held.ended, record.rsplit_once('|')) {
         (true, Some((rest, quantity))) => format!("{rest}|-{quantity}"),

@@ -15,9 +15,9 @@ pub struct GateSale {
     pub state: SaleState,
     pub window: Window,
     pub limit_per_user: u32,
-    pub rules: Terms,
+    pub terms: Terms,
     /// Of the terms that it was given last.
-    pub rules_version: i64,
+    pub terms_version: i64,
     pub number: Number,
     /// Does an item have a limit of its own?
     pub item_limits: bool,
@@ -53,14 +53,14 @@ pub struct GateItem {
 #[derive(Debug, Clone)]
 pub struct Versions {
     pub epoch: i64,
-    pub rules: i64,
+    pub terms: i64,
     /// Of each item's stock; 1 for one that is not there.
     pub items: BTreeMap<Sku, i64>,
 }
 
 impl Default for Versions {
     fn default() -> Self {
-        Self { epoch: 1, rules: 1, items: BTreeMap::new() }
+        Self { epoch: 1, terms: 1, items: BTreeMap::new() }
     }
 }
 
@@ -108,11 +108,11 @@ pub enum Moved {
 }
 
 impl Gate {
-    /// Loads items and terms; the sale sells nothing until [`Gate::move_to`] opens it.
+    /// Loads items and terms; the sale sells nothing until [`Gate::move_sale`] opens it.
     pub async fn load(&self, sale: &Sale, versions: &Versions) -> Result<Loaded, GateError> {
         let keys = self.keys(&sale.id);
         let mut fields = terms(sale);
-        fields.extend(["rules_version".to_owned(), versions.rules.to_string()]);
+        fields.extend(["rules_version".to_owned(), versions.terms.to_string()]);
         let mut args = vec![versions.epoch.to_string(), fields.len().to_string()];
         args.extend(fields);
         for item in &sale.items {
@@ -139,7 +139,7 @@ impl Gate {
 
     /// Moves the sale to `to` if it is in one of `from`. May be repeated. A gate that is behind what this
     /// process knows is frozen first. On return no process answers by the state before.
-    pub async fn move_to(
+    pub async fn move_sale(
         &self,
         sale: &SaleId,
         to: SaleState,
@@ -149,7 +149,7 @@ impl Gate {
         args.push(write_state(to).to_owned());
         args.extend(from.iter().map(|state| write_state(*state).to_owned()));
         let keys = [self.keys(sale).sale()];
-        let reply: redis::Value = self.link.run(&self.scripts.state, &keys, &args).await?;
+        let reply: redis::Value = self.link.run(&self.scripts.move_sale, &keys, &args).await?;
         if word(&reply).as_deref() == Some("not_loaded") {
             return Err(GateError::NotLoaded);
         }
@@ -159,7 +159,7 @@ impl Gate {
             return Ok(Moved::Refused(read_state(&reply.text()?)?));
         }
         let number = Number { epoch: reply.number()?, seq: reply.number()? };
-        self.saw(sale, number);
+        self.observe_number(sale, number);
         until_refusals_expire(Instant::now()).await;
         match answer.as_str() {
             "moved" => Ok(Moved::Now(number)),
@@ -175,11 +175,11 @@ impl Gate {
         args.push(version.to_string());
         args.extend(terms(sale));
         let keys = [self.keys(&sale.id).sale()];
-        let reply: redis::Value = self.link.run(&self.scripts.rules, &keys, &args).await?;
+        let reply: redis::Value = self.link.run(&self.scripts.set_terms, &keys, &args).await?;
         let mut reply = acted(&reply)?;
         reply.text()?;
         let number = Number { epoch: reply.number()?, seq: reply.number()? };
-        self.saw(&sale.id, number);
+        self.observe_number(&sale.id, number);
         until_refusals_expire(Instant::now()).await;
         Ok(number)
     }
@@ -209,7 +209,7 @@ impl Gate {
         }
         let number = Number { epoch: reply.number()?, seq: reply.number()? };
         let left = reply.number()?;
-        self.saw(sale, number);
+        self.observe_number(sale, number);
         until_refusals_expire(Instant::now()).await;
         match outcome.as_str() {
             "applied" => Ok(Restocked::Applied(number)),
@@ -244,7 +244,7 @@ impl Gate {
         let keys = [keys.sale(), keys.items(), keys.stock(), keys.outbox(), keys.age()];
         let reply: redis::Value = self.link.run(&self.scripts.describe, &keys, &[]).await?;
         if word(&reply).as_deref() == Some("not_loaded") {
-            self.saw_waiting(sale, 0);
+            self.observe_waiting(sale, 0);
             return Ok(None);
         }
         let mut reply = Reader::of(&reply)?;
@@ -262,8 +262,8 @@ impl Gate {
                 closes_at: field(&fields, "closes_at").ok().map(Millis),
             },
             limit_per_user: field(&fields, "limit")?,
-            rules: read_rules(&fields)?,
-            rules_version: field(&fields, "rules_version").unwrap_or(0),
+            terms: read_terms(&fields)?,
+            terms_version: field(&fields, "rules_version").unwrap_or(0),
             number: Number { epoch: field(&fields, "epoch")?, seq: field(&fields, "seq")? },
             item_limits: fields.get("item_limits").is_some_and(|text| text == "1"),
             items: read_items(&left, &stock, &fields)?,
@@ -272,8 +272,8 @@ impl Gate {
             now,
             read_at: Instant::now(),
         };
-        self.saw(sale, described.number);
-        self.saw_waiting(sale, described.waiting);
+        self.observe_number(sale, described.number);
+        self.observe_waiting(sale, described.waiting);
         Ok(Some(described))
     }
 
@@ -317,7 +317,7 @@ pub(super) fn terms(sale: &Sale) -> Vec<String> {
 }
 
 /// A sale that an earlier version loaded has no rules: it has those that it was sold by.
-fn read_rules(fields: &BTreeMap<String, String>) -> Result<Terms, GateError> {
+fn read_terms(fields: &BTreeMap<String, String>) -> Result<Terms, GateError> {
     let set = |name: &str| fields.get(name).filter(|text| !text.is_empty());
     fn read<T: std::str::FromStr>(text: Option<&String>) -> Result<Option<T>, GateError> {
         text.map(|text| text.parse().map_err(|_| broken("a rule of the sale", text))).transpose()

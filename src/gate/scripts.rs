@@ -8,14 +8,14 @@ pub(super) struct Scripts {
     pub(super) admit_full: Script,
     pub(super) freeze: Script,
     pub(super) load: Script,
-    pub(super) state: Script,
-    pub(super) rules: Script,
+    pub(super) move_sale: Script,
+    pub(super) set_terms: Script,
     pub(super) restock: Script,
     pub(super) unload: Script,
     pub(super) describe: Script,
     pub(super) mark: Script,
     pub(super) settle: Script,
-    pub(super) due: Script,
+    pub(super) claim_due: Script,
     pub(super) adopt: Script,
     pub(super) adjust: Script,
     pub(super) rebuild_begin: Script,
@@ -24,12 +24,13 @@ pub(super) struct Scripts {
 }
 
 /// What some scripts begin with, without the line that says it is Lua.
-const KNOWN: &str = include_str!("../../lua/include/freeze_if_behind.lua").split_at("#!lua\n".len()).1;
+const FREEZE_IF_BEHIND: &str =
+    include_str!("../../lua/include/freeze_if_behind.lua").split_at("#!lua\n".len()).1;
 
 /// Behind its first line, which must stay the first.
-fn beginning_with_known(script: &str) -> Script {
+fn after_freeze_if_behind(script: &str) -> Script {
     let (first, rest) = script.split_once('\n').unwrap_or((script, ""));
-    Script::new(&format!("{first}\n{KNOWN}\n{rest}"))
+    Script::new(&format!("{first}\n{FREEZE_IF_BEHIND}\n{rest}"))
 }
 
 impl Scripts {
@@ -43,17 +44,17 @@ impl Scripts {
         Self {
             admit: Script::new(&admit),
             admit_full: Script::new(&admit_full),
-            freeze: beginning_with_known(include_str!("../../lua/gate/freeze.lua")),
+            freeze: after_freeze_if_behind(include_str!("../../lua/gate/freeze.lua")),
             load: Script::new(include_str!("../../lua/gate/load.lua")),
-            state: beginning_with_known(include_str!("../../lua/gate/move_sale.lua")),
-            rules: beginning_with_known(include_str!("../../lua/gate/set_terms.lua")),
-            restock: beginning_with_known(include_str!("../../lua/gate/restock.lua")),
+            move_sale: after_freeze_if_behind(include_str!("../../lua/gate/move_sale.lua")),
+            set_terms: after_freeze_if_behind(include_str!("../../lua/gate/set_terms.lua")),
+            restock: after_freeze_if_behind(include_str!("../../lua/gate/restock.lua")),
             unload: Script::new(include_str!("../../lua/gate/unload.lua")),
             describe: Script::new(include_str!("../../lua/gate/describe.lua")),
             mark: Script::new(include_str!("../../lua/gate/mark.lua")),
-            settle: beginning_with_known(include_str!("../../lua/gate/settle.lua")),
-            due: Script::new(include_str!("../../lua/gate/claim_due.lua")),
-            adopt: beginning_with_known(include_str!("../../lua/gate/adopt.lua")),
+            settle: after_freeze_if_behind(include_str!("../../lua/gate/settle.lua")),
+            claim_due: Script::new(include_str!("../../lua/gate/claim_due.lua")),
+            adopt: after_freeze_if_behind(include_str!("../../lua/gate/adopt.lua")),
             adjust: Script::new(include_str!("../../lua/gate/adjust.lua")),
             rebuild_begin: Script::new(include_str!("../../lua/gate/rebuild_begin.lua")),
             rebuild_flight: Script::new(include_str!("../../lua/gate/rebuild_flight.lua")),

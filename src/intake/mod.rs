@@ -26,7 +26,7 @@ use crate::store::Store;
 pub use relay::Relay;
 pub use sales::{KnownSale, Sales};
 use status::told;
-pub use status::{OrderView, Unknown};
+pub use status::{OrderView, StatusUnknown};
 
 /// Which servers must hold an order before its buyer is told `accepted`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
@@ -316,7 +316,7 @@ impl Intake {
         user: &UserId,
         id: OrderId,
         wait: Duration,
-    ) -> Result<Option<OrderView>, Unknown> {
+    ) -> Result<Option<OrderView>, StatusUnknown> {
         let until = Instant::now() + wait;
         loop {
             let view = self.look_up(sale, user, id).await?;

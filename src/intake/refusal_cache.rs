@@ -133,7 +133,7 @@ impl RefusalCache {
             known = next.await.ok()?.known.clone()?;
         }
         // A gate that is behind what this process has seen is the gate's to freeze.
-        if known.sale.number < self.gate.highest(sale) {
+        if known.sale.number < self.gate.highest_number(sale) {
             return None;
         }
         if known.holders.users.contains(&self.hasher.hash_one(user.as_str())) {
@@ -218,7 +218,7 @@ fn judge(sale: &GateSale, latest: Millis, sku: &Sku, quantity: u32, keyed: bool)
     if sale.state == SaleState::Draft || now < opens_at {
         return Some(Verdict::NotOpen { now, opens_at });
     }
-    let limited = sale.item_limits || sale.rules.user_rate.is_some() || sale.rules.sale_rate.is_some();
+    let limited = sale.item_limits || sale.terms.user_rate.is_some() || sale.terms.sale_rate.is_some();
     if limited || quantity > sale.limit_per_user || (!keyed && sale.limit_per_user > 1) {
         return None;
     }

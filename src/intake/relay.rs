@@ -187,7 +187,7 @@ async fn mark(gate: Gate, mut inbox: mpsc::Receiver<(SaleId, OrderId)>, flights:
         }
         let (gate, flights) = (&gate, &flights);
         let marking = sales.into_iter().map(|(sale, ids)| async move {
-            if let Err(error) = gate.confirmed(&sale, &ids).await {
+            if let Err(error) = gate.mark_confirmed(&sale, &ids).await {
                 tracing::debug!(%sale, %error, "confirms not marked; the sweep will publish again");
             }
             let mut flights = lock(flights);

@@ -52,7 +52,7 @@ impl OrderView {
 
 /// Not every book could be read, so the answer is not known. Never to be told as "not found".
 #[derive(Debug, Clone, thiserror::Error)]
-pub enum Unknown {
+pub enum StatusUnknown {
     #[error(transparent)]
     Gate(#[from] GateError),
     #[error(transparent)]
@@ -75,7 +75,7 @@ impl Intake {
         sale: &SaleId,
         user: &UserId,
         id: OrderId,
-    ) -> Result<Option<OrderView>, Unknown> {
+    ) -> Result<Option<OrderView>, StatusUnknown> {
         Ok(told(self.look_up(sale, user, id).await?).await)
     }
 
@@ -85,7 +85,7 @@ impl Intake {
         sale: &SaleId,
         user: &UserId,
         id: OrderId,
-    ) -> Result<Option<OrderView>, Unknown> {
+    ) -> Result<Option<OrderView>, StatusUnknown> {
         let ticket = match self.gate.ticket(sale, id).await {
             Ok(ticket) => Ok(ticket),
             Err(error @ GateError::Broken(_)) => return Err(error.into()),
@@ -101,7 +101,7 @@ impl Intake {
         }
         match self.row(sale, user, id).await? {
             Some(view) => Ok(Some(view)),
-            None => ticket.map(|_| None).map_err(Unknown::from),
+            None => ticket.map(|_| None).map_err(StatusUnknown::from),
         }
     }
 
@@ -131,7 +131,7 @@ impl Intake {
 
     /// The user's orders in a sale, from gate and database together, oldest first. Where there are any, no
     /// front refuses him on return as one who has nothing.
-    pub async fn orders_of(&self, sale: &SaleId, user: &UserId) -> Result<Vec<OrderView>, Unknown> {
+    pub async fn orders_of(&self, sale: &SaleId, user: &UserId) -> Result<Vec<OrderView>, StatusUnknown> {
         let held = self.gate.orders_of(sale, user).await?;
         let tickets = self.gate.tickets(sale, &held).await?;
         let rows = self.store.orders_of(sale, user).await?;

@@ -96,7 +96,7 @@ impl Core {
             }
             Err(fault) => {
                 // They may be taken: nobody has a guard of them, so nobody would release them.
-                if !matches!(fault, Fault::Unavailable(_) | Fault::Full(_) | Fault::Forgotten) {
+                if !matches!(fault, Fault::Unavailable(_) | Fault::Full(_) | Fault::NoScript) {
                     let held = Held::new((&scope, owner), names, 0, terms.for_nobody(), sent);
                     // Until it has found one, or the request cannot be on its way any more.
                     let until = sent + terms.first().min(ON_ITS_WAY);

@@ -137,6 +137,10 @@ pub struct Taken {
     pub guard: Option<Guard>,
 }
 
+/// The time that a lease must still have before COMMIT: longer than a commit takes, far shorter than
+/// a lease. Pass it to [`Guard::is_valid_for`] or [`Guard::ensure_valid`] right before committing.
+pub const COMMIT_MARGIN: Duration = Duration::from_secs(1);
+
 /// Names in one call, at most.
 pub const NAMES_AT_ONCE: usize = 1_000;
 
@@ -239,7 +243,7 @@ impl Leases {
                     (ends_in + Duration::from_millis(20).mul_f64(chance)).min(LOOK_EVERY.mul_f64(chance))
                 }
                 Err(LeaseError::Redis(
-                    fault @ (Fault::Unavailable(_) | Fault::Late(_) | Fault::Forgotten),
+                    fault @ (Fault::Unavailable(_) | Fault::Late(_) | Fault::NoScript),
                 )) if Instant::now() < deadline => {
                     tracing::debug!(%fault, "waiting for a lease goes on");
                     // What woke it is passed on.

@@ -6,7 +6,7 @@ mod channels;
 mod gather;
 mod redis;
 
-pub use self::redis::{FORGOTTEN, Fault, RedisLink, RedisSettings, check_url};
+pub use self::redis::{Fault, InvalidUrl, NO_SCRIPT_RETRIES, RedisLink, RedisSettings, check_url};
 pub use backoff::Backoff;
 pub use channels::Channels;
 pub use gather::{Gather, call_together, work_together};

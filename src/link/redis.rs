@@ -33,7 +33,7 @@ pub enum Fault {
     /// The script did not run, because Redis does not know it: it was started anew, or was told to
     /// forget all scripts.
     #[error("redis does not know the script")]
-    Forgotten,
+    NoScript,
     /// Redis said something that no retry will mend.
     #[error("redis answered unexpectedly: {0}")]
     Broken(String),
@@ -43,7 +43,7 @@ impl From<RedisError> for Fault {
     fn from(error: RedisError) -> Self {
         let text = error.to_string();
         match error.kind() {
-            ErrorKind::Server(ServerErrorKind::NoScript) => Fault::Forgotten,
+            ErrorKind::Server(ServerErrorKind::NoScript) => Fault::NoScript,
             ErrorKind::Server(ServerErrorKind::ResponseError) if text.contains("OOM ") => Fault::Full(text),
             ErrorKind::Server(
                 ServerErrorKind::BusyLoading
@@ -127,13 +127,13 @@ impl RedisLink {
             let mut connection = self.connection();
             match self.within(invocation.invoke_async(&mut connection)).await {
                 // It was forgotten again between the loading and the call: it has not run.
-                Err(Fault::Forgotten) if tries < FORGOTTEN => tries += 1,
+                Err(Fault::NoScript) if tries < NO_SCRIPT_RETRIES => tries += 1,
                 done => return done,
             }
         }
     }
 
-    /// Runs a script that Redis must know already; [`Fault::Forgotten`] where it does not.
+    /// Runs a script that Redis must know already; [`Fault::NoScript`] where it does not.
     pub async fn run_known<T: FromRedisValue>(
         &self,
         script: &Script,
@@ -152,7 +152,7 @@ impl RedisLink {
         Ok(())
     }
 
-    pub async fn knows(&self, script: &Script) -> Result<bool, Fault> {
+    pub async fn knows_script(&self, script: &Script) -> Result<bool, Fault> {
         let known: Vec<bool> = self.query(redis::cmd("SCRIPT").arg("EXISTS").arg(script.get_hash())).await?;
         Ok(known == [true])
     }
@@ -195,7 +195,7 @@ impl RedisLink {
 const ANEW_AFTER: Duration = Duration::from_millis(500);
 
 /// Times that Redis may forget a script before the caller is told. It has not run then.
-pub const FORGOTTEN: u32 = 5;
+pub const NO_SCRIPT_RETRIES: u32 = 5;
 
 fn manager(client: &Client, timeout: Duration) -> Result<ConnectionManager, RedisError> {
     let config = ConnectionManagerConfig::new()
@@ -206,7 +206,12 @@ fn manager(client: &Client, timeout: Duration) -> Result<ConnectionManager, Redi
     ConnectionManager::new_lazy_with_config(client.clone(), config)
 }
 
-/// Can the URL be read? Says nothing of whether anybody answers there.
-pub fn check_url(url: &str) -> Result<(), String> {
-    url.into_connection_info().map(|_| ()).map_err(|error| error.to_string())
+/// The URL of a Redis that cannot be parsed. The caller corrects the configuration.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidUrl(String);
+
+/// Checks that the URL can be parsed. Connects to nothing.
+pub fn check_url(url: &str) -> Result<(), InvalidUrl> {
+    url.into_connection_info().map(|_| ()).map_err(|error| InvalidUrl(error.to_string()))
 }

@@ -63,7 +63,8 @@ impl Adopter {
                 let page = self.store.live_before_epoch(&sale, gate.number.epoch, from, after, PAGE).await;
                 let page = page.map_err(|error| error.to_string())?;
                 let orders: Vec<_> = page.iter().map(|order| (&order.user, order.id)).collect();
-                let known = self.gate.knows(&sale, &orders).await.map_err(|error| error.to_string())?;
+                let known =
+                    self.gate.has_records_of(&sale, &orders).await.map_err(|error| error.to_string())?;
                 for ((user, id), _) in orders.iter().zip(known).filter(|(_, known)| !known) {
                     let adopted = adopt(&self.gate, &self.store, &self.leases, &sale, user, *id).await;
                     adopted.map_err(|error| error.to_string())?;

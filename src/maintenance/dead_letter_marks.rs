@@ -87,7 +87,7 @@ async fn park(gate: &Gate, letters: &[DeadLetter]) {
         sales.entry(&order.sale).or_default().push(order.id);
     }
     for (sale, ids) in sales {
-        if let Err(error) = gate.parked(sale, &ids).await {
+        if let Err(error) = gate.mark_parked(sale, &ids).await {
             tracing::warn!(%sale, %error, "dead letters could not be marked as parked");
         }
     }

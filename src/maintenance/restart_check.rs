@@ -23,7 +23,7 @@ pub struct RestartCheck {
 impl RestartCheck {
     pub async fn run(self, stop: CancellationToken) {
         loop {
-            let Some(compared) = stop.run_until_cancelled(self.gate.establish()).await else { return };
+            let Some(compared) = stop.run_until_cancelled(self.gate.ensure_compared()).await else { return };
             let compared = compared.map_err(|error| error.to_string());
             if let Err(why) = &compared
                 && *self.tell.borrow() != compared
@@ -72,7 +72,7 @@ pub async fn verify(gate: Gate, store: Store, log: OrderLog) -> Result<(), Strin
         }
     }
     for (sale, known) in known {
-        gate.saw(&sale, known);
+        gate.observe_number(&sale, known);
         let frozen = match gate.freeze_if_behind(&sale, known).await {
             Ok(frozen) => frozen,
             // One sale that nobody can read must not keep the others shut; it sells nothing itself.

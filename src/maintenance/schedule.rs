@@ -20,12 +20,12 @@ pub fn schedule(control: &Control, purge_after: Option<Duration>) -> Vec<Schedul
             Box::pin(async move { control.finish_acts().await.map_err(|error| error.to_string()) })
         }),
         every(60, "sales whose time was over were closed", control, |control| {
-            Box::pin(async move { control.close_what_is_over().await.map_err(|error| error.to_string()) })
+            Box::pin(async move { control.close_expired_sales().await.map_err(|error| error.to_string()) })
         }),
     ];
     if let Some(after) = purge_after {
         due.push(every(3_600, "old sales were purged", control, move |control| {
-            Box::pin(async move { control.purge_what_is_old(after).await.map_err(|error| error.to_string()) })
+            Box::pin(async move { control.purge_old_sales(after).await.map_err(|error| error.to_string()) })
         }));
     }
     due

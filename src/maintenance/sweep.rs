@@ -107,7 +107,7 @@ impl Sweep {
             // While the broker is away nothing is published: what is due must not be put off for
             // long, or it would wait on after the broker's return.
             let spacing = if up { self.settings.spacing } else { self.settings.spacing.min(SOON) };
-            let due = self.gate.due(sale, self.settings.batch, spacing).await;
+            let due = self.gate.claim_due(sale, self.settings.batch, spacing).await;
             let due = due.map_err(|error| error.to_string())?;
             if due.is_empty() {
                 return Ok(());
@@ -124,7 +124,7 @@ impl Sweep {
         let settled = self.settle(sale, due).await;
         // Not known while the database is away: then nobody has been overtaken.
         let persisted = self.store.highest_number(sale).await.ok();
-        self.gate.saw(sale, persisted.unwrap_or_default());
+        self.gate.observe_number(sale, persisted.unwrap_or_default());
         // Nothing waits in the queue, and the database takes orders: what has no row is not there.
         let idle =
             persisted.is_some() && self.relay.publisher().depths().is_some_and(|depths| depths.orders == 0);
@@ -146,7 +146,7 @@ impl Sweep {
             let parked = due.iter().filter(|ticket| ticket.parked && letters_lost);
             let parked: Vec<_> = parked.map(|ticket| ticket.order.id).collect();
             if !parked.is_empty() {
-                let _ = self.gate.replayed(sale, &parked).await;
+                let _ = self.gate.mark_replayed(sale, &parked).await;
             }
         }
         if published + settled.len() > 0 {

@@ -4,16 +4,13 @@ use std::time::Duration;
 
 use crate::domain::{Act, ActRequest, Invalid, Order, OrderId, OrderStatus, SaleId, UserId};
 use crate::gate::{Gate, GateError};
-use crate::lease::{Guard, LeaseError, LeaseOptions, Leases};
+use crate::lease::{COMMIT_MARGIN, Guard, LeaseError, LeaseOptions, Leases};
 use crate::settlement::SettlementError;
 use crate::settlement::give_back;
 use crate::store::{Change, Changed, OrderEvent, OrderRow, Return, Store, StoreError};
 
 /// How long a change may wait for whoever else acts for the user, and hold him then.
 const WAIT: Duration = Duration::from_secs(5);
-
-/// What the lease must still last before COMMIT.
-pub(super) const MARGIN: Duration = Duration::from_secs(1);
 
 /// Times that a change is begun anew because another was quicker.
 const TRIES: u32 = 5;
@@ -37,6 +34,13 @@ pub enum OrderError {
     /// The change may be committed: making it again tells.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// An order to act upon. With an `owner`, another user's order is not found.
+struct Target<'a> {
+    sale: &'a SaleId,
+    id: OrderId,
+    owner: Option<&'a UserId>,
 }
 
 /// Cheap to clone.
@@ -65,26 +69,44 @@ impl Orders {
         Ok((row, events))
     }
 
-    /// Makes the change under the user's lease and with its fencing token. May be repeated: an order
-    /// that has had the act is answered as it is. On return the change is committed; where it frees
-    /// units, the gate has them, or gets them from the upkeep.
-    ///
-    /// With an `owner`, another user's order is not found.
+    /// Applies an operator's or a payment's act under the user's lease and fencing token. On return the
+    /// change is committed. If it frees units, the gate has them, or maintenance returns them later.
+    /// Repeats are idempotent: an order that already had the act is returned as it is.
     pub async fn act(
         &self,
         sale: &SaleId,
         id: OrderId,
         act: Act,
-        asked: &ActRequest,
-        owner: Option<&UserId>,
+        request: &ActRequest,
     ) -> Result<OrderRow, OrderError> {
-        asked.check()?;
+        self.apply(Target { sale, id, owner: None }, act, request).await
+    }
+
+    /// Cancels an order for its buyer, with the contract of [`Orders::act`]. Another user's order is
+    /// [`OrderError::NotFound`].
+    pub async fn cancel_own(
+        &self,
+        sale: &SaleId,
+        id: OrderId,
+        owner: &UserId,
+        request: &ActRequest,
+    ) -> Result<OrderRow, OrderError> {
+        self.apply(Target { sale, id, owner: Some(owner) }, Act::Cancel, request).await
+    }
+
+    async fn apply(
+        &self,
+        target: Target<'_>,
+        act: Act,
+        request: &ActRequest,
+    ) -> Result<OrderRow, OrderError> {
+        request.check()?;
         for _ in 0..TRIES {
-            let order = self.find(sale, id).await?;
-            if owner.is_some_and(|owner| *owner != order.user) {
-                return Err(OrderError::NotFound(id));
+            let order = self.find(target.sale, target.id).await?;
+            if target.owner.is_some_and(|owner| *owner != order.user) {
+                return Err(OrderError::NotFound(target.id));
             }
-            if let Some(row) = self.try_act(&order, act, asked).await? {
+            if let Some(row) = self.try_act(&order, act, request).await? {
                 return Ok(row);
             }
         }
@@ -100,7 +122,7 @@ impl Orders {
     ) -> Result<Option<OrderRow>, OrderError> {
         let guard = self.lease(&order.sale, &order.user).await?;
         let (id, fence) = (order.id, guard.token());
-        let may_commit = || guard.is_valid_for(MARGIN);
+        let may_commit = || guard.is_valid_for(COMMIT_MARGIN);
         let change = Change { id, act, asked: asked.clone(), fence };
         let changed = self.store.change(std::slice::from_ref(&change), &may_commit).await?.pop();
         let (row, now) = match changed.unwrap_or(Changed::NoRow) {

@@ -7,14 +7,13 @@ use std::time::Duration;
 use crate::domain::{Act, ActRequest, SaleId};
 use crate::fault::fault;
 use crate::gate::Gate;
-use crate::lease::{Guard, LeaseError, LeaseOptions, Leases, NAMES_AT_ONCE};
+use crate::lease::{COMMIT_MARGIN, Guard, LeaseError, LeaseOptions, Leases, NAMES_AT_ONCE};
 use crate::settlement::give_back;
 use crate::store::{Change, Changed, Overdue, Return, Store, StoreError};
 
-/// How long a batch may take, and what must be left of it before COMMIT.
+/// The lease of a batch, and the longest that the watchdog may extend it.
 const LEASE: Duration = Duration::from_secs(5);
 const LONGEST_HOLD: Duration = Duration::from_secs(30);
-const MARGIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
 enum ExpiryError {
@@ -71,7 +70,7 @@ async fn expire_some(
         guard.let_run_out();
         return Ok(Vec::new());
     });
-    let changed = store.change(&changes, &|| guard.is_valid_for(MARGIN)).await;
+    let changed = store.change(&changes, &|| guard.is_valid_for(COMMIT_MARGIN)).await;
     let _ = guard.release().await;
     let owed = |changed| match changed {
         Changed::Now(row) => Some(Return { id: row.order.id, sale: row.order.sale, user: row.order.user }),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::{OrderError, Orders};
 use crate::domain::{Act, ActRequest, IdempotencyKey, LatePayment, Millis, Order, OrderId, OrderStatus};
 use crate::intake::{Answer, Intake, KnownSale, OrderRequest, OrderView};
+use crate::lease::COMMIT_MARGIN;
 use crate::store::{Applied, Payment, PaymentKind, PaymentState, Store, StoreError};
 
 /// When an event that must wait is looked at again: the longer it has waited, the later.
@@ -101,7 +102,7 @@ impl Payments {
             };
             let user = row.order.user;
             let guard = self.orders.lease(&payment.sale, &user).await?;
-            let may_commit = || guard.is_valid_for(super::changes::MARGIN);
+            let may_commit = || guard.is_valid_for(COMMIT_MARGIN);
             let applied = self.store.apply_payment(payment, &asked, guard.token(), &may_commit).await?;
             // After COMMIT: the next who acts for the user must meet the new state.
             let _ = guard.release().await;
@@ -179,7 +180,7 @@ impl Payments {
         }
         if let Some(new_order) = new_order {
             let nobodys = ActRequest::by(format!("payment {}", payment.provider));
-            if let Err(error) = self.orders.act(&payment.sale, new_order, Act::Cancel, &nobodys, None).await {
+            if let Err(error) = self.orders.act(&payment.sale, new_order, Act::Cancel, &nobodys).await {
                 tracing::error!(order_id = %new_order, event = payment.event_id, %error,
                     "this order was taken for a payment that was ended meanwhile: cancel it");
             }
@@ -195,7 +196,7 @@ impl Payments {
     async fn late(&self, payment: &Payment, from: OrderStatus) -> Result<Next, OrderError> {
         let late = |why: &str| Ok(Next::Late(format!("the order is {from}, and {why}")));
         let rules = match self.intake.sales().get(&payment.sale).await {
-            Ok(KnownSale::Loaded(sale)) => sale.rules.clone(),
+            Ok(KnownSale::Loaded(sale)) => sale.terms.clone(),
             Ok(KnownSale::Ended(_) | KnownSale::Missing) => return late("the sale is over"),
             Ok(KnownSale::NotOpened(_) | KnownSale::Lost) => {
                 return Ok(Next::Waits("the sale must be rebuilt".into()));

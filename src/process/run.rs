@@ -69,7 +69,7 @@ impl Running {
             let (gate, store) = (parts.gate.clone(), parts.store.clone());
             let log = OrderLog::with(config.queue(), publisher.clone());
             let compared = log.clone();
-            parts.gate.verify_with(move || {
+            parts.gate.compare_restarts_with(move || {
                 Box::pin(maintenance::verify(gate.clone(), store.clone(), compared.clone()))
             });
             let (tell, trust) = watch::channel(Err("its books are being compared".to_owned()));
@@ -101,7 +101,7 @@ impl Running {
                 gate: parts.gate.clone(),
                 store: parts.store.clone(),
                 leases: parts.leases.clone(),
-                letters: letters.clone(),
+                dead_letters: letters.clone(),
                 log: log.clone(),
             };
             if config.gate.rebuild == RebuildPolicy::Auto {

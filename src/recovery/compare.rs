@@ -16,7 +16,7 @@ use crate::store::{OrderRow, Store};
 /// What is wrong with an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Why {
+pub enum DifferenceKind {
     /// The gate holds it and the order log has it, but neither outbox nor database: its message is gone.
     Lost,
     /// The gate holds it, and nobody else knows of it.
@@ -37,7 +37,7 @@ pub enum Why {
     Oversold,
 }
 
-impl Why {
+impl DifferenceKind {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Lost => "lost",
@@ -52,21 +52,21 @@ impl Why {
         }
     }
 
-    /// What mends it.
+    /// The step that repairs it, as `audit --repair` shows it.
     pub fn remedy(self) -> &'static str {
         match self {
             Self::Lost | Self::Waiting => "publish it again",
-            Self::Leaked => "write its end down, then give its units back",
-            Self::Unsettled => "end its flight",
-            Self::Unreturned => "give its units back",
-            Self::UnknownToGate => "have the gate hold it",
+            Self::Leaked => "record it as expired, then return its units",
+            Self::Unsettled => "settle it in the gate",
+            Self::Unreturned => "return its units to the gate",
+            Self::UnknownToGate => "add it to the gate",
             Self::DatabaseBehind => "bring the database up to date first: `doorbuster replay run log`",
-            Self::Duplicate | Self::Oversold => "for you to decide: `doorbuster order cancel`, or refund",
+            Self::Duplicate | Self::Oversold => "your decision: `doorbuster order cancel`, or refund it",
         }
     }
 
     /// Can it be mended without a decision about whose order it is?
-    pub fn is_mendable(self) -> bool {
+    pub fn is_repairable(self) -> bool {
         !matches!(self, Self::Duplicate | Self::Oversold | Self::DatabaseBehind)
     }
 }
@@ -78,7 +78,7 @@ pub struct Difference {
     pub user_id: UserId,
     pub sku: Sku,
     pub quantity: u32,
-    pub why: Why,
+    pub why: DifferenceKind,
     /// As far as it is known.
     #[serde(skip)]
     pub order: Order,
@@ -97,7 +97,7 @@ impl Comparison {
     /// nothing; its orders do.
     pub fn balances(&self) -> bool {
         let sums = self.books.balances() || (self.books.moved && !self.books.needs_rebuild());
-        sums && self.differences.iter().all(|difference| difference.why == Why::Waiting)
+        sums && self.differences.iter().all(|difference| difference.why == DifferenceKind::Waiting)
     }
 }
 
@@ -155,7 +155,7 @@ pub async fn compare(
                 look.suspects.insert(id);
             }
             if is_live && over.contains(&row.order.user) {
-                look.tell(&row.order, Why::Duplicate);
+                look.tell(&row.order, DifferenceKind::Duplicate);
             }
             if is_live && books.items.iter().any(|item| item.sku == row.order.sku && item.oversold() > 0) {
                 live.entry(row.order.sku.clone()).or_default().push(row);
@@ -174,7 +174,7 @@ pub async fn compare(
                 break;
             }
             beyond -= i64::from(row.order.quantity);
-            look.tell(&row.order, Why::Oversold);
+            look.tell(&row.order, DifferenceKind::Oversold);
         }
     }
     let now = gate.clock().await?;
@@ -200,7 +200,7 @@ struct Look<'a> {
 }
 
 impl Look<'_> {
-    fn tell(&mut self, order: &Order, why: Why) {
+    fn tell(&mut self, order: &Order, why: DifferenceKind) {
         self.found.push(Difference {
             order_id: order.id,
             user_id: order.user.clone(),
@@ -224,26 +224,28 @@ impl Look<'_> {
             .or(ticket.map(|order| &order.user))
             .or(row_before.as_ref().map(|row| &row.order.user));
         let Some(user) = user else { return Ok(()) };
-        let held = self.gate.held_by(self.sale, user).await?.into_iter().find(|held| held.id == id);
+        let held = self.gate.holdings_of(self.sale, user).await?.into_iter().find(|held| held.id == id);
         let ticket = self.gate.ticket(self.sale, id).await?;
         let row = self.store.order(id).await?;
         let holds = held.as_ref().is_some_and(|held| held.quantity > 0);
         match (&row, &ticket) {
-            (Some(row), Some(_)) => self.tell(&row.order, Why::Unsettled),
-            (Some(row), None) if row.status.is_live() && !holds => self.tell(&row.order, Why::UnknownToGate),
+            (Some(row), Some(_)) => self.tell(&row.order, DifferenceKind::Unsettled),
+            (Some(row), None) if row.status.is_live() && !holds => {
+                self.tell(&row.order, DifferenceKind::UnknownToGate)
+            }
             (Some(row), None) if !row.status.is_live() && holds => {
                 // What is on its way is no difference.
                 let on_its_way = row.status != OrderStatus::Failed
                     && self.store.returns_for(self.sale).await?.contains(&id);
                 if !on_its_way {
-                    self.tell(&row.order, Why::Unreturned);
+                    self.tell(&row.order, DifferenceKind::Unreturned);
                 }
             }
-            (None, Some(ticket)) if !ticket.parked => self.tell(&ticket.order, Why::Waiting),
+            (None, Some(ticket)) if !ticket.parked => self.tell(&ticket.order, DifferenceKind::Waiting),
             (None, None) if holds => {
                 let order = held.as_ref().map(|held| of_holding(self.sale, held));
                 if let Some(order) = order {
-                    self.tell(&order, Why::Leaked);
+                    self.tell(&order, DifferenceKind::Leaked);
                 }
             }
             _ => {}
@@ -274,7 +276,7 @@ async fn tell_lost_from_leaked(
     sale: &SaleId,
     differences: &mut [Difference],
 ) -> Result<(), AuditError> {
-    let leaked = || differences.iter().filter(|difference| difference.why == Why::Leaked);
+    let leaked = || differences.iter().filter(|difference| difference.why == DifferenceKind::Leaked);
     let Some(oldest) = leaked().filter_map(|difference| difference.order_id.made_at()).min() else {
         return Ok(());
     };
@@ -297,12 +299,12 @@ async fn tell_lost_from_leaked(
     }
     reader.close().await;
     for difference in differences {
-        if difference.why == Why::Leaked && recorded.contains(&difference.order_id) {
-            difference.why = Why::DatabaseBehind;
-        } else if difference.why == Why::Leaked
+        if difference.why == DifferenceKind::Leaked && recorded.contains(&difference.order_id) {
+            difference.why = DifferenceKind::DatabaseBehind;
+        } else if difference.why == DifferenceKind::Leaked
             && let Some(order) = known.remove(&difference.order_id)
         {
-            (difference.why, difference.order) = (Why::Lost, order);
+            (difference.why, difference.order) = (DifferenceKind::Lost, order);
         }
     }
     Ok(())

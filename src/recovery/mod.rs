@@ -10,6 +10,6 @@ mod rebuild;
 mod repair;
 pub mod replay;
 
-pub use compare::{Comparison, Difference, Why, compare};
+pub use compare::{Comparison, Difference, DifferenceKind, compare};
 pub use rebuild::{Gathered, Loaded, Rebuild, RebuildError, Rebuilding, Rebuilt};
 pub use repair::{Repair, RepairError, Repaired};

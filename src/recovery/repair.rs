@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use super::compare::{Comparison, Difference, Why, compare};
+use super::compare::{Comparison, Difference, DifferenceKind, compare};
 use crate::audit::{AuditError, audit};
 use crate::domain::{ActRequest, Failure, OrderStatus, SaleId};
 use crate::gate::{Adjusted, Gate, GateError, Settlement};
-use crate::lease::{LeaseError, LeaseOptions, Leases};
+use crate::lease::{COMMIT_MARGIN, LeaseError, LeaseOptions, Leases};
 use crate::queue::{PublishError, Publisher};
 use crate::settlement;
 use crate::settlement::SettlementError;
@@ -17,7 +17,7 @@ use crate::store::{Return, Store, StoreError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum RepairError {
-    #[error("somebody else acts for its user; do it again")]
+    #[error("another process is acting for its user; run it again")]
     Busy,
     #[error("the gate does not know the sale, or is frozen: use `doorbuster rebuild`")]
     Rebuild,
@@ -58,9 +58,8 @@ pub struct Repaired {
     pub left: Vec<String>,
 }
 
-/// How long whoever else acts for the user is waited for, and what of a lease must be left at COMMIT.
+/// How long to wait for another holder of the user's lease.
 const WAIT: Duration = Duration::from_secs(5);
-const MARGIN: Duration = Duration::from_secs(1);
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -74,11 +73,11 @@ pub struct Repair {
 impl Repair {
     /// Mends what a comparison has found, then how many units are left, where the books still do not
     /// balance. Says of each what became of it.
-    pub async fn mend(&self, comparison: &Comparison, asked: &ActRequest) -> Repaired {
+    pub async fn apply(&self, comparison: &Comparison, asked: &ActRequest) -> Repaired {
         let mut mended = Repaired::default();
         for difference in &comparison.differences {
             let (id, why) = (difference.order_id, difference.why.as_str());
-            if !difference.why.is_mendable() {
+            if !difference.why.is_repairable() {
                 mended.left.push(format!("{id} {why}: {}", difference.why.remedy()));
                 continue;
             }
@@ -96,25 +95,25 @@ impl Repair {
     async fn one(&self, difference: &Difference, asked: &ActRequest) -> Result<&'static str, RepairError> {
         let order = &difference.order;
         match difference.why {
-            Why::Lost | Why::Waiting => {
+            DifferenceKind::Lost | DifferenceKind::Waiting => {
                 let up = tokio::time::timeout(WAIT, self.publisher.wait_until_up());
                 up.await.map_err(|_| PublishError::Away)?;
                 self.publisher.publish(std::slice::from_ref(order)).await?;
                 Ok("published again")
             }
-            Why::Leaked => self.end_leaked(difference, asked).await,
-            Why::Unsettled => {
+            DifferenceKind::Leaked => self.end_leaked(difference, asked).await,
+            DifferenceKind::Unsettled => {
                 let Some(row) = self.store.order(order.id).await? else {
-                    return Ok("it has no row any more");
+                    return Ok("its row is gone");
                 };
                 let outcome = settlement::outcome(&self.store, &row.order, row.failure).await?;
                 let settlement = Settlement { id: order.id, user: order.user.clone(), outcome };
                 self.gate.settle(&order.sale, &[settlement]).await?;
-                Ok("its flight has ended")
+                Ok("settled in the gate")
             }
-            Why::Unreturned => {
+            DifferenceKind::Unreturned => {
                 let Some(row) = self.store.order(order.id).await? else {
-                    return Ok("it has no row any more");
+                    return Ok("its row is gone");
                 };
                 match row.failure {
                     // Its user is freed as he would have been when it failed.
@@ -123,14 +122,16 @@ impl Repair {
                 }
                 Ok("its units are on sale again")
             }
-            Why::UnknownToGate => {
+            DifferenceKind::UnknownToGate => {
                 let Self { gate, store, leases, .. } = self;
                 match adopt(gate, store, leases, &order.sale, &order.user, order.id).await? {
                     true => Ok("the gate holds it"),
                     false => Err(RepairError::Busy),
                 }
             }
-            Why::Duplicate | Why::Oversold | Why::DatabaseBehind => Ok("left"),
+            DifferenceKind::Duplicate | DifferenceKind::Oversold | DifferenceKind::DatabaseBehind => {
+                Ok("left")
+            }
         }
     }
 
@@ -152,15 +153,15 @@ impl Repair {
         let terms = LeaseOptions::lasting(WAIT);
         let taken = self.leases.take(order.sale.as_str(), [order.user.as_str()], terms).await?;
         let guard = taken.guard.ok_or(RepairError::Busy)?;
-        let may_commit = || guard.is_valid_for(MARGIN);
+        let may_commit = || guard.is_valid_for(COMMIT_MARGIN);
         let ended =
             self.store.end_unrecorded(order, OrderStatus::Expired, asked, guard.token(), &may_commit).await;
         let _ = guard.release().await;
         if ended?.is_none() {
-            return Ok("it has its row by now");
+            return Ok("it has a row by now");
         }
         self.give_back(difference).await?;
-        Ok("ended, and its units are on sale again")
+        Ok("recorded as expired; its units are on sale again")
     }
 
     async fn give_back(&self, difference: &Difference) -> Result<(), RepairError> {
@@ -179,9 +180,11 @@ impl Repair {
             return Ok(());
         }
         let now = compare(&self.gate, &self.store, None, sale, Duration::ZERO).await?;
-        let explains = |why| !matches!(why, Why::Duplicate | Why::Oversold | Why::Waiting);
+        let explains = |why| {
+            !matches!(why, DifferenceKind::Duplicate | DifferenceKind::Oversold | DifferenceKind::Waiting)
+        };
         if now.differences.iter().any(|differs| explains(differs.why)) {
-            mended.left.push("orders differ still: how many units are left is put right after them".into());
+            mended.left.push("orders still differ: repair them before the units left".into());
             return Ok(());
         }
         self.adjust(sale, mended).await
@@ -199,7 +202,7 @@ impl Repair {
         let Some(mut at) = books.number.filter(|_| !books.moved) else {
             mended
                 .left
-                .push("the sale went on meanwhile, or a change of stock is half way: do it again".into());
+                .push("the sale changed meanwhile, or a change of stock is half way: run it again".into());
             return Ok(());
         };
         for item in books.items.iter().filter(|item| item.missing() != 0) {
@@ -210,10 +213,10 @@ impl Repair {
                     self.store.returned(sale, number, &[]).await?;
                     at = number;
                     tracing::info!(%sale, sku = %item.sku, units = missing, left, "units left were put right");
-                    mended.done.push(format!("{}: {missing:+} units, {left} are left now", item.sku));
+                    mended.done.push(format!("{}: {missing:+} units, {left} left now", item.sku));
                 }
-                Adjusted::Moved => {
-                    mended.left.push(format!("{}: the sale went on meanwhile; do it again", item.sku));
+                Adjusted::Stale => {
+                    mended.left.push(format!("{}: the sale changed meanwhile; run it again", item.sku));
                 }
             }
         }

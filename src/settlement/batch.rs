@@ -78,7 +78,7 @@ impl Outcomes {
         }
         for (sale, failure) in stopped {
             metrics::counter!("worker_sales_paused_total").increment(1);
-            let paused = gate.move_to(&sale, SaleState::Paused, &[SaleState::Open]).await;
+            let paused = gate.move_sale(&sale, SaleState::Paused, &[SaleState::Open]).await;
             // In its row as well: neither a Redis that forgets it nor a rebuild may undo it.
             if let Ok(Moved::Now(number)) = paused
                 && let Err(error) = store.set_sale_state(&sale, SaleState::Paused, number).await
@@ -110,7 +110,7 @@ impl Told {
             .zip(epochs)
             .filter(|(settlement, epoch)| *epoch < number.epoch && settlement.outcome == Outcome::Kept);
         let older: Vec<_> = older.map(|(settlement, _)| (&settlement.user, settlement.id)).collect();
-        let known = gate.knows(&sale, &older).await.unwrap_or_default();
+        let known = gate.has_records_of(&sale, &older).await.unwrap_or_default();
         for ((user, id), _) in older.into_iter().zip(known).filter(|(_, known)| !known) {
             if let Err(error) = adopt(gate, store, leases, &sale, user, id).await {
                 tracing::warn!(order_id = %id, %error, "left to the next comparison to adopt");

@@ -15,7 +15,7 @@ pub async fn give_back(gate: &Gate, store: &Store, owed: &[Return]) -> Result<()
     let Some(sale) = owed.first().map(|owed| &owed.sale) else { return Ok(()) };
     let row = store.sale(sale).await?;
     let rows = row.as_ref().map(|row| row.number.max(row.told)).unwrap_or_default();
-    gate.saw(sale, store.highest_number(sale).await?.max(rows));
+    gate.observe_number(sale, store.highest_number(sale).await?.max(rows));
     let ids: Vec<OrderId> = owed.iter().map(|owed| owed.id).collect();
     let settlements: Vec<Settlement> = owed
         .iter()
@@ -25,7 +25,7 @@ pub async fn give_back(gate: &Gate, store: &Store, owed: &[Return]) -> Result<()
     let number = match gate.settle(sale, &settlements).await {
         Err(GateError::Frozen) => {
             // What was still in flight must not be shown as such.
-            gate.ended(sale, &ids).await?;
+            gate.mark_ended(sale, &ids).await?;
             return Err(GateError::Frozen.into());
         }
         // It is out of the gate, and what comes back to it is on sale no more.

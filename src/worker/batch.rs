@@ -6,12 +6,9 @@ use super::pending::PendingDelivery;
 use super::{Worker, WorkerError};
 use crate::domain::Order;
 use crate::fault::fault;
-use crate::lease::{Guard, LeaseError, LeaseOptions, release_all};
+use crate::lease::{COMMIT_MARGIN, Guard, LeaseError, LeaseOptions, release_all};
 use crate::settlement::Outcomes;
 use crate::store::{Claim, Recorded};
-
-/// What a lease must still last before COMMIT: longer than a commit takes, far shorter than a lease.
-const MARGIN: Duration = Duration::from_secs(1);
 
 /// How long a worker that hangs in the middle of a batch keeps its users from other workers.
 const LONGEST_HOLD: Duration = Duration::from_secs(60);
@@ -96,7 +93,7 @@ impl Worker {
 
     /// The transaction, and of each claim whether its fencing token was refused.
     async fn commit(&self, claimed: &Claimed) -> Result<(Outcomes, Vec<bool>), WorkerError> {
-        let valid = || claimed.guards.iter().all(|guard| guard.is_valid_for(MARGIN));
+        let valid = || claimed.guards.iter().all(|guard| guard.is_valid_for(COMMIT_MARGIN));
         let started = std::time::Instant::now();
         let recorded = self.store.record(&claimed.claims, &valid).await?;
         metrics::histogram!("worker_persist_seconds").record(started.elapsed().as_secs_f64());

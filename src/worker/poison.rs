@@ -96,7 +96,7 @@ impl Worker {
     async fn park(&self, hand: &mut PendingDelivery, trouble: &Trouble) -> bool {
         while let Some(order) = hand.orders.last() {
             // Where this fails, whoever leads the sweep finds the letter and marks it.
-            let _ = self.gate.parked(&order.sale, &[order.id]).await;
+            let _ = self.gate.mark_parked(&order.sale, &[order.id]).await;
             if !self.write_letter(&hand.delivery, Some(order), trouble).await {
                 return false;
             }

@@ -135,7 +135,7 @@ impl Config {
             mistakes.push(format!("log.format is {:?}; it must be auto, text or json", self.log.format));
         }
         for (name, wrong) in [
-            ("redis.url", crate::link::check_url(&self.redis.url).err()),
+            ("redis.url", crate::link::check_url(&self.redis.url).err().map(|error| error.to_string())),
             ("queue.url", crate::queue::check_url(&self.queue.url).err()),
             ("database.url", crate::store::check_url(&self.database.url).err()),
         ] {

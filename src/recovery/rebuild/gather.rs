@@ -66,7 +66,7 @@ impl Rebuild {
         let first = reader.first().and_then(|first| first.at);
         gathered.begins_at = first.filter(|at| at.0 > created.0 + CLOCKS_MS);
         reader.close().await;
-        for letter in self.letters.list(LETTERS).await? {
+        for letter in self.dead_letters.list(LETTERS).await? {
             gathered.unreadable += usize::from(letter.orders.is_err());
             for order in letter.orders.into_iter().flatten().filter(|order| order.sale == *sale) {
                 gathered.highest = gathered.highest.max(order.number);

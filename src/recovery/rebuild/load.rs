@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Gathered, Rebuild, RebuildError, Rebuilding};
 use crate::domain::{Number, Order, OrderId, Sku, UserId};
 use crate::fault::fault;
-use crate::gate::{Held, RebuiltItem};
+use crate::gate::{RebuiltHolding, RebuiltItem, RebuiltSale};
 
 /// Rows in one query.
 const PAGE: u64 = 1_000;
@@ -33,7 +33,7 @@ impl Rebuild {
         let mut waiting: HashMap<OrderId, &(Order, bool)> =
             gathered.accepted.iter().map(|(id, held)| (*id, held)).collect();
         let mut versions = gathered.versions.clone();
-        let mut users: BTreeMap<UserId, Vec<Held>> = BTreeMap::new();
+        let mut users: BTreeMap<UserId, Vec<RebuiltHolding>> = BTreeMap::new();
         let mut taken: BTreeMap<Sku, i64> = BTreeMap::new();
         let mut ended = HashSet::new();
         let mut after = None;
@@ -55,7 +55,7 @@ impl Rebuild {
                 } else {
                     ended.insert(row.order.id);
                 }
-                let held = Held { ended: !live, order: row.order };
+                let held = RebuiltHolding { ended: !live, order: row.order };
                 users.entry(held.order.user.clone()).or_default().push(held);
             }
             if last {
@@ -67,7 +67,7 @@ impl Rebuild {
         }
         for (order, _) in waiting.values() {
             *taken.entry(order.sku.clone()).or_default() += i64::from(order.quantity);
-            let held = Held { ended: false, order: order.clone() };
+            let held = RebuiltHolding { ended: false, order: order.clone() };
             users.entry(order.user.clone()).or_default().push(held);
         }
         let row = self.row(sale).await?;
@@ -97,8 +97,9 @@ impl Rebuild {
         }
         fault!("rebuild.read", return Err(crate::gate::GateError::Unavailable("injected".into()).into()));
         self.gate.refill_outbox(sale, rebuilding.epoch, &flight).await?;
-        let number =
-            self.gate.load_rebuilt(&row.sale, row.rules_version, rebuilding.epoch, &users, &items).await?;
+        let rebuilt =
+            RebuiltSale { sale: &row.sale, terms_version: row.rules_version, users: &users, items: &items };
+        let number = self.gate.load_rebuilt(rebuilding.epoch, &rebuilt).await?;
         fault!("rebuild.loaded", return Err(crate::gate::GateError::Unavailable("injected".into()).into()));
         let returned: Vec<OrderId> = owed.into_iter().filter(|id| ended.contains(id)).collect();
         for ids in returned.chunks(500) {
@@ -109,7 +110,7 @@ impl Rebuild {
 }
 
 /// Of those that ended the last few are remembered.
-fn forget(held: &mut Vec<Held>) {
+fn forget(held: &mut Vec<RebuiltHolding>) {
     let ended = held.iter().filter(|held| held.ended).count();
     let mut too_many = ended.saturating_sub(ENDED_KEPT);
     held.retain(|held| {

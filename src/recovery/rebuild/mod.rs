@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use crate::audit::{Audit, AuditError, audit};
 use crate::domain::{ActRequest, Millis, Number, OrderId, SaleId, SaleState};
-use crate::gate::{Begun, Gate, GateError, Moved};
+use crate::gate::{Gate, GateError, Moved, RebuildStart};
 use crate::lease::{Guard, LeaseError, LeaseOptions, Leases};
 use crate::queue::{DeadLetters, OrderLog, QueueError};
 use crate::store::{ActState, Begun as BegunAct, NotBegun, SaleRow, Store, StoreError};
@@ -79,7 +79,7 @@ pub struct Rebuild {
     pub gate: Gate,
     pub store: Store,
     pub leases: Leases,
-    pub letters: DeadLetters,
+    pub dead_letters: DeadLetters,
     pub log: OrderLog,
 }
 
@@ -172,7 +172,7 @@ impl Rebuild {
         loop {
             let epoch = known + 1;
             match self.gate.begin_rebuild(&row.sale, epoch).await? {
-                Begun::Now(before) => {
+                RebuildStart::Frozen(before) => {
                     let row = self.row(&rebuilding.sale).await?;
                     let sells = before.filter(|state| *state != SaleState::Frozen);
                     rebuilding.before = rebuilding.before.or(sells);
@@ -185,7 +185,7 @@ impl Rebuild {
                     rebuilding.epoch = epoch;
                     return Ok(());
                 }
-                Begun::Behind { epoch } => known = epoch,
+                RebuildStart::Behind { epoch } => known = epoch,
             }
         }
     }
@@ -212,7 +212,7 @@ impl Rebuild {
             SaleState::Archived => SaleState::Closed,
             state => state,
         };
-        let number = match self.gate.move_to(sale, state, &[SaleState::Frozen]).await? {
+        let number = match self.gate.move_sale(sale, state, &[SaleState::Frozen]).await? {
             Moved::Now(number) | Moved::Already(number) => number,
             Moved::Refused(_) => return Err(RebuildError::Moved),
         };

@@ -79,7 +79,7 @@ pub enum ReplayError {
 /// How far a replay is, for whoever watches.
 pub struct Progress<'a> {
     /// Once it is known how many orders there are, and once after each batch.
-    pub tell: &'a (dyn Fn(u64, u64) + Sync),
+    pub advance: &'a (dyn Fn(u64, u64) + Sync),
     /// What it waits for.
     pub say: &'a (dyn Fn(&str) + Sync),
 }
@@ -90,7 +90,7 @@ pub struct Replay {
     pub gate: Gate,
     pub store: Store,
     pub leases: Leases,
-    pub letters: DeadLetters,
+    pub dead_letters: DeadLetters,
     pub publisher: Publisher,
     pub log: OrderLog,
 }
@@ -293,7 +293,7 @@ impl<'a> Work<'a> {
         self.report.sales = sales;
         // What it took to look is no time that was saved.
         self.brake = pacer::Pacer::new(self.asked);
-        (self.progress.tell)(0, orders);
+        (self.progress.advance)(0, orders);
         if self.run.is_some() {
             self.report.before = self.audits().await?;
         }
@@ -303,7 +303,7 @@ impl<'a> Work<'a> {
     /// After each batch: paces, tells, and looks whether somebody has asked for the end. `false`: it is
     /// time to stop.
     async fn next(&mut self, orders: u64, total: u64, took: Duration) -> Result<bool, ReplayError> {
-        (self.progress.tell)(self.report.counts.orders(), total);
+        (self.progress.advance)(self.report.counts.orders(), total);
         if self.run.is_none() {
             return Ok(!self.stop.is_cancelled());
         }

@@ -102,7 +102,7 @@ impl Work<'_> {
                 Ok(()) => {
                     self.report.counts.inserted += 1;
                     // Else the sweep publishes it once more.
-                    let _ = self.replay.gate.confirmed(&order.sale, &[order.id]).await;
+                    let _ = self.replay.gate.mark_confirmed(&order.sale, &[order.id]).await;
                 }
                 Err(error) => {
                     self.report.counts.refused += 1;
@@ -142,13 +142,14 @@ impl Work<'_> {
     pub(super) async fn dead_letters(&mut self) -> Result<(), ReplayError> {
         let (asked, filter) = (self.asked, &self.asked.filter);
         let replay = self.replay;
-        let dead = DeadLetterActs::new(replay.letters.clone(), replay.gate.clone(), replay.store.clone());
+        let dead =
+            DeadLetterActs::new(replay.dead_letters.clone(), replay.gate.clone(), replay.store.clone());
         if self.run.is_some() {
-            let up = tokio::time::timeout(CONNECT_WITHIN, replay.letters.wait_until_up());
+            let up = tokio::time::timeout(CONNECT_WITHIN, replay.dead_letters.wait_until_up());
             let away = "the dead-letter queue: the broker could not be reached";
             up.await.map_err(|_| ReplayError::Usage(away.into()))?;
         }
-        let mut letters = replay.letters.list(LETTERS).await?;
+        let mut letters = replay.dead_letters.list(LETTERS).await?;
         letters.retain(|letter| {
             let orders = letter.orders.as_deref().unwrap_or_default();
             let by_order = filter.sale.is_some() || filter.user.is_some() || filter.order.is_some();

@@ -10,14 +10,13 @@ use super::rows::{self, count_row};
 use super::{Progress, Replay, ReplayError, Report, Rows};
 use crate::domain::{Entry, Order, OrderEntry, OrderStatus, SaleId};
 use crate::gate::{GateError, Outcome, Settlement};
-use crate::lease::{Guard, LeaseOptions, release_all};
+use crate::lease::{COMMIT_MARGIN, Guard, LeaseOptions, release_all};
 use crate::link::call_together;
 use crate::settlement::give_back;
 use crate::store::{Restore, Restored, Return, StoreError, Writing};
 
-/// How long a user's lease lasts, and what of it must be left before COMMIT.
+/// How long a user's lease lasts.
 const LEASE: std::time::Duration = std::time::Duration::from_secs(5);
-const MARGIN: std::time::Duration = std::time::Duration::from_secs(1);
 
 pub(super) struct Writer<'a> {
     pub(super) replay: &'a Replay,
@@ -144,7 +143,7 @@ impl Writer<'_> {
         busy: &mut Vec<Entry>,
         told: &mut Report,
     ) -> Result<(), ReplayError> {
-        let valid = || guards.iter().all(|guard| guard.is_valid_for(MARGIN));
+        let valid = || guards.iter().all(|guard| guard.is_valid_for(COMMIT_MARGIN));
         let relog = self.writing == Writing::RowsAndLog;
         let restored = self.replay.store.restore_orders(restores, relog, &valid).await?;
         let mut settlements: BTreeMap<&SaleId, Vec<Settlement>> = BTreeMap::new();

@@ -348,7 +348,7 @@ pub(super) async fn redis_memory(world: &World, tell: &impl Fn(&str)) -> Result<
 async fn load_and_open(gate: &Gate, sale: &crate::domain::Sale) -> Result<(), BenchError> {
     use crate::domain::SaleState;
     gate.load(sale, &crate::gate::Versions::default()).await.map_err(broken)?;
-    gate.move_to(&sale.id, SaleState::Open, &[SaleState::Draft]).await.map_err(broken)?;
+    gate.move_sale(&sale.id, SaleState::Open, &[SaleState::Draft]).await.map_err(broken)?;
     Ok(())
 }
 

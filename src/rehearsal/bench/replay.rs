@@ -41,7 +41,7 @@ async fn measure(world: &World, other: &World, tell: impl Fn(&str)) -> Result<Fi
         gate: world.gate()?,
         store: world.store(Kind::Postgres).await?,
         leases: Leases::open(&world.redis()?, PREFIX)?,
-        letters: DeadLetters::open(world.queue()?),
+        dead_letters: DeadLetters::open(world.queue()?),
         log: OrderLog::with(world.queue()?, publisher.clone()),
         publisher,
     };
@@ -76,7 +76,7 @@ async fn measure(world: &World, other: &World, tell: impl Fn(&str)) -> Result<Fi
 /// Orders per second of one worker, in this process as the replay is, that empties the queue.
 async fn persist(world: &World, replay: &Replay, sale: &Sale) -> Result<f64, BenchError> {
     let stop = CancellationToken::new();
-    let Replay { gate, store, leases, letters, .. } = replay.clone();
+    let Replay { gate, store, leases, dead_letters, .. } = replay.clone();
     let settings = WorkerSettings {
         batch: 800,
         lanes: 4,
@@ -84,7 +84,7 @@ async fn persist(world: &World, replay: &Replay, sale: &Sale) -> Result<f64, Ben
         lease: Duration::from_secs(5),
         hold: Duration::from_secs(10),
     };
-    let worker = Worker { gate, leases, store, letters, settings };
+    let worker = Worker { gate, leases, store, letters: dead_letters, settings };
     let begin = Instant::now();
     let working = tokio::spawn(worker.run(Consumer::new(world.queue()?, 1_000), stop.clone()));
     until_persisted(&replay.gate, sale).await?;
@@ -103,7 +103,7 @@ async fn replay_log(replay: &Replay, limit: Option<u64>) -> Result<(), BenchErro
         max_latency_ms: u64::MAX / 2,
         max_replays: 3,
     };
-    let progress = Progress { tell: &|_, _| {}, say: &|_| {} };
+    let progress = Progress { advance: &|_, _| {}, say: &|_| {} };
     let done = replay.run(&asked, "bench", &progress, CancellationToken::new()).await.map_err(broken)?;
     let wanted = limit.unwrap_or(ORDERS);
     if done.report.counts.orders() != wanted || done.report.counts.left() > 0 {

@@ -225,7 +225,7 @@ pub(super) fn sale(id: &str, stock: u32) -> Result<Sale, BenchError> {
 pub(super) async fn open_sale(gate: &Gate, store: &Store, sale: &Sale) -> Result<(), BenchError> {
     store.create_sale(sale).await.map_err(broken)?;
     gate.load(sale, &Versions::default()).await.map_err(broken)?;
-    gate.move_to(&sale.id, SaleState::Open, &[SaleState::Draft]).await.map_err(broken)?;
+    gate.move_sale(&sale.id, SaleState::Open, &[SaleState::Draft]).await.map_err(broken)?;
     store.set_sale_state(&sale.id, SaleState::Open, Number { epoch: 1, seq: 1 }).await.map_err(broken)
 }
 

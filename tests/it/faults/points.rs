@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use doorbuster::audit::audit;
 use doorbuster::domain::{Millis, OrderStatus, Terms};
-use doorbuster::fault::{LIFE_POINTS, POINTS};
+use doorbuster::fault::{CHANGE_POINTS, POINTS};
 use doorbuster::front::{Role, Tokens, signature};
 use doorbuster::lease::LeaseOptions;
 use futures_util::StreamExt as _;
@@ -19,7 +19,7 @@ const AT_ONCE: usize = 5;
 
 async fn every_point_of_life(action: &str) {
     // They wait for deadlines more than they work.
-    let cases = LIFE_POINTS.iter().map(|point| life(format!("{point}={action}")));
+    let cases = CHANGE_POINTS.iter().map(|point| life(format!("{point}={action}")));
     futures_util::future::join_all(cases).await;
 }
 

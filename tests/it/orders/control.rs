@@ -140,7 +140,7 @@ async fn what_changed_a_draft_is_in_the_gate_when_it_opens() {
     assert!(matches!(refused, Err(ControlError::Refused(_))), "{refused:?}");
     control.restock(&sale.id, &id("unit"), -2, &keyed("r3")).await.unwrap();
     let amendment = TermsChange { limit_per_user: Some(2), ..Default::default() };
-    control.amend(&sale.id, &amendment, &keyed("c")).await.unwrap();
+    control.change_terms(&sale.id, &amendment, &keyed("c")).await.unwrap();
     control.open(&sale.id, &keyed("o")).await.unwrap();
     let gate = parts.gate.describe(&sale.id).await.unwrap().expect("loaded");
     assert_eq!((gate.items[0].left, gate.items[0].stock, gate.limit_per_user), (6, 6, 2));
@@ -171,24 +171,24 @@ async fn a_pause_that_is_asked_for_again_does_not_pause_again() {
 async fn a_window_is_made_longer_and_shorter_and_not_in_the_past() {
     let (_world, parts, control, sale) = opened(5, 1, Terms::default()).await;
     let closes = |closes_at| TermsChange { closes_at: Some(closes_at), ..Default::default() };
-    let past = control.amend(&sale.id, &closes(Some(Millis(5))), &keyed("past")).await;
+    let past = control.change_terms(&sale.id, &closes(Some(Millis(5))), &keyed("past")).await;
     assert!(
         matches!(&past, Err(ControlError::Invalid(why)) if why.to_string().contains("close it")),
         "{past:?}"
     );
     let now = parts.gate.clock().await.unwrap();
     let hour = now.plus(Duration::from_secs(3_600));
-    control.amend(&sale.id, &closes(Some(hour)), &keyed("hour")).await.unwrap();
+    control.change_terms(&sale.id, &closes(Some(hour)), &keyed("hour")).await.unwrap();
     let window = Window { opens_at: Millis(0), closes_at: Some(hour) };
     assert_eq!(parts.gate.describe(&sale.id).await.unwrap().expect("loaded").window, window);
-    control.amend(&sale.id, &closes(None), &keyed("forever")).await.unwrap();
+    control.change_terms(&sale.id, &closes(None), &keyed("forever")).await.unwrap();
     let later = TermsChange { opens_at: Some(hour), ..Default::default() };
-    control.amend(&sale.id, &later, &keyed("later")).await.unwrap();
+    control.change_terms(&sale.id, &later, &keyed("later")).await.unwrap();
     let verdict = admit(&parts, &sale, "ada", None, 1).await;
     assert!(matches!(verdict, Verdict::NotOpen { opens_at, .. } if opens_at == hour), "{verdict:?}");
     let row = parts.store.sale(&sale.id).await.unwrap().expect("a row");
     assert_eq!(row.sale.window, Window { opens_at: hour, closes_at: None });
-    let empty = control.amend(&sale.id, &TermsChange::default(), &keyed("empty")).await;
+    let empty = control.change_terms(&sale.id, &TermsChange::default(), &keyed("empty")).await;
     assert!(matches!(empty, Err(ControlError::Invalid(_))), "{empty:?}");
 }
 

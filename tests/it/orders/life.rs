@@ -281,7 +281,7 @@ async fn a_gate_that_lost_a_return_is_noticed_and_takes_no_other() {
         accepted.push(order);
     }
     let asked = ActRequest::by("op");
-    orders.act(&sale.id, accepted[0].id, Act::Cancel, &asked, None).await.unwrap();
+    orders.act(&sale.id, accepted[0].id, Act::Cancel, &asked).await.unwrap();
     let told = parts.store.sale(&sale.id).await.unwrap().expect("a row").told;
     let gate = parts.gate.describe(&sale.id).await.unwrap().expect("loaded");
     assert_eq!((told, gate.items[0].left), (gate.number, 3));
@@ -297,7 +297,7 @@ async fn a_gate_that_lost_a_return_is_noticed_and_takes_no_other() {
 
     // And where nobody has looked yet, the next return does not raise its number and hide that.
     let _: i64 = ask_redis(&servers().redis, &format!("HSET {key} state open")).await;
-    orders.act(&sale.id, accepted[1].id, Act::Cancel, &asked, None).await.unwrap();
+    orders.act(&sale.id, accepted[1].id, Act::Cancel, &asked).await.unwrap();
     let frozen = fresh.gate.describe(&sale.id).await.unwrap().expect("loaded");
     assert_eq!((frozen.state, frozen.items[0].left), (SaleState::Frozen, 3));
     assert_eq!(parts.store.returns_of(&sale.id).await.unwrap(), 1, "it waits for the rebuild");

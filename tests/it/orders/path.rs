@@ -207,7 +207,7 @@ async fn a_confirmed_order_that_was_overtaken_is_published_again() {
     // As if the broker had confirmed it and then lost it.
     let verdict = running.parts.gate.admit(attempt(&sale.id, "ada", Some("k"), 1)).await.unwrap();
     let doorbuster::domain::Verdict::Accepted(lost) = verdict else { panic!("{verdict:?}") };
-    running.parts.gate.confirmed(&sale.id, &[lost.id]).await.unwrap();
+    running.parts.gate.mark_confirmed(&sale.id, &[lost.id]).await.unwrap();
     Buyer::of(&running, "bob").buy(sale.id.as_str(), "k").await;
     until("it has its row all the same", Duration::from_secs(30), async || {
         running.parts.store.order(lost.id).await.unwrap()

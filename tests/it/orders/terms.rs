@@ -40,7 +40,7 @@ async fn a_rate_lets_so_many_through_and_tells_the_rest_when_to_come() {
 
     let amendment =
         TermsChange { user_rate: Some(None), sale_rate: Some(rate("4/1000s")), ..Default::default() };
-    control.amend(&sale.id, &amendment, &keyed("c")).await.unwrap();
+    control.change_terms(&sale.id, &amendment, &keyed("c")).await.unwrap();
     let mut passed = 0;
     for nth in 0..8 {
         match admit(&parts, &sale, &format!("user{nth}"), Some("k"), 1).await {
@@ -119,7 +119,7 @@ async fn an_item_has_a_limit_of_its_own_and_orders_count_their_units() {
         limit_per_user: Some(9),
         ..Default::default()
     };
-    control.amend(&sale.id, &limits, &keyed("c")).await.unwrap();
+    control.change_terms(&sale.id, &limits, &keyed("c")).await.unwrap();
     assert!(matches!(admit(&parts, &sale, "ada", Some("e"), 1).await, Verdict::Accepted(_)));
     assert_eq!(admit(&parts, &sale, "ada", Some("f"), 1).await, Verdict::PurchaseLimit { limit: 3 });
     balances(&parts, &sale).await;
@@ -181,7 +181,7 @@ async fn the_same_click_gets_the_same_order_whatever_the_limit_is_now() {
     let buy = async |headers: &[(&str, &str)], body: &str| ada.post(&orders, headers, body).await;
     let first = buy(&[("idempotency-key", "k")], r#"{"quantity":3}"#).await;
     assert_eq!(first.status, 202, "{}", first.text);
-    control.amend(&sale.id, &limit(1), &keyed("one")).await.unwrap();
+    control.change_terms(&sale.id, &limit(1), &keyed("one")).await.unwrap();
     let again = buy(&[("idempotency-key", "k")], r#"{"quantity":3}"#).await;
     assert_eq!(again.order_id(), first.order_id(), "{}", again.text);
     let more = buy(&[("idempotency-key", "l")], r#"{"quantity":2}"#).await;
@@ -192,7 +192,7 @@ async fn the_same_click_gets_the_same_order_whatever_the_limit_is_now() {
     let bob = Buyer::of(&running, "bob");
     let keyless = bob.post(&orders, &[], "").await;
     assert_eq!(keyless.status, 202, "{}", keyless.text);
-    control.amend(&sale.id, &limit(2), &keyed("two")).await.unwrap();
+    control.change_terms(&sale.id, &limit(2), &keyed("two")).await.unwrap();
     let again = bob.post(&orders, &[], "").await;
     assert_eq!(again.order_id(), keyless.order_id(), "{}", again.text);
     let carl = Buyer::of(&running, "carl").post(&orders, &[], "").await;

@@ -188,7 +188,7 @@ async fn published(running: &Running, orders: &[doorbuster::domain::Order]) {
     publisher.publish(orders).await.expect("confirmed");
     for orders in orders.chunk_by(|one, next| one.sale == next.sale) {
         let ids: Vec<_> = orders.iter().map(|order| order.id).collect();
-        running.parts.gate.confirmed(&orders[0].sale, &ids).await.expect("marked");
+        running.parts.gate.mark_confirmed(&orders[0].sale, &ids).await.expect("marked");
     }
 }
 

@@ -65,7 +65,7 @@ async fn a_sale_is_checked_closed_archived_and_forgotten() {
     let (code, out, _) = cli(&["user", "erase", "nobody", "--yes"]).await;
     assert!(code == 3 && out.contains("no sale knows nobody"), "{out}");
     let control = Control::new(running.parts.gate.clone(), running.parts.store.clone());
-    assert_eq!(control.purge_what_is_old(LONG).await.unwrap(), 0, "it is not old yet");
+    assert_eq!(control.purge_old_sales(LONG).await.unwrap(), 0, "it is not old yet");
     let (code, out, err) = cli(&["sale", "purge", name, "--yes"]).await;
     assert!(code == 0 && out.contains("its orders are forgotten"), "{out}{err}");
     let books = audit(&running.parts.gate, &running.parts.store, &sale.id).await.unwrap();
@@ -104,10 +104,10 @@ async fn a_sale_whose_time_is_long_over_is_closed_by_itself() {
         ..parts.store.sale(&sale.id).await.unwrap().expect("a row").sale
     };
     parts.gate.set_terms(&over, 9).await.unwrap();
-    assert_eq!(control.close_what_is_over().await.unwrap(), 1);
+    assert_eq!(control.close_expired_sales().await.unwrap(), 1);
     let status = control.show(&sale.id).await.unwrap();
     assert_eq!((status.state(), status.row.state), (SaleState::Closed, SaleState::Closed));
-    assert_eq!(control.close_what_is_over().await.unwrap(), 0);
+    assert_eq!(control.close_expired_sales().await.unwrap(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -115,12 +115,12 @@ async fn the_orders_of_an_archived_sale_are_forgotten_after_their_time() {
     let world = World::new(Database::Sqlite).await;
     let (running, sale, order) = bought_one(&world).await;
     let control = Control::new(running.parts.gate.clone(), running.parts.store.clone());
-    assert_eq!(control.purge_what_is_old(Duration::ZERO).await.unwrap(), 0, "it is not archived");
+    assert_eq!(control.purge_old_sales(Duration::ZERO).await.unwrap(), 0, "it is not archived");
     control.close(&sale.id, &keyed("c")).await.unwrap();
     control.archive(&sale.id, &keyed("a")).await.unwrap();
-    assert_eq!(control.purge_what_is_old(Duration::ZERO).await.unwrap(), 1);
+    assert_eq!(control.purge_old_sales(Duration::ZERO).await.unwrap(), 1);
     assert!(running.parts.store.order(order.order_id().parse().unwrap()).await.unwrap().is_none());
-    assert_eq!(control.purge_what_is_old(Duration::ZERO).await.unwrap(), 0, "once");
+    assert_eq!(control.purge_old_sales(Duration::ZERO).await.unwrap(), 0, "once");
     let acts = control.acts(&sale.id, 1).await.unwrap();
     assert_eq!((acts[0].kind.as_str(), acts[0].by.as_str()), ("purge", "schedule"));
     running.stop().await;

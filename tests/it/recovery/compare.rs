@@ -6,7 +6,7 @@ use doorbuster::domain::{Act, ActRequest, OrderStatus, SaleState};
 use doorbuster::lease::LeaseOptions;
 use doorbuster::process::{Role, Running};
 use doorbuster::queue::OrderLog;
-use doorbuster::recovery::{Why, compare};
+use doorbuster::recovery::{DifferenceKind, compare};
 
 use crate::recovery::repair::{left, lost_in_mid_sale, none_failed, rebuild};
 use crate::seams::queue::channel;
@@ -87,11 +87,11 @@ async fn every_difference_is_named_and_mended() {
     let found = look(0).await;
     let whys: Vec<_> = found.differences.iter().map(|differs| (differs.why, differs.order_id)).collect();
     let expected = [
-        (Why::Lost, lost[0]),
-        (Why::Leaked, leaked.id),
-        (Why::Waiting, waiting.id),
-        (Why::Unreturned, orders[1]),
-        (Why::UnknownToGate, orders[0]),
+        (DifferenceKind::Lost, lost[0]),
+        (DifferenceKind::Leaked, leaked.id),
+        (DifferenceKind::Waiting, waiting.id),
+        (DifferenceKind::Unreturned, orders[1]),
+        (DifferenceKind::UnknownToGate, orders[0]),
     ];
     assert_eq!(whys, expected);
     let audit = ["audit", "--sale", sale.id.as_str(), "--older-than", "0"];
@@ -99,7 +99,7 @@ async fn every_difference_is_named_and_mended() {
     assert!(code == 4 && out.contains("unknown_to_gate") && out.contains("leaked"), "{out}{err}");
     let repair = [&audit[..], &["--repair", "--yes"]].concat();
     let (code, out, err) = run(Some(&world), &repair).await;
-    assert!(out.matches("mended: ").count() == 5, "{code} {out}{err}");
+    assert!(out.matches("repaired: ").count() == 5, "{code} {out}{err}");
     let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
     let books = at_rest(&front, &sale).await;
     assert_eq!((books.live_orders, left(parts, &sale).await), (5, 15));
@@ -108,7 +108,7 @@ async fn every_difference_is_named_and_mended() {
     assert!(look(0).await.balances());
     // The same once more changes nothing.
     let (code, out, err) = run(Some(&world), &repair).await;
-    assert!(code == 0 && !out.contains("mended"), "{out}{err}");
+    assert!(code == 0 && !out.contains("repaired"), "{out}{err}");
     worker.stop().await;
     front.stop().await;
 }
@@ -131,7 +131,7 @@ async fn a_gate_with_too_many_units_or_too_few_is_put_right_and_the_sale_is_paus
         })
         .await;
         let (code, out, err) = run(Some(&world), &["audit", "--all", "--repair", "--yes"]).await;
-        assert!(code == 0 && out.contains("7 are left now"), "{out}{err}");
+        assert!(code == 0 && out.contains("7 left now"), "{out}{err}");
         assert_eq!(left(&running.parts, &sale).await, 7);
         running.control.resume(&sale.id, &ActRequest::by("test")).await.unwrap();
     }
@@ -151,7 +151,7 @@ async fn a_change_of_stock_that_is_half_way_is_no_leak() {
     front.parts.store.begin_restock(&sale.id, &id("unit"), 3, &asked).await.unwrap().unwrap();
     let repair = ["audit", "--sale", sale.id.as_str(), "--repair", "--yes"];
     let (_, out, err) = run(Some(&world), &repair).await;
-    assert!(!out.contains("mended"), "{out}{err}");
+    assert!(!out.contains("repaired"), "{out}{err}");
     assert_eq!(left(&front.parts, &sale).await, 5);
     front.control.finish_acts().await.unwrap();
     assert_eq!(left(&front.parts, &sale).await, 8);

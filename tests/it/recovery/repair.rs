@@ -21,7 +21,7 @@ pub(crate) fn rebuild(world: &World, parts: &Parts) -> Rebuild {
         gate: parts.gate.clone(),
         store: parts.store.clone(),
         leases: parts.leases.clone(),
-        letters: DeadLetters::open(world.config().queue()),
+        dead_letters: DeadLetters::open(world.config().queue()),
         log: OrderLog::open(world.config().queue()),
     }
 }
@@ -36,7 +36,7 @@ pub(crate) async fn forget(world: &World, sale: &Sale) {
 
 pub(crate) async fn act(parts: &Parts, sale: &Sale, order: OrderId, act: Act) {
     let orders = Orders::new(parts.gate.clone(), parts.store.clone(), parts.leases.clone());
-    orders.act(&sale.id, order, act, &ActRequest::by("operator ada"), None).await.unwrap();
+    orders.act(&sale.id, order, act, &ActRequest::by("operator ada")).await.unwrap();
 }
 
 pub(crate) async fn left(parts: &Parts, sale: &Sale) -> i64 {
@@ -155,7 +155,7 @@ async fn more_sold_than_there_is_leaves_less_than_none_until_units_come_back() {
     let parts = &running.parts;
     let second = doorbuster::gate::Versions { epoch: 2, ..Default::default() };
     parts.gate.load(&sale, &second).await.unwrap();
-    parts.gate.move_to(&sale.id, SaleState::Open, &[SaleState::Draft]).await.unwrap();
+    parts.gate.move_sale(&sale.id, SaleState::Open, &[SaleState::Draft]).await.unwrap();
     let sold = verdicts(&parts.gate, &sale.id, &[attempt(&sale.id, "eve", Some("k"), 1)]).await;
     assert!(matches!(sold[0], Verdict::Accepted(_)), "{sold:?}");
     for (user, order) in ["user0", "user1"].into_iter().zip(&orders) {
@@ -252,7 +252,7 @@ async fn a_database_that_is_older_than_the_log_is_brought_up_to_date_before() {
     let (code, _, err) = run(Some(&world), &["rebuild", "--sale", sale.id.as_str(), "--yes"]).await;
     assert!(code == 1 && err.contains("replay run log"), "{err}");
     let (code, out, err) = run(Some(&world), &["replay", "run", "log", "--yes"]).await;
-    assert!(code == 0 && out.contains("1 have an older row"), "{out}{err}");
+    assert!(code == 0 && out.contains("1 brought up to date"), "{out}{err}");
     let (code, out, err) = run(Some(&world), &["rebuild", "--sale", sale.id.as_str(), "--yes"]).await;
     assert_eq!(code, 0, "{out}{err}");
     front.stop().await;
@@ -282,7 +282,7 @@ async fn a_parked_order_is_counted_and_stays_parked() {
     let ticket = front.parts.gate.ticket(&sale.id, orders[0]).await.unwrap().expect("in flight");
     assert!(ticket.parked);
     let (code, out, err) = run(Some(&world), &["replay", "run", "dead-letters", "--yes"]).await;
-    assert!(code == 0 && out.contains("1 get their row"), "{out}{err}");
+    assert!(code == 0 && out.contains("1 inserted"), "{out}{err}");
     let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
     assert_eq!(at_rest(&front, &sale).await.live_orders, 1);
     worker.stop().await;

@@ -158,7 +158,7 @@ async fn lost(kind: Database, paid: bool) -> (World, Sale) {
 /// Replays the log; whoever calls it is told how far it is, and what it waits for.
 async fn replay_log(
     world: &World,
-    tell: &(dyn Fn(u64, u64) + Sync),
+    advance: &(dyn Fn(u64, u64) + Sync),
     say: &(dyn Fn(&str) + Sync),
 ) -> Result<Finished, ReplayError> {
     let parts = world.parts().await;
@@ -167,7 +167,7 @@ async fn replay_log(
         gate: parts.gate.clone(),
         store: parts.store.clone(),
         leases: parts.leases.clone(),
-        letters: DeadLetters::open(world.config().queue()),
+        dead_letters: DeadLetters::open(world.config().queue()),
         log: OrderLog::with(world.config().queue(), publisher.clone()),
         publisher,
     };
@@ -179,7 +179,7 @@ async fn replay_log(
         max_latency_ms: 60_000,
         max_replays: 3,
     };
-    replay.run(&asked, "test", &Progress { tell, say }, CancellationToken::new()).await
+    replay.run(&asked, "test", &Progress { advance, say }, CancellationToken::new()).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -215,7 +215,7 @@ async fn a_replay_waits_for_a_database_that_is_away_when_its_orders_are_written(
         let (mut world, _) = lost(Database::Postgres, paid).await;
         world.set("database.timeout_ms=3000");
         let proxy = behind_proxy(&mut world, "database.url").await;
-        let tell = |done: u64, total: u64| {
+        let advance = |done: u64, total: u64| {
             if done > 0 && done == total {
                 proxy.set(Weather::Frozen);
             }
@@ -227,7 +227,7 @@ async fn a_replay_waits_for_a_database_that_is_away_when_its_orders_are_written(
                 proxy.set(Weather::Fair);
             }
         };
-        let done = replay_log(&world, &tell, &say).await.expect("it waits");
+        let done = replay_log(&world, &advance, &say).await.expect("it waits");
         assert!(waits.into_inner(), "the database was away in time");
         assert_eq!((done.state, done.report.counts.inserted), (RunState::Done, 8), "{:?}", done.report);
         assert_eq!(done.report.after.len(), 1, "{:?}", done.report);

@@ -66,7 +66,7 @@ async fn a_confirmed_entry_says_so_and_a_settled_one_is_gone() {
     let Verdict::Accepted(order) = gate.admit(attempt(&sale.id, "ada", Some("k"), 1)).await.unwrap() else {
         panic!("not accepted")
     };
-    gate.confirmed(&sale.id, &[order.id]).await.unwrap();
+    gate.mark_confirmed(&sale.id, &[order.id]).await.unwrap();
     let ticket = gate.ticket(&sale.id, order.id).await.unwrap().expect("in flight");
     assert_eq!(ticket.durability, Durability::Broker);
     let settlement = Settlement { id: order.id, user: order.user.clone(), outcome: Outcome::Kept };
@@ -77,7 +77,7 @@ async fn a_confirmed_entry_says_so_and_a_settled_one_is_gone() {
     let repeat = gate.admit(attempt(&sale.id, "ada", Some("k"), 1)).await.unwrap();
     assert_eq!(repeat, Verdict::Settled(order.id));
     // Marking what is settled must not bring it back.
-    gate.confirmed(&sale.id, &[order.id]).await.unwrap();
+    gate.mark_confirmed(&sale.id, &[order.id]).await.unwrap();
     assert_eq!(gate.describe(&sale.id).await.unwrap().expect("loaded").waiting, 0);
 }
 
@@ -148,7 +148,7 @@ async fn an_unknown_sale_and_a_missing_item_are_not_zero_stock() {
     assert_eq!(gate.admit(unknown).await.unwrap(), Verdict::UnknownSku);
     let nowhere = crate::support::id("nowhere");
     assert_eq!(gate.admit(attempt(&nowhere, "ada", None, 1)).await.unwrap(), Verdict::NotLoaded);
-    assert!(matches!(gate.move_to(&nowhere, SaleState::Paused, &[]).await, Err(GateError::NotLoaded)));
+    assert!(matches!(gate.move_sale(&nowhere, SaleState::Paused, &[]).await, Err(GateError::NotLoaded)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -156,19 +156,19 @@ async fn states_and_window_decide_by_the_gates_clock() {
     let (world, gate, sale) = opened(9, 1).await;
     let verdict = async |user: &str| gate.admit(attempt(&sale.id, user, None, 1)).await.unwrap();
     assert!(matches!(
-        gate.move_to(&sale.id, SaleState::Paused, &[SaleState::Open]).await.unwrap(),
+        gate.move_sale(&sale.id, SaleState::Paused, &[SaleState::Open]).await.unwrap(),
         Moved::Now(_)
     ));
     assert!(matches!(
-        gate.move_to(&sale.id, SaleState::Paused, &[SaleState::Open]).await.unwrap(),
+        gate.move_sale(&sale.id, SaleState::Paused, &[SaleState::Open]).await.unwrap(),
         Moved::Already(_)
     ));
     assert!(matches!(verdict("ada").await, Verdict::Paused { .. }));
-    gate.move_to(&sale.id, SaleState::Open, &[SaleState::Paused]).await.unwrap();
+    gate.move_sale(&sale.id, SaleState::Open, &[SaleState::Paused]).await.unwrap();
     assert!(matches!(verdict("ada").await, Verdict::Accepted(_)));
-    gate.move_to(&sale.id, SaleState::Closed, &[SaleState::Open]).await.unwrap();
+    gate.move_sale(&sale.id, SaleState::Closed, &[SaleState::Open]).await.unwrap();
     assert_eq!(verdict("bob").await, Verdict::Closed);
-    let refused = gate.move_to(&sale.id, SaleState::Open, &[SaleState::Paused]).await.unwrap();
+    let refused = gate.move_sale(&sale.id, SaleState::Open, &[SaleState::Paused]).await.unwrap();
     assert_eq!(refused, Moved::Refused(SaleState::Closed));
 
     let mut later = crate::support::sale(&format!("{}later", world.name), 9, 1);
@@ -206,7 +206,7 @@ async fn a_gate_that_is_behind_its_callers_freezes_and_sells_nothing() {
     let Verdict::Accepted(order) = gate.admit(attempt(&sale.id, "ada", Some("k"), 1)).await.unwrap() else {
         panic!("not accepted")
     };
-    gate.saw(&sale.id, Number { epoch: 1, seq: order.number.seq + 1 });
+    gate.observe_number(&sale.id, Number { epoch: 1, seq: order.number.seq + 1 });
     assert_eq!(gate.admit(attempt(&sale.id, "bob", None, 1)).await.unwrap(), Verdict::Frozen);
     let state = gate.describe(&sale.id).await.unwrap().expect("loaded").state;
     assert_eq!(state, SaleState::Frozen);
@@ -250,12 +250,12 @@ async fn the_sweep_is_handed_what_is_due_and_only_once_per_spacing() {
     gate.admit(attempt(&sale.id, "ada", None, 1)).await.unwrap();
     let spacing = Duration::from_secs(600);
     let due = until("the entry is due", Duration::from_secs(10), async || {
-        let due = gate.due(&sale.id, 10, spacing).await.unwrap();
+        let due = gate.claim_due(&sale.id, 10, spacing).await.unwrap();
         (!due.is_empty()).then_some(due)
     })
     .await;
     assert_eq!(due.len(), 1);
-    assert_eq!(gate.due(&sale.id, 10, spacing).await.unwrap(), []);
+    assert_eq!(gate.claim_due(&sale.id, 10, spacing).await.unwrap(), []);
     assert_eq!(gate.in_flight(&sale.id).await.unwrap(), due);
 }
 

@@ -135,7 +135,7 @@ async fn step(gate: &Gate, sale: &doorbuster::domain::SaleId, model: &mut Model,
             } else {
                 (SaleState::Paused, SaleState::Open)
             };
-            gate.move_to(sale, to, &[from]).await.unwrap();
+            gate.move_sale(sale, to, &[from]).await.unwrap();
             model.paused = !model.paused;
         }
         1 => {

@@ -168,7 +168,7 @@ impl World {
     /// A sale that is open in the gate alone.
     pub async fn load(&self, gate: &doorbuster::gate::Gate, sale: &Sale) {
         gate.load(sale, &Versions::default()).await.expect("loaded");
-        gate.move_to(&sale.id, SaleState::Open, &[SaleState::Draft]).await.expect("opened");
+        gate.move_sale(&sale.id, SaleState::Open, &[SaleState::Draft]).await.expect("opened");
     }
 }
 

@@ -18,7 +18,12 @@ use super::{Gate, GateError};
 use crate::domain::{Number, SaleId};
 
 /// Compares each sale with what is known of it elsewhere, and freezes what is behind.
-type Verify = dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync;
+type Compare = dyn Fn() -> BoxFuture<'static, Result<(), NotCompared>> + Send + Sync;
+
+/// The comparison could not be made, for this reason: nothing is sold until it can.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct NotCompared(String);
 
 /// How long a failed look is not repeated: else every attempt would wait for the same silence.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -27,27 +32,30 @@ const PAUSE: Duration = Duration::from_secs(1);
 const TRIES: u32 = 3;
 
 #[derive(Default)]
-pub(super) struct Trust {
-    verify: OnceLock<Box<Verify>>,
+pub(super) struct RestartCheck {
+    compare: OnceLock<Box<Compare>>,
     failed: Mutex<Option<(Instant, String)>>,
 }
 
 impl Gate {
-    /// From now on, `verify` is asked before a Redis that was started anew admits anybody. Until
-    /// it answers `Ok` nothing is sold. Only the first call counts.
-    pub fn verify_with(
+    /// From now on `compare` runs before a restarted Redis admits anybody. Until it returns `Ok`
+    /// nothing is sold. Only the first call counts.
+    pub fn compare_restarts_with<E: std::fmt::Display + 'static>(
         &self,
-        verify: impl Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync + 'static,
+        compare: impl Fn() -> BoxFuture<'static, Result<(), E>> + Send + Sync + 'static,
     ) {
-        let _ = self.trust.verify.set(Box::new(verify));
+        let _ = self.restart.compare.set(Box::new(move || {
+            let compared = compare();
+            Box::pin(async move { compared.await.map_err(|error| NotCompared(error.to_string())) })
+        }));
     }
 
     /// On `Ok` Redis knows the admission script, and the books were compared before. ActRequest for by each
     /// admission that meets a Redis without the script; and best before the first comes, since it takes
     /// as long as the order log is to be read.
-    pub async fn establish(&self) -> Result<(), GateError> {
-        let mut failed = self.trust.failed.lock().await;
-        if self.link.knows(&self.scripts.admit).await? {
+    pub async fn ensure_compared(&self) -> Result<(), GateError> {
+        let mut failed = self.restart.failed.lock().await;
+        if self.link.knows_script(&self.scripts.admit).await? {
             return Ok(());
         }
         if let Some((at, why)) = &*failed
@@ -57,8 +65,8 @@ impl Gate {
         }
         for _ in 0..TRIES {
             let compared = self.ping().await?;
-            if let Some(verify) = self.trust.verify.get()
-                && let Err(why) = verify().await
+            if let Some(compare) = self.restart.compare.get()
+                && let Err(why) = compare().await
             {
                 let why = format!("redis was started anew, and its books cannot be compared yet: {why}");
                 *failed = Some((Instant::now(), why.clone()));
