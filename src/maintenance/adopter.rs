@@ -37,8 +37,8 @@ impl Adopter {
     pub async fn run(self, stop: CancellationToken) {
         let mut seen: HashMap<SaleId, Millis> = HashMap::new();
         while stop.run_until_cancelled(tokio::time::sleep(ADOPTED_EVERY)).await.is_some() {
-            let terms = LeaseOptions::lasting(LEASE).at_most(AT_MOST);
-            let taken = self.leases.take(ADOPTION, ["leader"], terms).await;
+            let options = LeaseOptions::lasting(LEASE).max_hold(AT_MOST);
+            let taken = self.leases.take(ADOPTION, ["leader"], options).await;
             let Ok(Some(guard)) = taken.map(|taken| taken.guard) else { continue };
             let looked = guard.until_lost(self.look(&mut seen));
             if let Some(Ok(Err(error))) = stop.run_until_cancelled(looked).await {

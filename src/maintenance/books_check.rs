@@ -39,10 +39,10 @@ impl BooksCheck {
         let mut before: HashMap<SaleId, Vec<i64>> = HashMap::new();
         while stop.run_until_cancelled(tokio::time::sleep(self.every)).await.is_some() {
             // Held for most of the interval: so it is looked once, though every front would.
-            let terms = LeaseOptions::lasting(LEASE)
-                .at_least(self.every.mul_f64(0.8))
-                .at_most(AT_MOST.max(self.every));
-            let Ok(Some(guard)) = self.leases.take(BOOKS, ["leader"], terms).await.map(|taken| taken.guard)
+            let options = LeaseOptions::lasting(LEASE)
+                .min_hold(self.every.mul_f64(0.8))
+                .max_hold(AT_MOST.max(self.every));
+            let Ok(Some(guard)) = self.leases.take(BOOKS, ["leader"], options).await.map(|taken| taken.guard)
             else {
                 tell(0, 0);
                 continue;

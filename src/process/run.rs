@@ -227,7 +227,7 @@ impl Running {
             tracing::info!("stopped, nothing under way");
         }
         // What was dropped with its task is released, or else its users would have to wait.
-        self.parts.leases.at_rest(Duration::from_secs(1)).await;
+        self.parts.leases.wait_until_idle(Duration::from_secs(1)).await;
         self.parts.store.close().await;
     }
 }

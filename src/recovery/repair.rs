@@ -150,8 +150,8 @@ impl Repair {
         asked: &ActRequest,
     ) -> Result<&'static str, RepairError> {
         let order = &difference.order;
-        let terms = LeaseOptions::lasting(WAIT);
-        let taken = self.leases.take(order.sale.as_str(), [order.user.as_str()], terms).await?;
+        let options = LeaseOptions::lasting(WAIT);
+        let taken = self.leases.take(order.sale.as_str(), [order.user.as_str()], options).await?;
         let guard = taken.guard.ok_or(RepairError::Busy)?;
         let may_commit = || guard.is_valid_for(COMMIT_MARGIN);
         let ended =

@@ -50,7 +50,7 @@ impl Worker {
         fault!("ack.after");
         // Also after an error, and waited for: the next try needs the same leases. What is not
         // released ends by itself.
-        fault!("release.before", claimed.guards.drain(..).for_each(Guard::let_run_out));
+        fault!("release.before", claimed.guards.drain(..).for_each(Guard::abandon));
         release_all(claimed.guards).await;
         fault!("release.after");
         let (books, _) = result?;
@@ -72,9 +72,9 @@ impl Worker {
             "lease.before",
             return Err(LeaseError::from(crate::lease::Fault::Unavailable("injected".into())).into())
         );
-        let terms = LeaseOptions::lasting(self.settings.lease).at_most(LONGEST_HOLD);
+        let options = LeaseOptions::lasting(self.settings.lease).max_hold(LONGEST_HOLD);
         let users = orders.iter().map(|(_, order)| (order.sale.as_str(), order.user.as_str()));
-        let (guards, tokens) = self.leases.take_in_scopes(users, terms).await?;
+        let (guards, tokens) = self.leases.take_in_scopes(users, options).await?;
         let mut claimed = Claimed { guards, ..Claimed::default() };
         for (at, order) in orders {
             if let Some(fence) = tokens.get(&(order.sale.as_str(), order.user.as_str())) {
