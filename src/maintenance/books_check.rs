@@ -29,7 +29,7 @@ pub struct BooksCheck {
     pub control: Control,
     pub every: Duration,
     /// Pause a sale whose books do not balance.
-    pub pauses: bool,
+    pub pause_sale: bool,
 }
 
 impl BooksCheck {
@@ -87,7 +87,7 @@ impl BooksCheck {
     async fn act_upon(&self, books: &Audit) {
         let sale = &books.sale_id;
         tracing::error!(%sale, ?books, "the books of this sale do not balance");
-        if !self.pauses {
+        if !self.pause_sale {
             return;
         }
         let open = self.gate.describe(sale).await;

@@ -7,7 +7,7 @@ use super::{Worker, WorkerError};
 use crate::domain::Order;
 use crate::fault::fault;
 use crate::lease::{COMMIT_MARGIN, Guard, LeaseError, LeaseOptions, release_all};
-use crate::settlement::Outcomes;
+use crate::settlement::{Outcomes, Settler};
 use crate::store::{Claim, Recorded};
 
 /// How long a worker that hangs in the middle of a batch keeps its users from other workers.
@@ -53,9 +53,9 @@ impl Worker {
         fault!("release.before", claimed.guards.drain(..).for_each(Guard::abandon));
         release_all(claimed.guards).await;
         fault!("release.after");
-        let (books, _) = result?;
+        let (outcomes, _) = result?;
         fault!("settle.before", return Ok(()));
-        books.settle(&self.gate, &self.store, &self.leases).await;
+        outcomes.settle(Settler { gate: &self.gate, store: &self.store, leases: &self.leases }).await;
         fault!("settle.after");
         Ok(())
     }
@@ -99,10 +99,10 @@ impl Worker {
         metrics::histogram!("worker_persist_seconds").record(started.elapsed().as_secs_f64());
         metrics::histogram!("worker_batch_orders").record(claimed.claims.len() as f64);
         let stale = recorded.iter().map(|recorded| *recorded == Recorded::Stale).collect();
-        let mut books = Outcomes::default();
+        let mut outcomes = Outcomes::default();
         for (claim, recorded) in claimed.claims.iter().zip(recorded) {
-            books.enter(&self.store, &claim.order, recorded).await?;
+            outcomes.add(&self.store, &claim.order, recorded).await?;
         }
-        Ok((books, stale))
+        Ok((outcomes, stale))
     }
 }
