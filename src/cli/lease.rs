@@ -67,7 +67,7 @@ pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
             None => Err(Failed::Said(format!("nobody holds {name} in {scope}"))),
         },
         Verb::Release { scope, name, token } => {
-            if leases.release_held(&scope, &name, token).await.map_err(said)? {
+            if leases.force_release(&scope, &name, token).await.map_err(said)? {
                 println!("{name} in {scope} is free");
                 return Ok(Ended::Done);
             }

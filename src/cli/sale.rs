@@ -239,7 +239,7 @@ async fn create(control: &Control, create: Create) -> Result<Ended, Failed> {
         name: create.name.unwrap_or_else(|| id.to_string()),
         window: Window { opens_at: create.terms.opens_at().unwrap_or(now), closes_at: None },
         limit_per_user: 1,
-        rules: Terms::default(),
+        terms: Terms::default(),
         items,
         id,
     };
@@ -291,7 +291,7 @@ async fn show(control: &Control, sale: &SaleId, output: &Output) -> Result<Ended
         row.sale.window.closes_at.map_or("when it is closed".into(), |at| at.to_string())
     );
     println!("limit per user  {}", row.sale.limit_per_user);
-    for (name, rule) in rules(&row.sale.rules) {
+    for (name, rule) in rules(&row.sale.terms) {
         println!("{name:<15} {rule}");
     }
     if let Some(gate) = &status.gate {
@@ -321,7 +321,7 @@ fn json(status: &SaleStatus) -> serde_json::Value {
         "opens_at": row.sale.window.opens_at,
         "closes_at": row.sale.window.closes_at,
         "limit_per_user": row.sale.limit_per_user,
-        "rules": row.sale.rules,
+        "rules": row.sale.terms,
         "in_flight": status.gate.as_ref().map(|gate| gate.waiting),
         "items": row.items.iter().map(|item| serde_json::json!({
             "sku": item.sku, "stock": item.stock, "sold": item.sold,

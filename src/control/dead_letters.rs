@@ -1,9 +1,9 @@
 //! What an operator does about dead letters: have them processed again, or end their orders. An
 //! order on the dead-letter queue was accepted, so it must have an end that its buyer can read.
 
-use crate::gate::{Gate, GateError, Settlement};
+use crate::gate::{Gate, GateError};
 use crate::queue::{DeadLetter, DeadLetters, HeldDeadLetter, PublishError, QueueError};
-use crate::settlement;
+use crate::settlement::{SettlementError, settle_order};
 use crate::store::{Recorded, Store, StoreError};
 
 /// Dead letters that are shown at once.
@@ -28,6 +28,15 @@ pub enum DeadLetterError {
     Gate(#[from] GateError),
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl From<SettlementError> for DeadLetterError {
+    fn from(error: SettlementError) -> Self {
+        match error {
+            SettlementError::Gate(error) => Self::Gate(error),
+            SettlementError::Store(error) => Self::Store(error),
+        }
+    }
 }
 
 /// A letter as it is shown, in the admin API and by the command.
@@ -134,9 +143,7 @@ impl DeadLetterActs {
                     Recorded::Already(_, failure) => failure,
                     Recorded::Confirmed | Recorded::Stale => None,
                 };
-                let outcome = settlement::outcome(&self.store, order, failure).await?;
-                let settlement = Settlement { id: order.id, user: order.user.clone(), outcome };
-                self.gate.settle(&order.sale, &[settlement]).await?;
+                settle_order(&self.gate, &self.store, order, failure).await?;
             }
             Ok(done)
         };
@@ -148,7 +155,7 @@ impl DeadLetterActs {
             match self.letters.take(id).await? {
                 // What is decided about one order must not happen to those beside it.
                 Some(held) if held.letter.orders.as_ref().is_ok_and(|orders| orders.len() > 1) => {
-                    self.letters.part(held).await?;
+                    self.letters.split(held).await?;
                 }
                 Some(held) => return Ok(held),
                 None => {}

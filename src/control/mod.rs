@@ -155,7 +155,7 @@ impl Control {
         let forget = TermsChange { message: Some(None), ..Default::default() };
         self.recorded(id, "resume", serde_json::json!({}), asked, async {
             let number = self.move_sale(id, SaleState::Open, &[SaleState::Paused], "resumed").await?;
-            if self.row(id).await?.sale.rules.message.is_some() {
+            if self.row(id).await?.sale.terms.message.is_some() {
                 self.change_terms(id, &forget, &ActRequest { key: None, ..asked.clone() }).await?;
             }
             Ok(number)

@@ -88,8 +88,9 @@ pub struct SaleEntry {
     pub window: Window,
     pub limit_per_user: u32,
     #[serde(flatten)]
-    pub rules: Terms,
-    pub rules_version: i64,
+    pub terms: Terms,
+    #[serde(rename = "rules_version")]
+    pub terms_version: i64,
     pub created_at: Millis,
     pub items: Vec<ItemEntry>,
 }
@@ -104,13 +105,13 @@ pub struct ItemEntry {
 }
 
 impl SaleEntry {
-    pub fn terms(&self) -> Sale {
+    pub fn to_sale(&self) -> Sale {
         Sale {
             id: self.sale_id.clone(),
             name: self.name.clone(),
             window: self.window,
             limit_per_user: self.limit_per_user,
-            rules: self.rules.clone(),
+            terms: self.terms.clone(),
             items: self
                 .items
                 .iter()
@@ -215,8 +216,8 @@ mod tests {
             number: Number { epoch: 1, seq: 1 },
             window: Window { opens_at: Millis(1), closes_at: None },
             limit_per_user: 3,
-            rules: Terms { message: Some("soon".into()), ..Terms::default() },
-            rules_version: 4,
+            terms: Terms { message: Some("soon".into()), ..Terms::default() },
+            terms_version: 4,
             created_at: Millis(0),
             items: vec![ItemEntry { sku, stock: 5, version: 2, limit_per_user: Some(1) }],
         };

@@ -117,7 +117,7 @@ impl OrderId {
     }
 
     /// When it was made, by its maker's clock.
-    pub fn made_at(self) -> Option<super::Millis> {
+    pub fn generated_at(self) -> Option<super::Millis> {
         let (seconds, nanos) = self.0.get_timestamp()?.to_unix();
         let millis = i64::try_from(seconds).ok()?.checked_mul(1_000)?;
         Some(super::Millis(millis + i64::from(nanos / 1_000_000)))

@@ -14,6 +14,9 @@ use super::Invalid;
 #[serde(try_from = "String", into = "String")]
 pub struct Millis(pub i64);
 
+/// The most that the clocks of hosts and servers may differ. A reader that starts at a time goes back by this much first.
+pub const CLOCK_SKEW: Duration = Duration::from_secs(60);
+
 /// 9999-12-31T23:59:59.999Z: RFC 3339 has four digits for the year.
 const LAST: i64 = 253_402_300_799_999;
 
@@ -27,6 +30,11 @@ impl Millis {
 
     pub fn plus(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(i64::try_from(duration.as_millis()).unwrap_or(LAST)))
+    }
+
+    /// This long before.
+    pub fn minus(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(i64::try_from(duration.as_millis()).unwrap_or(LAST)))
     }
 
     /// Whole seconds from `self` until `later`, rounded up, at least 1: the value of `Retry-After`.

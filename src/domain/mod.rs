@@ -15,7 +15,7 @@ mod verdict;
 pub use act_request::ActRequest;
 pub use entry::{ActEntry, Entry, ItemEntry, OrderEntry, PaymentEntry, SaleEntry, Step};
 pub use ids::{Fingerprint, IdempotencyKey, Invalid, KeyDigest, OrderId, SaleId, Sku, UserId};
-pub use millis::Millis;
+pub use millis::{CLOCK_SKEW, Millis};
 pub use order::{Act, Failure, Number, Order, OrderStatus};
 pub use sale::{Item, MAX_QUANTITY, MAX_STOCK, Sale, SaleState, Window};
 pub use terms::{LatePayment, Rate, Terms, TermsChange, check_text};

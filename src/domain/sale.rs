@@ -93,7 +93,7 @@ pub struct Sale {
     pub name: String,
     pub window: Window,
     pub limit_per_user: u32,
-    pub rules: Terms,
+    pub terms: Terms,
     pub items: Vec<Item>,
 }
 
@@ -101,7 +101,7 @@ impl Sale {
     pub fn check(&self) -> Result<(), Invalid> {
         let wrong = |what, rule| Err(Invalid { what, rule });
         check_text("a sale's name", &self.name, 200)?;
-        self.rules.check()?;
+        self.terms.check()?;
         let limits = self.items.iter().filter_map(|item| item.limit_per_user);
         if limits.into_iter().any(|limit| !(1..=MAX_QUANTITY).contains(&limit)) {
             return wrong("an item's limit_per_user", "1 to 1000");
@@ -138,7 +138,7 @@ mod tests {
             name: "Drop".into(),
             window: Window { opens_at: Millis(10), closes_at: Some(Millis(20)) },
             limit_per_user: 1,
-            rules: Terms::default(),
+            terms: Terms::default(),
             items: vec![Item { sku: Sku::parse("shoe").expect("valid"), stock: 5, limit_per_user: None }],
         }
     }
@@ -156,8 +156,8 @@ mod tests {
             |sale| sale.items[0].stock = -1,
             |sale| sale.items.push(sale.items[0].clone()),
             |sale| sale.items[0].limit_per_user = Some(0),
-            |sale| sale.rules.pay_within_s = Some(0),
-            |sale| sale.rules.message = Some(String::new()),
+            |sale| sale.terms.pay_within_s = Some(0),
+            |sale| sale.terms.message = Some(String::new()),
         ];
         for (which, damage) in broken.iter().enumerate() {
             let mut sale = sale();

@@ -215,14 +215,14 @@ impl TermsChange {
                 rule.clone_from(to);
             }
         }
-        let rules = &mut sale.rules;
-        set(&mut rules.pay_within_s, &self.pay_within_s);
-        set(&mut rules.rebuy, &self.rebuy);
-        set(&mut rules.late_payment, &self.late_payment);
-        set(&mut rules.user_rate, &self.user_rate);
-        set(&mut rules.sale_rate, &self.sale_rate);
-        set(&mut rules.message, &self.message);
-        set(&mut rules.retry_after_s, &self.retry_after_s);
+        let terms = &mut sale.terms;
+        set(&mut terms.pay_within_s, &self.pay_within_s);
+        set(&mut terms.rebuy, &self.rebuy);
+        set(&mut terms.late_payment, &self.late_payment);
+        set(&mut terms.user_rate, &self.user_rate);
+        set(&mut terms.sale_rate, &self.sale_rate);
+        set(&mut terms.message, &self.message);
+        set(&mut terms.retry_after_s, &self.retry_after_s);
         sale.check()?;
         Ok(sale)
     }

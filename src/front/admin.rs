@@ -74,7 +74,7 @@ async fn create(State(app): App, headers: HeaderMap, body: Body) -> Response {
                 closes_at: wanted.closes_at,
             },
             limit_per_user: wanted.limit_per_user,
-            rules: wanted.rules,
+            terms: wanted.rules,
             items: wanted.items,
         };
         app.control.create(&sale).await.map_err(refuse)?;

@@ -167,7 +167,7 @@ impl<'a> SaleJson<'a> {
             closes_at: row.sale.window.closes_at,
             server_time: now,
             limit_per_user: row.sale.limit_per_user,
-            pay_within_s: row.sale.rules.pay_within_s,
+            pay_within_s: row.sale.terms.pay_within_s,
             message: None,
             items: row
                 .items
@@ -225,7 +225,7 @@ impl<'a> AdminSaleJson<'a> {
             opens_at: sale.window.opens_at,
             closes_at: sale.window.closes_at,
             limit_per_user: sale.limit_per_user,
-            rules: &sale.rules,
+            rules: &sale.terms,
             items: sale
                 .items
                 .iter()
@@ -257,7 +257,7 @@ impl<'a> AdminSaleJson<'a> {
             opens_at: row.sale.window.opens_at,
             closes_at: row.sale.window.closes_at,
             limit_per_user: row.sale.limit_per_user,
-            rules: &row.sale.rules,
+            rules: &row.sale.terms,
             items: row
                 .items
                 .iter()

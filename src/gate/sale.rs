@@ -291,7 +291,7 @@ pub(super) fn terms(sale: &Sale) -> Vec<String> {
     fn text(value: Option<impl ToString>) -> String {
         value.map(|value| value.to_string()).unwrap_or_default()
     }
-    let rules = &sale.rules;
+    let terms = &sale.terms;
     let of_items = sale.items.iter().map(|item| (format!("limit:{}", item.sku), text(item.limit_per_user)));
     let limited = sale.items.iter().any(|item| item.limit_per_user.is_some());
     [
@@ -299,13 +299,13 @@ pub(super) fn terms(sale: &Sale) -> Vec<String> {
         ("opens_at", sale.window.opens_at.0.to_string()),
         ("closes_at", text(sale.window.closes_at.map(|at| at.0))),
         ("limit", sale.limit_per_user.to_string()),
-        ("pay_within_s", text(rules.pay_within_s)),
-        ("rebuy", u8::from(rules.rebuy).to_string()),
-        ("late_payment", rules.late_payment.as_str().to_owned()),
-        ("user_rate", text(rules.user_rate)),
-        ("sale_rate", text(rules.sale_rate)),
-        ("message", text(rules.message.as_ref())),
-        ("retry_after", text(rules.retry_after_s)),
+        ("pay_within_s", text(terms.pay_within_s)),
+        ("rebuy", u8::from(terms.rebuy).to_string()),
+        ("late_payment", terms.late_payment.as_str().to_owned()),
+        ("user_rate", text(terms.user_rate)),
+        ("sale_rate", text(terms.sale_rate)),
+        ("message", text(terms.message.as_ref())),
+        ("retry_after", text(terms.retry_after_s)),
         // Whether the script has to look for the limits of items.
         ("item_limits", u8::from(limited).to_string()),
     ]

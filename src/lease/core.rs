@@ -64,7 +64,7 @@ impl Core {
     pub(super) async fn take(self: &Arc<Self>, request: Request) -> Result<Tried, LeaseError> {
         self.tell(&request.scope);
         let core = self.clone();
-        // Counted as a task for as long as its answer lies there: see `Leases::at_rest`.
+        // Counted as a task for as long as its answer lies there: see `Leases::wait_until_idle`.
         let counted = self.tasks.token();
         let taking = self.in_background(async move {
             let tried = core.take_to_the_end(request).await;
@@ -80,7 +80,7 @@ impl Core {
         // Counted from before the request: Redis starts to count later than this.
         let sent = Instant::now();
         let answer = self.wire.take(&request, &owner, &self.holder).await;
-        let Request { scope, names, terms, .. } = request;
+        let Request { scope, names, options, .. } = request;
         match answer {
             Ok(said) => {
                 let token = said.iter().find_map(|said| match said {
@@ -90,16 +90,16 @@ impl Core {
                 let ours = |said: &Said| matches!(said, Said::Taken(_));
                 let names = names.into_iter().zip(&said).filter(|(_, said)| ours(said)).map(|(name, _)| name);
                 let guard = token.map(|token| {
-                    Guard::new(self, Held::new((&scope, owner), names.collect(), token, terms, sent))
+                    Guard::new(self, Held::new((&scope, owner), names.collect(), token, options, sent))
                 });
                 Ok(Tried { said, guard })
             }
             Err(fault) => {
                 // They may be taken: nobody has a guard of them, so nobody would release them.
                 if !matches!(fault, Fault::Unavailable(_) | Fault::Full(_) | Fault::NoScript) {
-                    let held = Held::new((&scope, owner), names, 0, terms.for_nobody(), sent);
+                    let held = Held::new((&scope, owner), names, 0, options.without_min_hold(), sent);
                     // Until it has found one, or the request cannot be on its way any more.
-                    let until = sent + terms.first().min(ON_ITS_WAY);
+                    let until = sent + options.initial_duration().min(ON_ITS_WAY);
                     self.release_in_background(held.into(), Duration::ZERO, until, |released| {
                         released.contains(&true)
                     });
@@ -158,7 +158,7 @@ impl Core {
                 Ok(released) => Ok(found(in_time && released.into_iter().all(|released| released))),
                 Err(fault) => {
                     // A renewal without an answer may have made them last for longer than is known.
-                    let until = Instant::now() + held.terms.first() + held.terms.lasts();
+                    let until = Instant::now() + held.options.initial_duration() + held.options.duration();
                     self.release_in_background(held.clone(), must_stay, until, |_| true);
                     Err(fault.into())
                 }
@@ -224,10 +224,10 @@ pub(super) fn ended<T>(answer: Result<T, tokio::task::JoinError>) -> Result<T, L
 pub(super) fn next_look(held: &Held, now: Instant) -> Instant {
     let Some(ends) = held.ends() else { return now };
     let over = held.until.map_or(ends, |until| until.min(ends));
-    if held.terms.renewal() == Renewal::ByHand || held.until.is_some_and(|until| until <= ends) {
+    if held.options.renewal() == Renewal::Manual || held.until.is_some_and(|until| until <= ends) {
         return over;
     }
-    let lasts = held.terms.lasts();
+    let lasts = held.options.duration();
     let renewal = ends.checked_sub(lasts / 3 * 2).unwrap_or(now);
     let renewal = renewal.checked_sub(since_the_grid(renewal, lasts / 15)).unwrap_or(now);
     renewal.max(now).min(over)

@@ -17,7 +17,7 @@ pub(super) struct Held {
     pub(super) owner: String,
     pub(super) names: Vec<String>,
     pub(super) token: i64,
-    pub(super) terms: LeaseOptions,
+    pub(super) options: LeaseOptions,
     /// When the longest hold is over.
     pub(super) until: Option<Instant>,
     /// By this process's clock, counted from before the last request was sent: Redis counts from
@@ -32,21 +32,21 @@ impl Held {
         (scope, owner): (&str, String),
         names: Vec<String>,
         token: i64,
-        terms: LeaseOptions,
+        options: LeaseOptions,
         sent: Instant,
     ) -> Self {
-        let until = match terms.renewal() {
-            Renewal::Watchdog { at_most } => Some(sent + at_most),
-            Renewal::ByHand => None,
+        let until = match options.renewal() {
+            Renewal::Watchdog { max_hold } => Some(sent + max_hold),
+            Renewal::Manual => None,
         };
         Self {
             scope: scope.to_owned(),
             owner,
             names,
             token,
-            terms,
+            options,
             until,
-            ends: Mutex::new(Some(sent + terms.first())),
+            ends: Mutex::new(Some(sent + options.initial_duration())),
             lost: CancellationToken::new(),
         }
     }
@@ -85,7 +85,7 @@ impl Held {
     /// What a renewal asks for; never beyond the longest hold.
     pub(super) fn extension(&self, sent: Instant) -> Duration {
         let left = self.until.map(|until| until.saturating_duration_since(sent));
-        left.map_or(self.terms.lasts(), |left| self.terms.lasts().min(left))
+        left.map_or(self.options.duration(), |left| self.options.duration().min(left))
     }
 
     pub(super) fn extensions(&self, lasts: Duration) -> impl Iterator<Item = Extension> {
@@ -234,12 +234,12 @@ impl Guard {
         let (core, held) = (hold.core.clone(), hold.held.clone());
         hold.core.watchlist.leave(hold.place);
         let releasing =
-            hold.core.in_background(async move { core.release(&held, held.terms.must_stay()).await });
+            hold.core.in_background(async move { core.release(&held, held.options.minimum_hold()).await });
         ended(releasing.await)?
     }
 
     /// Lets the leases end by themselves: no renewal, and no release.
-    pub fn let_run_out(self) {
+    pub fn abandon(self) {
         if let Some(mut hold) = Arc::into_inner(self.hold) {
             hold.done = true;
             hold.core.watchlist.leave(hold.place);
@@ -257,7 +257,7 @@ impl Drop for Hold {
         if !self.done {
             let (core, held) = (self.core.clone(), self.held.clone());
             let must_stay = match self.given.load(Ordering::SeqCst) {
-                true => held.terms.must_stay(),
+                true => held.options.minimum_hold(),
                 false => Duration::ZERO,
             };
             drop(self.core.in_background(async move { core.release(&held, must_stay).await }));

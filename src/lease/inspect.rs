@@ -66,7 +66,7 @@ impl Leases {
     /// gone. `token` says which lease was meant: `false`, and nothing done, where the name is free or
     /// somebody else has it by now. The holder learns it at its next renewal; until then only its
     /// fencing token keeps it from writing.
-    pub async fn release_held(&self, scope: &str, name: &str, token: i64) -> Result<bool, LeaseError> {
+    pub async fn force_release(&self, scope: &str, name: &str, token: i64) -> Result<bool, LeaseError> {
         let Some(lease) = self.show(scope, name).await?.filter(|lease| lease.token == token) else {
             return Ok(false);
         };

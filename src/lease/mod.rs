@@ -38,7 +38,7 @@
 //!
 //! // A job that every machine starts at midnight, and that one runs: the others find it taken, even
 //! // those whose clock is half a minute late.
-//! let once = LeaseOptions::default().at_least(Duration::from_secs(60)).at_most(Duration::from_secs(3_600));
+//! let once = LeaseOptions::default().min_hold(Duration::from_secs(60)).max_hold(Duration::from_secs(3_600));
 //! if let Some(job) = leases.take("_jobs", ["nightly"], once).await?.guard {
 //!     // …
 //!     job.release().await?;
@@ -58,7 +58,7 @@
 //! | release and renewal by the owner alone | script | script | script | script: `the_late_release_of_an_expired_holder_frees_nobody_else` |
 //! | renewal | watchdog; an explicit lease time switches it off | by hand | by hand | watchdog, unless it is said otherwise: `an_explicit_lease_time_is_renewed_and_what_is_not_is_said` |
 //! | renewals in one call | batches | one | one | up to 100: `leases_that_were_taken_one_by_one_are_renewed_together` |
-//! | longest hold of a holder that hangs | none | its lease | its lease | said in the terms: `the_longest_hold_ends_a_lease_that_the_watchdog_would_renew_for_ever` |
+//! | longest hold of a holder that hangs | none | its lease | its lease | said in the options: `the_longest_hold_ends_a_lease_that_the_watchdog_would_renew_for_ever` |
 //! | renewal after the release | reported (issue 7272) | renews by hand alone | renews by hand alone | none: `no_renewal_outlives_the_release`, `what_has_left_the_watchlist_never_comes_back` |
 //! | errors of Redis during renewal | tried again | the caller's | the caller's | survived, told when time is over: `the_watchdog_survives_errors_and_tells_what_they_cost` |
 //! | a holder learns that its lease is gone | when it unlocks | when it asks | when it asks | told, and its work cancelled: `a_lease_that_redis_forgot_is_lost_at_the_next_renewal_and_the_work_stops` |
@@ -142,7 +142,7 @@ pub struct Taken {
 pub const COMMIT_MARGIN: Duration = Duration::from_secs(1);
 
 /// Names in one call, at most.
-pub const NAMES_AT_ONCE: usize = 1_000;
+pub const MAX_NAMES_PER_CALL: usize = 1_000;
 
 /// Nobody means more than this; clocks could not count much more.
 const LONGEST_WAIT: Duration = Duration::from_secs(365 * 86_400);
@@ -181,9 +181,9 @@ impl Leases {
         &self,
         scope: &str,
         names: impl IntoIterator<Item = &'a str>,
-        terms: LeaseOptions,
+        options: LeaseOptions,
     ) -> Result<Taken, LeaseError> {
-        let tried = self.core.take(checked(scope, names, terms, Which::Free)?).await?;
+        let tried = self.core.take(checked(scope, names, options, Which::Free)?).await?;
         let held = tried.said.iter().map(|said| matches!(said, Said::Taken(_))).collect();
         Ok(Taken { held, guard: tried.guard })
     }
@@ -203,10 +203,10 @@ impl Leases {
         &self,
         scope: &str,
         names: impl IntoIterator<Item = &'a str>,
-        terms: LeaseOptions,
+        options: LeaseOptions,
         within: Duration,
     ) -> Result<Option<Guard>, LeaseError> {
-        let mut request = checked(scope, names, terms, Which::AllAndWait)?;
+        let mut request = checked(scope, names, options, Which::AllAndWait)?;
         let deadline = Instant::now() + within.min(LONGEST_WAIT);
         let mut waiter: Option<Waiter> = None;
         let mut backoff = Backoff::default();
@@ -282,7 +282,7 @@ impl Leases {
     /// Returns when nothing is being taken or released in the background any more, `true`, or when
     /// the time is over. Before a process ends: what it has dropped is then free, and need not end by
     /// itself.
-    pub async fn at_rest(&self, within: Duration) -> bool {
+    pub async fn wait_until_idle(&self, within: Duration) -> bool {
         let resting = async {
             while !self.core.tasks.is_empty() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -309,20 +309,20 @@ fn busy<'a>(
 fn checked<'a>(
     scope: &str,
     names: impl IntoIterator<Item = &'a str>,
-    terms: LeaseOptions,
+    options: LeaseOptions,
     which: Which,
 ) -> Result<Request, LeaseError> {
     check_scope(scope)?;
-    terms.check()?;
+    options.check()?;
     let names: Vec<String> =
         names.into_iter().map(|name| check_name(name).map(|()| name.to_owned())).collect::<Result<_, _>>()?;
-    if names.is_empty() || names.len() > NAMES_AT_ONCE {
+    if names.is_empty() || names.len() > MAX_NAMES_PER_CALL {
         return Err(LeaseError::Invalid(format!(
-            "{} names in one call: it takes from 1 to {NAMES_AT_ONCE}",
+            "{} names in one call: it takes from 1 to {MAX_NAMES_PER_CALL}",
             names.len()
         )));
     }
-    Ok(Request { scope: scope.to_owned(), names, terms, which })
+    Ok(Request { scope: scope.to_owned(), names, options, which })
 }
 
 fn check_scope(scope: &str) -> Result<(), LeaseError> {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Guard, LeaseError, LeaseOptions, Leases, NAMES_AT_ONCE};
+use super::{Guard, LeaseError, LeaseOptions, Leases, MAX_NAMES_PER_CALL};
 use crate::link::call_together;
 
 /// The fencing token of each scope and name that was taken.
@@ -10,14 +10,14 @@ pub type Tokens<'a> = BTreeMap<(&'a str, &'a str), i64>;
 
 impl Leases {
     /// As [`Leases::take`], of any number of scopes and names: those that are free, and waits for none. One
-    /// call for each scope and each [`NAMES_AT_ONCE`], several under way together. A name that is given
+    /// call for each scope and each [`MAX_NAMES_PER_CALL`], several under way together. A name that is given
     /// twice needs one lease.
     ///
     /// After an error, and where the future is dropped, nothing is held: what was taken is released.
     pub async fn take_in_scopes<'a>(
         &self,
         names: impl IntoIterator<Item = (&'a str, &'a str)>,
-        terms: LeaseOptions,
+        options: LeaseOptions,
     ) -> Result<(Vec<Guard>, Tokens<'a>), LeaseError> {
         let mut scopes: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for (scope, name) in names {
@@ -26,9 +26,9 @@ impl Leases {
         let mut pieces: Vec<(&str, Vec<&str>)> = Vec::new();
         for (scope, names) in scopes {
             let names = Vec::from_iter(names);
-            pieces.extend(names.chunks(NAMES_AT_ONCE).map(|names| (scope, names.to_vec())));
+            pieces.extend(names.chunks(MAX_NAMES_PER_CALL).map(|names| (scope, names.to_vec())));
         }
-        let calls = pieces.iter().map(|(scope, names)| self.take(scope, names.iter().copied(), terms));
+        let calls = pieces.iter().map(|(scope, names)| self.take(scope, names.iter().copied(), options));
         let taken = call_together(calls).await;
         let (mut guards, mut tokens) = (Vec::new(), Tokens::new());
         for ((scope, names), taken) in pieces.into_iter().zip(taken) {

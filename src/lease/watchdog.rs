@@ -87,7 +87,7 @@ fn due(core: &Core) -> Vec<Call> {
     for (place, held) in core.watchlist.take_due(now) {
         if held.is_over(now) {
             core.watchlist.leave(place);
-        } else if held.terms.renewal() == Renewal::ByHand {
+        } else if held.options.renewal() == Renewal::Manual {
             core.watchlist.again(place, next_look(&held, now));
         } else {
             let calls = calls.entry(held.scope.clone()).or_default();

@@ -41,7 +41,7 @@ pub(super) enum Said {
 pub(super) struct Request {
     pub(super) scope: String,
     pub(super) names: Vec<String>,
-    pub(super) terms: LeaseOptions,
+    pub(super) options: LeaseOptions,
     pub(super) which: Which,
 }
 
@@ -96,7 +96,12 @@ impl Wire {
             Which::AllOrNone => "all",
             Which::AllAndWait => "wait",
         };
-        let mut args = vec![owner.to_owned(), ms(request.terms.first()), holder.to_owned(), mode.to_owned()];
+        let mut args = vec![
+            owner.to_owned(),
+            ms(request.options.initial_duration()),
+            holder.to_owned(),
+            mode.to_owned(),
+        ];
         args.extend_from_slice(&request.names);
         let said: Vec<i64> = self.link.run(&self.take, &[self.leases(&request.scope)], &args).await?;
         let read = |said: i64| match said {

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use crate::domain::{Millis, SaleId, SaleState};
 use crate::gate::Gate;
 use crate::lease::{LeaseOptions, Leases};
-use crate::settlement::adopt;
+use crate::settlement::Settler;
 use crate::store::Store;
 
 /// No sale can have this id.
@@ -37,8 +37,8 @@ impl Adopter {
     pub async fn run(self, stop: CancellationToken) {
         let mut seen: HashMap<SaleId, Millis> = HashMap::new();
         while stop.run_until_cancelled(tokio::time::sleep(ADOPTED_EVERY)).await.is_some() {
-            let terms = LeaseOptions::lasting(LEASE).at_most(AT_MOST);
-            let taken = self.leases.take(ADOPTION, ["leader"], terms).await;
+            let options = LeaseOptions::lasting(LEASE).max_hold(AT_MOST);
+            let taken = self.leases.take(ADOPTION, ["leader"], options).await;
             let Ok(Some(guard)) = taken.map(|taken| taken.guard) else { continue };
             let looked = guard.until_lost(self.look(&mut seen));
             if let Some(Ok(Err(error))) = stop.run_until_cancelled(looked).await {
@@ -49,6 +49,7 @@ impl Adopter {
     }
 
     async fn look(&self, seen: &mut HashMap<SaleId, Millis>) -> Result<(), String> {
+        let settler = Settler { gate: &self.gate, store: &self.store, leases: &self.leases };
         for sale in self.gate.sales().await.map_err(|error| error.to_string())? {
             let gate = self.gate.describe(&sale).await.map_err(|error| error.to_string())?;
             let Some(gate) = gate.filter(|gate| gate.number.epoch > 1 && gate.state != SaleState::Frozen)
@@ -66,8 +67,7 @@ impl Adopter {
                 let known =
                     self.gate.has_records_of(&sale, &orders).await.map_err(|error| error.to_string())?;
                 for ((user, id), _) in orders.iter().zip(known).filter(|(_, known)| !known) {
-                    let adopted = adopt(&self.gate, &self.store, &self.leases, &sale, user, *id).await;
-                    adopted.map_err(|error| error.to_string())?;
+                    settler.adopt(&sale, user, *id).await.map_err(|error| error.to_string())?;
                 }
                 after = page.last().map(|order| order.id).or(after);
                 if (page.len() as u64) < PAGE {

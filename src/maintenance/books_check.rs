@@ -29,7 +29,7 @@ pub struct BooksCheck {
     pub control: Control,
     pub every: Duration,
     /// Pause a sale whose books do not balance.
-    pub pauses: bool,
+    pub pause_sale: bool,
 }
 
 impl BooksCheck {
@@ -39,10 +39,10 @@ impl BooksCheck {
         let mut before: HashMap<SaleId, Vec<i64>> = HashMap::new();
         while stop.run_until_cancelled(tokio::time::sleep(self.every)).await.is_some() {
             // Held for most of the interval: so it is looked once, though every front would.
-            let terms = LeaseOptions::lasting(LEASE)
-                .at_least(self.every.mul_f64(0.8))
-                .at_most(AT_MOST.max(self.every));
-            let Ok(Some(guard)) = self.leases.take(BOOKS, ["leader"], terms).await.map(|taken| taken.guard)
+            let options = LeaseOptions::lasting(LEASE)
+                .min_hold(self.every.mul_f64(0.8))
+                .max_hold(AT_MOST.max(self.every));
+            let Ok(Some(guard)) = self.leases.take(BOOKS, ["leader"], options).await.map(|taken| taken.guard)
             else {
                 tell(0, 0);
                 continue;
@@ -87,7 +87,7 @@ impl BooksCheck {
     async fn act_upon(&self, books: &Audit) {
         let sale = &books.sale_id;
         tracing::error!(%sale, ?books, "the books of this sale do not balance");
-        if !self.pauses {
+        if !self.pause_sale {
             return;
         }
         let open = self.gate.describe(sale).await;

@@ -55,7 +55,7 @@ impl DeadLetterMarks {
                 self.looked = all.then(|| (Instant::now(), count));
                 self.oldest = held.letters.iter().filter_map(|letter| letter.since).min();
                 park(gate, &held.letters).await;
-                if let Err(error) = held.part(letters).await {
+                if let Err(error) = held.split(letters).await {
                     tracing::warn!(%error, "a dead letter with several orders could not be parted");
                     // In the next round again, though as many are there as before.
                     self.looked = None;
@@ -68,7 +68,7 @@ impl DeadLetterMarks {
 
     /// Has the dead-letter queue been empty for so long that whatever is still parked was lost?
     /// Not at once: whoever looks at letters holds them for a moment.
-    pub(super) fn has_lost_letters(&self, after: Duration) -> bool {
+    pub(super) fn has_lost_dead_letters(&self, after: Duration) -> bool {
         self.empty_since.is_some_and(|since| since.elapsed() > after)
     }
 

@@ -20,6 +20,6 @@ pub async fn lead(leases: &Leases, scope: &str, leader: Option<Guard>) -> Option
             Err(_) => guard.is_valid_for(Duration::ZERO).then_some(guard),
         };
     }
-    let terms = LeaseOptions::lasting(LEADERSHIP).renewed_by_hand();
-    leases.take(scope, ["leader"], terms).await.ok()?.guard
+    let options = LeaseOptions::lasting(LEADERSHIP).renewed_manually();
+    leases.take(scope, ["leader"], options).await.ok()?.guard
 }

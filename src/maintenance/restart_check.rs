@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::{Entry, Millis, Number, SaleId};
+use crate::domain::{CLOCK_SKEW, Entry, Millis, Number, SaleId};
 use crate::gate::{Gate, GateError};
 use crate::queue::{LogFrom, OrderLog};
 use crate::store::Store;
@@ -38,9 +38,6 @@ impl RestartCheck {
     }
 }
 
-/// What the clocks of fronts, Redis and broker may differ by.
-const CLOCKS_MS: i64 = 60_000;
-
 /// Freezes every sale whose gate is behind its rows, or behind the order log. An error says that this
 /// could not be found out: then nothing may be sold yet.
 pub async fn verify(gate: Gate, store: Store, log: OrderLog) -> Result<(), String> {
@@ -64,7 +61,7 @@ pub async fn verify(gate: Gate, store: Store, log: OrderLog) -> Result<(), Strin
     }
     if let Some(since) = since {
         // From a log that holds no entry of a sale nothing follows.
-        let from = LogFrom::Time(Millis(since.0 - CLOCKS_MS));
+        let from = LogFrom::Time(since.minus(CLOCK_SKEW));
         for (sale, number) in highest_logged(&log, from).await? {
             if let Some(known) = known.get_mut(&sale) {
                 *known = number.max(*known);

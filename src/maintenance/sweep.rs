@@ -10,11 +10,11 @@ use tokio_util::sync::CancellationToken;
 use super::dead_letter_marks::DeadLetterMarks;
 use super::leader::{LEADERSHIP, lead};
 use crate::domain::{Durability, SaleId, Ticket};
-use crate::gate::{Gate, Settlement};
+use crate::gate::Gate;
 use crate::intake::Relay;
 use crate::lease::{Guard, Leases};
 use crate::queue::DeadLetters;
-use crate::settlement;
+use crate::settlement::settlement_of;
 use crate::store::Store;
 
 #[derive(Debug, Clone)]
@@ -39,7 +39,7 @@ pub struct Sweep {
     pub gate: Gate,
     pub leases: Leases,
     pub relay: Relay,
-    pub letters: DeadLetters,
+    pub dead_letters: DeadLetters,
     pub store: Store,
     pub settings: SweepSettings,
 }
@@ -72,8 +72,8 @@ impl Sweep {
                 marks.resign();
                 continue;
             };
-            marks.register(&self.gate, &self.letters).await;
-            let lost = marks.has_lost_letters(self.settings.parked_after);
+            marks.register(&self.gate, &self.dead_letters).await;
+            let lost = marks.has_lost_dead_letters(self.settings.parked_after);
             match guard.until_lost(self.round(guard, lost)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::warn!(error, "sweep interrupted"),
@@ -85,10 +85,10 @@ impl Sweep {
         }
     }
 
-    async fn round(&self, leader: &Guard, letters_lost: bool) -> Result<(), String> {
+    async fn round(&self, leader: &Guard, dead_letters_lost: bool) -> Result<(), String> {
         for sale in self.gate.sales().await.map_err(|error| error.to_string())? {
             // Trouble with one sale is not the others'.
-            if let Err(error) = self.sweep(&sale, leader, letters_lost).await {
+            if let Err(error) = self.sweep(&sale, leader, dead_letters_lost).await {
                 tracing::warn!(%sale, error, "sweep interrupted");
             }
         }
@@ -97,7 +97,7 @@ impl Sweep {
 
     /// Takes what is due, and goes on at once while there is more: after an outage of the broker
     /// everything that was accepted meanwhile waits here.
-    async fn sweep(&self, sale: &SaleId, leader: &Guard, letters_lost: bool) -> Result<(), String> {
+    async fn sweep(&self, sale: &SaleId, leader: &Guard, dead_letters_lost: bool) -> Result<(), String> {
         for _ in 0..BATCHES {
             if !leader.is_valid_for(LEADERSHIP / 2) {
                 // After an error it goes on until the lease ends.
@@ -112,7 +112,7 @@ impl Sweep {
             if due.is_empty() {
                 return Ok(());
             }
-            self.sweep_batch(sale, &due, letters_lost).await;
+            self.sweep_batch(sale, &due, dead_letters_lost).await;
             if due.len() < self.settings.batch || !up {
                 return Ok(());
             }
@@ -120,7 +120,7 @@ impl Sweep {
         Ok(())
     }
 
-    async fn sweep_batch(&self, sale: &SaleId, due: &[Ticket], letters_lost: bool) {
+    async fn sweep_batch(&self, sale: &SaleId, due: &[Ticket], dead_letters_lost: bool) {
         let settled = self.settle(sale, due).await;
         // Not known while the database is away: then nobody has been overtaken.
         let persisted = self.store.highest_number(sale).await.ok();
@@ -130,7 +130,7 @@ impl Sweep {
             persisted.is_some() && self.relay.publisher().depths().is_some_and(|depths| depths.orders == 0);
         let astray = due.iter().filter(|ticket| !settled.contains(&ticket.order.id)).filter(|ticket| {
             if ticket.parked {
-                return letters_lost;
+                return dead_letters_lost;
             }
             let waits = ticket.durability == Durability::Outbox;
             // ScheduledTask again long after its confirm, and a later order has its row: it went astray.
@@ -143,7 +143,7 @@ impl Sweep {
             let carried =
                 futures_util::future::join_all(astray.map(|ticket| self.relay.carry(&ticket.order)));
             published = carried.await.into_iter().filter(|confirmed| *confirmed).count();
-            let parked = due.iter().filter(|ticket| ticket.parked && letters_lost);
+            let parked = due.iter().filter(|ticket| ticket.parked && dead_letters_lost);
             let parked: Vec<_> = parked.map(|ticket| ticket.order.id).collect();
             if !parked.is_empty() {
                 let _ = self.gate.mark_replayed(sale, &parked).await;
@@ -163,10 +163,8 @@ impl Sweep {
         let Ok(rows) = self.store.orders_by_id(&ids).await else { return Vec::new() };
         let mut settlements = Vec::with_capacity(rows.len());
         for row in &rows {
-            match settlement::outcome(&self.store, &row.order, row.failure).await {
-                Ok(outcome) => {
-                    settlements.push(Settlement { id: row.order.id, user: row.order.user.clone(), outcome })
-                }
+            match settlement_of(&self.store, &row.order, row.failure).await {
+                Ok(settlement) => settlements.push(settlement),
                 Err(error) => tracing::debug!(order_id = %row.order.id, %error, "left for the next round"),
             }
         }

@@ -162,8 +162,8 @@ impl Orders {
 
     /// For whoever acts for a user; waits for whoever else does.
     pub(super) async fn lease(&self, sale: &SaleId, user: &UserId) -> Result<Guard, OrderError> {
-        let terms = LeaseOptions::lasting(WAIT).at_most(WAIT * 3);
-        let guard = self.leases.acquire(sale.as_str(), [user.as_str()], terms, WAIT).await?;
+        let options = LeaseOptions::lasting(WAIT).max_hold(WAIT * 3);
+        let guard = self.leases.acquire(sale.as_str(), [user.as_str()], options, WAIT).await?;
         guard.ok_or(OrderError::Busy)
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::domain::{Act, ActRequest, SaleId};
 use crate::fault::fault;
 use crate::gate::Gate;
-use crate::lease::{COMMIT_MARGIN, Guard, LeaseError, LeaseOptions, Leases, NAMES_AT_ONCE};
+use crate::lease::{COMMIT_MARGIN, Guard, LeaseError, LeaseOptions, Leases, MAX_NAMES_PER_CALL};
 use crate::settlement::give_back;
 use crate::store::{Change, Changed, Overdue, Return, Store, StoreError};
 
@@ -33,7 +33,7 @@ pub async fn expire(gate: &Gate, store: &Store, leases: &Leases, overdue: &[Over
     }
     let mut expired = 0;
     for (sale, orders) in sales {
-        let mut pending: Vec<&[&Overdue]> = orders.chunks(NAMES_AT_ONCE).collect();
+        let mut pending: Vec<&[&Overdue]> = orders.chunks(MAX_NAMES_PER_CALL).collect();
         while let Some(orders) = pending.pop() {
             let owed = match expire_some(store, leases, sale, orders).await {
                 Ok(owed) => owed,
@@ -67,7 +67,7 @@ async fn expire_some(
     let (guard, changes) = claim(leases, sale, orders).await?;
     let Some(guard) = guard else { return Ok(Vec::new()) };
     fault!("expire.before", {
-        guard.let_run_out();
+        guard.abandon();
         return Ok(Vec::new());
     });
     let changed = store.change(&changes, &|| guard.is_valid_for(COMMIT_MARGIN)).await;
@@ -89,8 +89,8 @@ async fn claim(
     let mut users: Vec<&str> = orders.iter().map(|order| order.user.as_str()).collect();
     users.sort_unstable();
     users.dedup();
-    let terms = LeaseOptions::lasting(LEASE).at_most(LONGEST_HOLD);
-    let taken = leases.take(sale.as_str(), users.iter().copied(), terms).await?;
+    let options = LeaseOptions::lasting(LEASE).max_hold(LONGEST_HOLD);
+    let taken = leases.take(sale.as_str(), users.iter().copied(), options).await?;
     let Some(guard) = taken.guard else { return Ok((None, Vec::new())) };
     let held: Vec<&str> =
         users.iter().zip(&taken.held).filter(|(_, held)| **held).map(|(user, _)| *user).collect();

@@ -81,7 +81,7 @@ impl Running {
                 gate: parts.gate.clone(),
                 leases: parts.leases.clone(),
                 relay: intake.relay().clone(),
-                letters: letters.clone(),
+                dead_letters: letters.clone(),
                 store: parts.store.clone(),
                 settings: config.sweep(),
             };
@@ -92,7 +92,7 @@ impl Running {
                 leases: parts.leases.clone(),
                 control: control.clone(),
                 every: Duration::from_secs(config.audit.every_s),
-                pauses: config.audit.pause_sale,
+                pause_sale: config.audit.pause_sale,
             };
             if config.audit.every_s > 0 {
                 spawn(&mut tasks, "the audit", watch.run(stop.clone()));
@@ -146,7 +146,7 @@ impl Running {
                 gate: parts.gate.clone(),
                 leases: parts.leases.clone(),
                 store: parts.store.clone(),
-                letters: letters.clone(),
+                dead_letters: letters.clone(),
                 settings: config.worker(),
             };
             let consumer = Consumer::new(config.queue(), config.prefetch());
@@ -227,7 +227,7 @@ impl Running {
             tracing::info!("stopped, nothing under way");
         }
         // What was dropped with its task is released, or else its users would have to wait.
-        self.parts.leases.at_rest(Duration::from_secs(1)).await;
+        self.parts.leases.wait_until_idle(Duration::from_secs(1)).await;
         self.parts.store.close().await;
     }
 }

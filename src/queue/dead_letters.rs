@@ -83,7 +83,7 @@ pub struct DeadLetter {
 
 /// Why a delivery is given up.
 #[derive(Debug, Clone)]
-pub struct Trouble {
+pub struct Rejection {
     pub reason: Reason,
     pub attempts: u64,
     pub first_error: String,
@@ -106,28 +106,28 @@ pub struct HeldDeadLetter {
     link: Link,
 }
 
-/// Dead letters that are parted in one go: each order is a publish of its own.
-const PARTED_AT_ONCE: usize = 10;
+/// Dead letters that are split in one go: each order is a publish of its own.
+const SPLIT_AT_ONCE: usize = 10;
 
 /// Dead letters in the hands of this process. Dropped, they go back.
-pub struct HeldLetters {
+pub struct HeldDeadLetters {
     pub letters: Vec<DeadLetter>,
     ackers: Vec<Acker>,
     link: Link,
 }
 
-impl HeldLetters {
+impl HeldDeadLetters {
     /// Makes one letter of each order of those letters that have several, of some of them: the others are
     /// left for the next time, as is what fails.
-    pub async fn part(&self, by: &DeadLetters) -> Result<(), PublishError> {
-        let mut parted = 0;
+    pub async fn split(&self, by: &DeadLetters) -> Result<(), PublishError> {
+        let mut split = 0;
         for (letter, acker) in self.letters.iter().zip(&self.ackers) {
             if let Ok(orders @ [_, _, ..]) = letter.orders.as_deref() {
-                by.write_parts(letter, orders).await?;
-                parted += 1;
+                by.write_split(letter, orders).await?;
+                split += 1;
                 // Where this fails the link has ended: the letter comes back, and so would all others.
                 let removed = acker.ack(BasicAckOptions::default()).await.unwrap_or(false);
-                if !removed || parted == PARTED_AT_ONCE {
+                if !removed || split == SPLIT_AT_ONCE {
                     break;
                 }
             }
@@ -176,16 +176,16 @@ impl DeadLetters {
         &self,
         delivery: &Delivery,
         order: Option<&Order>,
-        trouble: &Trouble,
+        rejection: &Rejection,
     ) -> Result<(), PublishError> {
         let mut headers = FieldTable::default();
         // A frame has a limit, and nobody reads more.
         let cut = |text: &str| AMQPValue::LongString(text.chars().take(500).collect::<String>().into());
-        headers.insert(REASON.into(), cut(&trouble.reason.to_string()));
-        let attempts = i64::try_from(trouble.attempts).unwrap_or(i64::MAX);
+        headers.insert(REASON.into(), cut(&rejection.reason.to_string()));
+        let attempts = i64::try_from(rejection.attempts).unwrap_or(i64::MAX);
         headers.insert(ATTEMPTS.into(), AMQPValue::LongLongInt(attempts));
-        headers.insert(FIRST_ERROR.into(), cut(&trouble.first_error));
-        headers.insert(LAST_ERROR.into(), cut(&trouble.last_error));
+        headers.insert(FIRST_ERROR.into(), cut(&rejection.first_error));
+        headers.insert(LAST_ERROR.into(), cut(&rejection.last_error));
         headers.insert(REPLAYS.into(), AMQPValue::LongLongInt(i64::from(delivery.replays)));
         let (id, payload) = match order {
             Some(order) => (order.id.to_string(), message::write(std::slice::from_ref(order))),
@@ -201,7 +201,7 @@ impl DeadLetters {
     /// Makes one letter of each order of a letter that has several, as the broker writes when it gives up
     /// a message: what an operator decides about one must not happen to the others. On `Ok` the parts lie
     /// on the queue; the letter itself is still to be removed. Repeated, they lie there twice.
-    async fn write_parts(&self, letter: &DeadLetter, orders: &[Order]) -> Result<(), PublishError> {
+    async fn write_split(&self, letter: &DeadLetter, orders: &[Order]) -> Result<(), PublishError> {
         for order in orders {
             let mut headers = FieldTable::default();
             let said = |text: &str| AMQPValue::LongString(text.into());
@@ -232,7 +232,7 @@ impl DeadLetters {
     }
 
     /// The same, in the hands of this process: nobody else can end them meanwhile.
-    pub async fn hold(&self, most: usize) -> Result<HeldLetters, QueueError> {
+    pub async fn hold(&self, most: usize) -> Result<HeldDeadLetters, QueueError> {
         let link = Link::open(&self.settings, "dead-letters").await?;
         let (mut letters, mut ackers) = (Vec::new(), Vec::new());
         while letters.len() < most
@@ -241,13 +241,13 @@ impl DeadLetters {
             letters.push(read(&message));
             ackers.push(message.delivery.acker);
         }
-        Ok(HeldLetters { letters, ackers, link })
+        Ok(HeldDeadLetters { letters, ackers, link })
     }
 
     /// Makes one letter of each order of one that has several.
-    pub async fn part(&self, held: HeldDeadLetter) -> Result<(), QueueError> {
+    pub async fn split(&self, held: HeldDeadLetter) -> Result<(), QueueError> {
         let orders = held.letter.orders.as_deref().unwrap_or_default();
-        match self.write_parts(&held.letter, orders).await {
+        match self.write_split(&held.letter, orders).await {
             Ok(()) => held.done().await,
             Err(error) => {
                 held.put_back().await;

@@ -15,7 +15,7 @@ mod topology;
 use std::time::Duration;
 
 pub use consumer::{Consumer, Delivery};
-pub use dead_letters::{DeadLetter, DeadLetters, HeldDeadLetter, HeldLetters, Reason, Trouble};
+pub use dead_letters::{DeadLetter, DeadLetters, HeldDeadLetter, HeldDeadLetters, Reason, Rejection};
 pub use log::{LogFrom, LogHead, LogMessage, LogReader, OrderLog};
 pub use message::{Unreadable, VERSION};
 pub use publisher::{PublishError, Publisher};

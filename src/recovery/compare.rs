@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use crate::audit::{Audit, AuditError, audit};
-use crate::domain::{Entry, Millis, Order, OrderId, OrderStatus, SaleId, Sku, UserId};
+use crate::domain::{CLOCK_SKEW, Entry, Millis, Order, OrderId, OrderStatus, SaleId, Sku, UserId};
 use crate::gate::{Gate, Holding};
 use crate::queue::{LogFrom, OrderLog};
 use crate::store::{OrderRow, Store};
@@ -178,7 +178,7 @@ pub async fn compare(
         }
     }
     let now = gate.clock().await?;
-    let young = |id: &OrderId| id.made_at().is_none_or(|at| at.plus(older_than) > now);
+    let young = |id: &OrderId| id.generated_at().is_none_or(|at| at.plus(older_than) > now);
     let suspects: Vec<OrderId> = look.suspects.iter().copied().filter(|id| !young(id)).collect();
     for id in suspects {
         look.judge(id, holdings.get(&id), flight.get(&id).map(|(order, _)| order)).await?;
@@ -266,7 +266,7 @@ fn of_holding(sale: &SaleId, held: &Holding) -> Order {
         fingerprint: held.fingerprint,
         number: Default::default(),
         limit: u32::try_from(held.quantity).unwrap_or(1),
-        accepted_at: held.id.made_at().unwrap_or(Millis(0)),
+        accepted_at: held.id.generated_at().unwrap_or(Millis(0)),
     }
 }
 
@@ -277,13 +277,13 @@ async fn tell_lost_from_leaked(
     differences: &mut [Difference],
 ) -> Result<(), AuditError> {
     let leaked = || differences.iter().filter(|difference| difference.why == DifferenceKind::Leaked);
-    let Some(oldest) = leaked().filter_map(|difference| difference.order_id.made_at()).min() else {
+    let Some(oldest) = leaked().filter_map(|difference| difference.order_id.generated_at()).min() else {
         return Ok(());
     };
     let wanted: HashSet<OrderId> = leaked().map(|difference| difference.order_id).collect();
     let mut known: HashMap<OrderId, Order> = HashMap::new();
     let mut recorded: HashSet<OrderId> = HashSet::new();
-    let mut reader = log.read(LogFrom::Time(Millis(oldest.0 - 60_000))).await.map_err(AuditError::Queue)?;
+    let mut reader = log.read(LogFrom::Time(oldest.minus(CLOCK_SKEW))).await.map_err(AuditError::Queue)?;
     while let Some(message) = reader.next().await.map_err(AuditError::Queue)? {
         for entry in message.entries.into_iter().flatten() {
             match entry {

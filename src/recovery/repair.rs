@@ -5,14 +5,11 @@ use std::time::Duration;
 
 use super::compare::{Comparison, Difference, DifferenceKind, compare};
 use crate::audit::{AuditError, audit};
-use crate::domain::{ActRequest, Failure, OrderStatus, SaleId};
-use crate::gate::{Adjusted, Gate, GateError, Settlement};
+use crate::domain::{ActRequest, OrderStatus, SaleId};
+use crate::gate::{Adjusted, Gate, GateError};
 use crate::lease::{COMMIT_MARGIN, LeaseError, LeaseOptions, Leases};
 use crate::queue::{PublishError, Publisher};
-use crate::settlement;
-use crate::settlement::SettlementError;
-use crate::settlement::adopt;
-use crate::settlement::give_back;
+use crate::settlement::{SettlementError, Settler, give_back, settle_order};
 use crate::store::{Return, Store, StoreError};
 
 #[derive(Debug, thiserror::Error)]
@@ -106,9 +103,7 @@ impl Repair {
                 let Some(row) = self.store.order(order.id).await? else {
                     return Ok("its row is gone");
                 };
-                let outcome = settlement::outcome(&self.store, &row.order, row.failure).await?;
-                let settlement = Settlement { id: order.id, user: order.user.clone(), outcome };
-                self.gate.settle(&order.sale, &[settlement]).await?;
+                settle_order(&self.gate, &self.store, &row.order, row.failure).await?;
                 Ok("settled in the gate")
             }
             DifferenceKind::Unreturned => {
@@ -116,15 +111,16 @@ impl Repair {
                     return Ok("its row is gone");
                 };
                 match row.failure {
-                    // Its user is freed as he would have been when it failed.
-                    Some(failure) => self.free(difference, failure).await?,
+                    // Frees its user, as settling it would have done when it failed.
+                    Some(_) => _ = settle_order(&self.gate, &self.store, order, row.failure).await?,
                     None => self.give_back(difference).await?,
                 }
                 Ok("its units are on sale again")
             }
             DifferenceKind::UnknownToGate => {
                 let Self { gate, store, leases, .. } = self;
-                match adopt(gate, store, leases, &order.sale, &order.user, order.id).await? {
+                let settler = Settler { gate, store, leases };
+                match settler.adopt(&order.sale, &order.user, order.id).await? {
                     true => Ok("the gate holds it"),
                     false => Err(RepairError::Busy),
                 }
@@ -135,14 +131,6 @@ impl Repair {
         }
     }
 
-    async fn free(&self, difference: &Difference, failure: Failure) -> Result<(), RepairError> {
-        let order = &difference.order;
-        let outcome = settlement::outcome(&self.store, order, Some(failure)).await?;
-        let settlement = Settlement { id: order.id, user: order.user.clone(), outcome };
-        self.gate.settle(&order.sale, &[settlement]).await?;
-        Ok(())
-    }
-
     /// First a row in a final state, so that a late message meets it; then the units.
     async fn end_leaked(
         &self,
@@ -150,8 +138,8 @@ impl Repair {
         asked: &ActRequest,
     ) -> Result<&'static str, RepairError> {
         let order = &difference.order;
-        let terms = LeaseOptions::lasting(WAIT);
-        let taken = self.leases.take(order.sale.as_str(), [order.user.as_str()], terms).await?;
+        let options = LeaseOptions::lasting(WAIT);
+        let taken = self.leases.take(order.sale.as_str(), [order.user.as_str()], options).await?;
         let guard = taken.guard.ok_or(RepairError::Busy)?;
         let may_commit = || guard.is_valid_for(COMMIT_MARGIN);
         let ended =

@@ -1,63 +1,62 @@
-//! An order that got its row after the gate was rebuilt without it, because nothing remembered it but a
-//! message in a queue.
+//! A rebuilt gate may not know an order whose row came later: only a message in a queue remembered the
+//! order while the gate was rebuilt. Adopting makes the gate hold it.
 
 use std::time::Duration;
 
-use super::SettlementError;
+use super::{SettlementError, Settler};
 use crate::domain::{OrderId, SaleId, UserId};
-use crate::gate::{Gate, GateError};
-use crate::lease::{LeaseOptions, Leases};
-use crate::store::Store;
+use crate::gate::GateError;
+use crate::lease::{Guard, LeaseOptions};
 
-/// How often somebody else who acts for the user is waited for, each time a little longer.
+/// Attempts to take the user's lease while another process holds it, with a longer pause after each.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Longer than reading a row and a script call take.
+/// Longer than one row read and one script call take.
 const LEASE: Duration = Duration::from_secs(5);
 
-/// Has the gate hold an order whose row is live. The row is read under the user's lease: nobody ends the
-/// order meanwhile. `false` where there was nothing to do, or where somebody else acts for the user:
-/// then it is for the next comparison.
-pub async fn adopt(
-    gate: &Gate,
-    store: &Store,
-    leases: &Leases,
-    sale: &SaleId,
-    user: &UserId,
-    id: OrderId,
-) -> Result<bool, SettlementError> {
-    let mut tries = 1;
-    let guard = loop {
-        let taken = leases.take(sale.as_str(), [user.as_str()], LeaseOptions::lasting(LEASE)).await;
-        match taken.map(|taken| taken.guard) {
-            Ok(Some(guard)) => break guard,
-            Ok(None) if tries < TRIES => tokio::time::sleep(PAUSE * tries).await,
-            Ok(None) | Err(_) => return Ok(false),
+impl Settler<'_> {
+    /// Makes the gate hold an order whose row is live. The row is read under the user's lease, so nobody
+    /// can end the order meanwhile. Returns `false` if there was nothing to do, or if another process
+    /// holds the lease; the next comparison finds the order again. Idempotent.
+    pub async fn adopt(&self, sale: &SaleId, user: &UserId, id: OrderId) -> Result<bool, SettlementError> {
+        let Some(guard) = self.lease(sale, user).await else { return Ok(false) };
+        let adopted = self.adopt_if_live(sale, id).await;
+        let _ = guard.release().await;
+        if matches!(adopted, Ok(true)) {
+            metrics::counter!("gate_adopted_total").increment(1);
+            tracing::warn!(order_id = %id, %sale, "the gate did not know a live order: adopted");
         }
-        tries += 1;
-    };
-    let adopted = async {
-        let Some(row) = store.order(id).await?.filter(|row| row.status.is_live()) else {
+        adopted
+    }
+
+    /// `None` if another process keeps the lease, or Redis is unavailable.
+    async fn lease(&self, sale: &SaleId, user: &UserId) -> Option<Guard> {
+        for tries in 1..=TRIES {
+            let options = LeaseOptions::lasting(LEASE);
+            let taken = self.leases.take(sale.as_str(), [user.as_str()], options).await;
+            match taken.ok()?.guard {
+                None if tries < TRIES => tokio::time::sleep(PAUSE * tries).await,
+                guard => return guard,
+            }
+        }
+        None
+    }
+
+    async fn adopt_if_live(&self, sale: &SaleId, id: OrderId) -> Result<bool, SettlementError> {
+        let Some(row) = self.store.order(id).await?.filter(|row| row.status.is_live()) else {
             return Ok(false);
         };
-        match gate.adopt(&row.order).await {
-            // A Redis that comes back without this is behind.
+        match self.gate.adopt(&row.order).await {
+            // The row records the number, so that a Redis that comes back without this write is
+            // recognised as behind.
             Ok(Some(number)) => {
-                store.returned(sale, number, &[]).await?;
+                self.store.returned(sale, number, &[]).await?;
                 Ok(true)
             }
-            Ok(None) => Ok(false),
-            // There is no gate that could sell its unit.
-            Err(GateError::NotLoaded) => Ok(false),
-            Err(error) => Err(SettlementError::from(error)),
+            // Without a gate nothing could sell its unit twice.
+            Ok(None) | Err(GateError::NotLoaded) => Ok(false),
+            Err(error) => Err(error.into()),
         }
-    };
-    let adopted = adopted.await;
-    let _ = guard.release().await;
-    if matches!(adopted, Ok(true)) {
-        metrics::counter!("gate_adopted_total").increment(1);
-        tracing::warn!(order_id = %id, %sale, "the gate did not know a live order: adopted");
     }
-    adopted
 }

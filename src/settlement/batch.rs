@@ -1,36 +1,32 @@
-//! What the database has committed, told to the gate.
+//! The outcomes of one batch, as the database has committed them, and their settlement.
 
 use std::collections::BTreeMap;
 
-use super::adopt;
+use super::{Settler, settlement_of};
 use crate::domain::{Failure, Order, SaleId, SaleState};
-use crate::gate::{Gate, GateError, Moved, Outcome, Settlement};
-use crate::lease::Leases;
+use crate::gate::{GateError, Moved, Outcome, Settlement};
 use crate::link::call_together;
 use crate::store::{Recorded, Store, StoreError};
 
+/// Collects the committed outcomes of a batch, sale by sale.
 #[derive(Default)]
 pub struct Outcomes {
-    sales: BTreeMap<SaleId, Told>,
-    /// Orders whose refusal stops their sale.
+    sales: BTreeMap<SaleId, SaleOutcomes>,
+    /// Refused orders whose refusal pauses their sale.
     refused: Vec<(Order, Failure)>,
 }
 
-/// What the gate of one sale is told.
 #[derive(Default)]
-struct Told {
+struct SaleOutcomes {
     settlements: Vec<Settlement>,
-    /// Of each, the epoch in which it was accepted.
+    /// The epoch in which each order was accepted.
     epochs: Vec<i64>,
 }
 
 impl Outcomes {
-    pub async fn enter(
-        &mut self,
-        store: &Store,
-        order: &Order,
-        recorded: Recorded,
-    ) -> Result<(), StoreError> {
+    /// Adds what the database recorded for one order. A refused fencing token is no outcome and is left
+    /// out. On an error the order is not added.
+    pub async fn add(&mut self, store: &Store, order: &Order, recorded: Recorded) -> Result<(), StoreError> {
         let failure = match &recorded {
             Recorded::Stale => {
                 metrics::counter!("worker_fence_refused_total").increment(1);
@@ -48,9 +44,12 @@ impl Outcomes {
             let status = if failure.is_some() { "failed" } else { "confirmed" };
             metrics::counter!("worker_orders_total", "status" => status).increment(1);
         }
-        let outcome = match recorded {
-            Recorded::Failed(Failure::OverLimit, winner) => Outcome::Replaced(winner),
-            _ => super::outcome(store, order, failure).await?,
+        let settlement = match recorded {
+            Recorded::Failed(Failure::OverLimit, winner) => {
+                let outcome = Outcome::Replaced(winner);
+                Settlement { id: order.id, user: order.user.clone(), outcome }
+            }
+            _ => settlement_of(store, order, failure).await?,
         };
         if let Some(failure) = failure {
             if new {
@@ -60,59 +59,65 @@ impl Outcomes {
                 self.refused.push((order.clone(), failure));
             }
         }
-        let settlement = Settlement { id: order.id, user: order.user.clone(), outcome };
-        let told = self.sales.entry(order.sale.clone()).or_default();
-        told.settlements.push(settlement);
-        told.epochs.push(order.number.epoch);
+        let outcomes = self.sales.entry(order.sale.clone()).or_default();
+        outcomes.settlements.push(settlement);
+        outcomes.epochs.push(order.number.epoch);
         Ok(())
     }
 
-    /// Pauses first: a gate that has promised what does not exist must not free a user to try again.
-    pub async fn settle(self, gate: &Gate, store: &Store, leases: &Leases) {
-        let mut stopped: BTreeMap<SaleId, Failure> = BTreeMap::new();
+    /// Reports everything to the gates, one call per sale, all at once. Failures are logged and left to
+    /// the sweep.
+    ///
+    /// Pauses sales first: a gate that has promised a unit that does not exist must not free its buyer to
+    /// try again.
+    pub async fn settle(self, settler: Settler<'_>) {
+        let mut paused: BTreeMap<SaleId, Failure> = BTreeMap::new();
         for (order, failure) in self.refused {
-            // A late copy of a refusal that was settled long ago stops nothing again.
-            if !matches!(gate.ticket(&order.sale, order.id).await, Ok(None)) {
-                stopped.insert(order.sale, failure);
+            // A late copy of a refusal that was settled long ago must not pause the sale again.
+            if !matches!(settler.gate.ticket(&order.sale, order.id).await, Ok(None)) {
+                paused.insert(order.sale, failure);
             }
         }
-        for (sale, failure) in stopped {
-            metrics::counter!("worker_sales_paused_total").increment(1);
-            let paused = gate.move_sale(&sale, SaleState::Paused, &[SaleState::Open]).await;
-            // In its row as well: neither a Redis that forgets it nor a rebuild may undo it.
-            if let Ok(Moved::Now(number)) = paused
-                && let Err(error) = store.set_sale_state(&sale, SaleState::Paused, number).await
-            {
-                tracing::warn!(%sale, %error, "the pause is in the gate alone");
-            }
-            tracing::error!(%sale, failure = failure.as_str(), ?paused, "sale paused: gate and database disagree");
+        for (sale, failure) in paused {
+            pause(settler, &sale, failure).await;
         }
-        let told = self.sales.into_iter().map(|(sale, told)| told.tell(gate, store, leases, sale));
-        call_together(told).await;
+        call_together(self.sales.into_iter().map(|(sale, outcomes)| outcomes.settle(settler, sale))).await;
     }
 }
 
-impl Told {
-    async fn tell(self, gate: &Gate, store: &Store, leases: &Leases, sale: SaleId) {
+async fn pause(settler: Settler<'_>, sale: &SaleId, failure: Failure) {
+    metrics::counter!("worker_sales_paused_total").increment(1);
+    let paused = settler.gate.move_sale(sale, SaleState::Paused, &[SaleState::Open]).await;
+    // Recorded in the sale's row too, so that neither a Redis that loses it nor a rebuild undoes the pause.
+    if let Ok(Moved::Now(number)) = paused
+        && let Err(error) = settler.store.set_sale_state(sale, SaleState::Paused, number).await
+    {
+        tracing::warn!(%sale, %error, "the pause is in the gate alone");
+    }
+    tracing::error!(%sale, failure = failure.as_str(), ?paused, "sale paused: gate and database disagree");
+}
+
+impl SaleOutcomes {
+    async fn settle(self, settler: Settler<'_>, sale: SaleId) {
         let Self { settlements, epochs } = self;
-        let number = match gate.settle(&sale, &settlements).await {
+        let number = match settler.gate.settle(&sale, &settlements).await {
             Ok(number) => number,
-            // Archived, or lost: there is nothing to tell.
+            // The sale is archived, or its gate is lost: nothing is left to settle.
             Err(GateError::NotLoaded) => return,
             Err(error) => {
                 tracing::warn!(%sale, orders = settlements.len(), %error, "left to the sweep to settle");
                 return;
             }
         };
-        // The gate was rebuilt after these were accepted: it may not know them.
+        // The gate was rebuilt after these orders were accepted, so it may not know them.
         let older = settlements
             .iter()
             .zip(epochs)
             .filter(|(settlement, epoch)| *epoch < number.epoch && settlement.outcome == Outcome::Kept);
         let older: Vec<_> = older.map(|(settlement, _)| (&settlement.user, settlement.id)).collect();
-        let known = gate.has_records_of(&sale, &older).await.unwrap_or_default();
+        let known = settler.gate.has_records_of(&sale, &older).await.unwrap_or_default();
         for ((user, id), _) in older.into_iter().zip(known).filter(|(_, known)| !known) {
-            if let Err(error) = adopt(gate, store, leases, &sale, user, id).await {
+            if let Err(error) = settler.adopt(&sale, user, id).await {
                 tracing::warn!(order_id = %id, %error, "left to the next comparison to adopt");
             }
         }

@@ -1,33 +1,69 @@
-//! What the gate must be told of an order whose outcome is committed.
+//! How the gate learns what the database has committed. One path for every caller: the worker, an
+//! operator's acts, recovery and the sweep.
+//!
+//! Settle after COMMIT, never before: an order that was settled first would be in neither server for a
+//! moment. Every function here is idempotent, so a caller that gets an error may simply repeat the call,
+//! and whatever a crash leaves undone is finished by the sweep or by the next round of maintenance.
 
 mod adopt;
 mod batch;
 mod returns;
 
-use crate::domain::{Failure, Order};
-use crate::gate::{GateError, Outcome};
+use crate::domain::{Failure, Number, Order};
+use crate::gate::{Gate, GateError, Outcome, Settlement};
+use crate::lease::Leases;
 use crate::store::{Store, StoreError};
 
-pub use adopt::adopt;
 pub use batch::Outcomes;
 pub use returns::give_back;
 
-/// A server did not answer, so the gate may not know the outcome yet. Every settlement may be repeated.
+/// A server did not answer, so the gate may not know the outcome yet. Repeat the call.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum SettlementError {
+    /// The gate did not take the outcome, or did not confirm that it did.
     #[error(transparent)]
     Gate(#[from] GateError),
+    /// The row could not be read, or the gate's number could not be recorded in it.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// `failure` as the row has it. Asks the store only where another order won.
-pub async fn outcome(store: &Store, order: &Order, failure: Option<Failure>) -> Result<Outcome, StoreError> {
-    Ok(match failure {
+/// The servers that take part in settling a batch of outcomes.
+#[derive(Clone, Copy)]
+pub struct Settler<'a> {
+    /// Gets the outcomes.
+    pub gate: &'a Gate,
+    /// Has committed them.
+    pub store: &'a Store,
+    /// Protect a user's orders while one of them is adopted.
+    pub leases: &'a Leases,
+}
+
+/// Builds the settlement of an order whose row is committed. `failure` is the row's. Reads the store
+/// only if another order of the user won.
+pub async fn settlement_of(
+    store: &Store,
+    order: &Order,
+    failure: Option<Failure>,
+) -> Result<Settlement, StoreError> {
+    let outcome = match failure {
         None => Outcome::Kept,
         Some(Failure::OverLimit) => Outcome::Replaced(store.live_order_of(order).await?.map(Box::new)),
         // Its unit exists, and nobody has it.
         Some(Failure::GivenUp) => Outcome::Returned,
         Some(Failure::OutOfStock | Failure::NumberReused | Failure::UnknownItem) => Outcome::Dropped,
-    })
+    };
+    Ok(Settlement { id: order.id, user: order.user.clone(), outcome })
+}
+
+/// Settles one order whose row is committed; `failure` is the row's. On `Ok` the gate has the outcome, and
+/// the value is the gate's number afterwards.
+pub async fn settle_order(
+    gate: &Gate,
+    store: &Store,
+    order: &Order,
+    failure: Option<Failure>,
+) -> Result<Number, SettlementError> {
+    let settlement = settlement_of(store, order, failure).await?;
+    Ok(gate.settle(&order.sale, &[settlement]).await?)
 }

@@ -1,4 +1,5 @@
-//! Units of ended orders go back to the gate, each once.
+//! Units of ended orders go back on sale, each exactly once: the script counts a unit only if the gate
+//! still holds the order.
 
 use super::SettlementError;
 use crate::domain::{OrderId, SaleState};
@@ -6,11 +7,12 @@ use crate::fault::fault;
 use crate::gate::{Gate, GateError, Outcome, Settlement};
 use crate::store::{Return, Store};
 
-/// Gives the units of ended orders of one sale back to the gate: the script acts only where the gate
-/// still holds that very order. Call it after the end is committed. May be repeated.
+/// Gives the units of one sale's ended orders back to the gate. Call it after their end is committed. On
+/// `Ok` the gate has the units and the rows no longer owe them. Idempotent: the script acts only on orders
+/// that the gate still holds.
 ///
-/// A gate that has lost writes is frozen instead of being told, whatever this process has seen of it
-/// before: the highest number is read from the rows.
+/// The highest number is read from the rows, so that a gate that has lost writes freezes instead of taking
+/// the units, even if this process has seen nothing of it before.
 pub async fn give_back(gate: &Gate, store: &Store, owed: &[Return]) -> Result<(), SettlementError> {
     let Some(sale) = owed.first().map(|owed| &owed.sale) else { return Ok(()) };
     let row = store.sale(sale).await?;
@@ -24,11 +26,11 @@ pub async fn give_back(gate: &Gate, store: &Store, owed: &[Return]) -> Result<()
     fault!("return.before", return Err(GateError::Unavailable("injected".into()).into()));
     let number = match gate.settle(sale, &settlements).await {
         Err(GateError::Frozen) => {
-            // What was still in flight must not be shown as such.
+            // Orders that were in flight must stop showing as accepted.
             gate.mark_ended(sale, &ids).await?;
             return Err(GateError::Frozen.into());
         }
-        // It is out of the gate, and what comes back to it is on sale no more.
+        // An archived sale has left the gate, and returned units are no longer for sale.
         Err(GateError::NotLoaded) if row.is_some_and(|row| row.state == SaleState::Archived) => rows,
         settled => settled?,
     };

@@ -228,8 +228,8 @@ impl Store {
             number: row.number,
             window: row.sale.window,
             limit_per_user: row.sale.limit_per_user,
-            rules: row.sale.rules,
-            rules_version: row.rules_version,
+            terms: row.sale.terms,
+            terms_version: row.rules_version,
             created_at: row.created_at,
         }))
     }

@@ -153,13 +153,13 @@ async fn insert_sale(transaction: &DatabaseTransaction, entry: &SaleEntry) -> Re
     let row = sale::ActiveModel {
         id: Set(entry.sale_id.to_string()),
         state: Set(entry.state.as_str().into()),
-        rules_version: Set(entry.rules_version),
+        rules_version: Set(entry.terms_version),
         told_epoch: Set(0),
         told_seq: Set(0),
         epoch: Set(entry.number.epoch),
         seq: Set(entry.number.seq),
         created_at_ms: Set(entry.created_at.0),
-        ..terms_of(&entry.terms())
+        ..terms_of(&entry.to_sale())
     };
     sale::Entity::insert(row).exec_without_returning(transaction).await?;
     for item in &entry.items {
@@ -193,7 +193,7 @@ async fn update_sale(
     lower: bool,
 ) -> Result<bool, StoreError> {
     let id = entry.sale_id.as_str();
-    let newer_terms = entry.rules_version > row.rules_version;
+    let newer_terms = entry.terms_version > row.rules_version;
     let archived = row.state == SaleState::Archived.as_str();
     // Archiving takes no number of its own.
     let archives = entry.state == SaleState::Archived;
@@ -201,7 +201,8 @@ async fn update_sale(
     let newer_state = !archived && (number.is_gt() || (archives && number.is_eq()));
     let mut changed = newer_terms || newer_state;
     if newer_terms {
-        let terms = sale::ActiveModel { rules_version: Set(entry.rules_version), ..terms_of(&entry.terms()) };
+        let terms =
+            sale::ActiveModel { rules_version: Set(entry.terms_version), ..terms_of(&entry.to_sale()) };
         sale::Entity::update_many().set(terms).filter(sale::Column::Id.eq(id)).exec(transaction).await?;
     }
     if newer_state {

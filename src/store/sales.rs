@@ -155,20 +155,20 @@ pub(super) async fn read_sale_by(
 
 /// The columns of a sale's terms.
 pub(super) fn terms_of(sale: &Sale) -> sale::ActiveModel {
-    let rules = &sale.rules;
+    let terms = &sale.terms;
     let seconds = |seconds: Option<u32>| seconds.map(|seconds| i32::try_from(seconds).unwrap_or(i32::MAX));
     sale::ActiveModel {
         name: Set(sale.name.clone()),
         opens_at_ms: Set(sale.window.opens_at.0),
         closes_at_ms: Set(sale.window.closes_at.map(|at| at.0)),
         limit_per_user: Set(i32::try_from(sale.limit_per_user).unwrap_or(i32::MAX)),
-        pay_within_s: Set(seconds(rules.pay_within_s)),
-        rebuy: Set(rules.rebuy),
-        late_payment: Set(rules.late_payment.as_str().into()),
-        user_rate: Set(rules.user_rate.map(|rate| rate.to_string())),
-        sale_rate: Set(rules.sale_rate.map(|rate| rate.to_string())),
-        message: Set(rules.message.clone()),
-        retry_after_s: Set(seconds(rules.retry_after_s)),
+        pay_within_s: Set(seconds(terms.pay_within_s)),
+        rebuy: Set(terms.rebuy),
+        late_payment: Set(terms.late_payment.as_str().into()),
+        user_rate: Set(terms.user_rate.map(|rate| rate.to_string())),
+        sale_rate: Set(terms.sale_rate.map(|rate| rate.to_string())),
+        message: Set(terms.message.clone()),
+        retry_after_s: Set(seconds(terms.retry_after_s)),
         updated_at_ms: Set(Millis::now().0),
         ..Default::default()
     }
@@ -188,7 +188,7 @@ pub(super) fn read_sale(row: sale::Model, items: Vec<item::Model>) -> Result<Sal
         seconds.map(u32::try_from).transpose().map_err(|_| StoreError::unreadable("a sale", &row))
     };
     let rate = |rate: &Option<String>| rate.as_deref().map(str::parse).transpose().map_err(unreadable);
-    let rules = Terms {
+    let terms = Terms {
         pay_within_s: seconds(row.pay_within_s)?,
         rebuy: row.rebuy,
         late_payment: row.late_payment.parse().map_err(unreadable)?,
@@ -203,7 +203,7 @@ pub(super) fn read_sale(row: sale::Model, items: Vec<item::Model>) -> Result<Sal
         window: Window { opens_at: Millis(row.opens_at_ms), closes_at: row.closes_at_ms.map(Millis) },
         limit_per_user: u32::try_from(row.limit_per_user)
             .map_err(|_| StoreError::unreadable("a sale", &row))?,
-        rules,
+        terms,
         items: sold,
     };
     let state = row.state.parse().map_err(unreadable)?;

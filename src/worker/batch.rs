@@ -7,7 +7,7 @@ use super::{Worker, WorkerError};
 use crate::domain::Order;
 use crate::fault::fault;
 use crate::lease::{COMMIT_MARGIN, Guard, LeaseError, LeaseOptions, release_all};
-use crate::settlement::Outcomes;
+use crate::settlement::{Outcomes, Settler};
 use crate::store::{Claim, Recorded};
 
 /// How long a worker that hangs in the middle of a batch keeps its users from other workers.
@@ -50,12 +50,12 @@ impl Worker {
         fault!("ack.after");
         // Also after an error, and waited for: the next try needs the same leases. What is not
         // released ends by itself.
-        fault!("release.before", claimed.guards.drain(..).for_each(Guard::let_run_out));
+        fault!("release.before", claimed.guards.drain(..).for_each(Guard::abandon));
         release_all(claimed.guards).await;
         fault!("release.after");
-        let (books, _) = result?;
+        let (outcomes, _) = result?;
         fault!("settle.before", return Ok(()));
-        books.settle(&self.gate, &self.store, &self.leases).await;
+        outcomes.settle(Settler { gate: &self.gate, store: &self.store, leases: &self.leases }).await;
         fault!("settle.after");
         Ok(())
     }
@@ -72,9 +72,9 @@ impl Worker {
             "lease.before",
             return Err(LeaseError::from(crate::lease::Fault::Unavailable("injected".into())).into())
         );
-        let terms = LeaseOptions::lasting(self.settings.lease).at_most(LONGEST_HOLD);
+        let options = LeaseOptions::lasting(self.settings.lease).max_hold(LONGEST_HOLD);
         let users = orders.iter().map(|(_, order)| (order.sale.as_str(), order.user.as_str()));
-        let (guards, tokens) = self.leases.take_in_scopes(users, terms).await?;
+        let (guards, tokens) = self.leases.take_in_scopes(users, options).await?;
         let mut claimed = Claimed { guards, ..Claimed::default() };
         for (at, order) in orders {
             if let Some(fence) = tokens.get(&(order.sale.as_str(), order.user.as_str())) {
@@ -99,10 +99,10 @@ impl Worker {
         metrics::histogram!("worker_persist_seconds").record(started.elapsed().as_secs_f64());
         metrics::histogram!("worker_batch_orders").record(claimed.claims.len() as f64);
         let stale = recorded.iter().map(|recorded| *recorded == Recorded::Stale).collect();
-        let mut books = Outcomes::default();
+        let mut outcomes = Outcomes::default();
         for (claim, recorded) in claimed.claims.iter().zip(recorded) {
-            books.enter(&self.store, &claim.order, recorded).await?;
+            outcomes.add(&self.store, &claim.order, recorded).await?;
         }
-        Ok((books, stale))
+        Ok((outcomes, stale))
     }
 }

@@ -69,7 +69,7 @@ pub struct Worker {
     pub gate: Gate,
     pub leases: Leases,
     pub store: Store,
-    pub letters: DeadLetters,
+    pub dead_letters: DeadLetters,
     pub settings: WorkerSettings,
 }
 
@@ -78,7 +78,7 @@ struct Outage;
 
 impl Worker {
     /// Runs until `stop`; then finishes the batches in hand, and hands the rest back to the broker
-    /// by closing the connection. Trouble of any kind is waited out.
+    /// by closing the connection. Rejection of any kind is waited out.
     pub async fn run(self, mut consumer: Consumer, stop: CancellationToken) {
         let worker = Arc::new(self);
         let most_lanes = worker.settings.lanes.min(worker.store.writers()).max(1);
@@ -121,7 +121,7 @@ impl Worker {
                 },
                 next = consumer.next_batch_within(most, worker.settings.linger, patience), if free => {
                     unreadable.extend(next);
-                    let (mut taken, left) = worker.part_unreadable(std::mem::take(&mut unreadable)).await;
+                    let (mut taken, left) = worker.split_unreadable(std::mem::take(&mut unreadable)).await;
                     unreadable = left;
                     taken.append(&mut held);
                     if taken.is_empty() {

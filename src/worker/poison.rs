@@ -7,7 +7,7 @@ use super::pending::PendingDelivery;
 use super::{Worker, WorkerError};
 use crate::domain::Order;
 use crate::link::Backoff;
-use crate::queue::{Delivery, Reason, Trouble};
+use crate::queue::{Delivery, Reason, Rejection};
 use crate::store::StoreError;
 
 /// Times that an order is tried alone before it is parked.
@@ -64,25 +64,25 @@ impl Worker {
 
     async fn alone(&self, hand: &mut PendingDelivery) -> Alone {
         let mut backoff = Backoff::default();
-        let mut trouble: Option<Trouble> = None;
+        let mut rejection: Option<Rejection> = None;
         loop {
             match self.persist(std::slice::from_mut(hand)).await {
                 Ok(()) if hand.orders.is_empty() => return Alone::Done,
                 Ok(()) => return Alone::Held,
                 Err(WorkerError::Store(StoreError::Broken(why))) => {
-                    let trouble = trouble.get_or_insert_with(|| Trouble {
+                    let rejection = rejection.get_or_insert_with(|| Rejection {
                         reason: Reason::Broken,
                         attempts: 0,
                         first_error: why.clone(),
                         last_error: String::new(),
                     });
-                    trouble.attempts += 1;
-                    trouble.last_error = why;
-                    if trouble.attempts < TRIES {
+                    rejection.attempts += 1;
+                    rejection.last_error = why;
+                    if rejection.attempts < TRIES {
                         tokio::time::sleep(backoff.delay()).await;
                         continue;
                     }
-                    return if self.park(hand, trouble).await { Alone::Done } else { Alone::Held };
+                    return if self.park(hand, rejection).await { Alone::Done } else { Alone::Held };
                 }
                 Err(_) if !self.servers_answer().await => return Alone::Outage,
                 Err(_) => return Alone::Held,
@@ -93,14 +93,14 @@ impl Worker {
     /// `false` where the dead-letter queue did not take it. In this order: the mark, so that the
     /// sweep does not send it round again, and before anybody can end the letter; the letter; the
     /// ack, where no order of the message is left. A crash in between leaves the message with the broker.
-    async fn park(&self, hand: &mut PendingDelivery, trouble: &Trouble) -> bool {
+    async fn park(&self, hand: &mut PendingDelivery, rejection: &Rejection) -> bool {
         while let Some(order) = hand.orders.last() {
             // Where this fails, whoever leads the sweep finds the letter and marks it.
             let _ = self.gate.mark_parked(&order.sale, &[order.id]).await;
-            if !self.write_letter(&hand.delivery, Some(order), trouble).await {
+            if !self.write_dead_letter(&hand.delivery, Some(order), rejection).await {
                 return false;
             }
-            tracing::error!(order_id = %order.id, why = trouble.last_error, "order goes to the dead-letter queue");
+            tracing::error!(order_id = %order.id, why = rejection.last_error, "order goes to the dead-letter queue");
             hand.orders.pop();
         }
         if hand.is_done() {
@@ -111,7 +111,7 @@ impl Worker {
 
     /// Parts what can be read from what goes to the dead-letter queue at once; the second are those
     /// that it did not take, to be held and tried again.
-    pub(super) async fn part_unreadable(
+    pub(super) async fn split_unreadable(
         &self,
         deliveries: Vec<Delivery>,
     ) -> (Vec<PendingDelivery>, Vec<Delivery>) {
@@ -122,13 +122,13 @@ impl Worker {
                 continue;
             };
             let why = why.to_string();
-            let trouble = Trouble {
+            let rejection = Rejection {
                 reason: Reason::Unreadable,
                 attempts: 1,
                 first_error: why.clone(),
                 last_error: why.clone(),
             };
-            if !self.write_letter(&delivery, None, &trouble).await {
+            if !self.write_dead_letter(&delivery, None, &rejection).await {
                 held.push(delivery);
                 continue;
             }
@@ -140,12 +140,17 @@ impl Worker {
         (readable, held)
     }
 
-    async fn write_letter(&self, delivery: &Delivery, order: Option<&Order>, trouble: &Trouble) -> bool {
-        if let Err(error) = self.letters.write(delivery, order, trouble).await {
+    async fn write_dead_letter(
+        &self,
+        delivery: &Delivery,
+        order: Option<&Order>,
+        rejection: &Rejection,
+    ) -> bool {
+        if let Err(error) = self.dead_letters.write(delivery, order, rejection).await {
             tracing::warn!(%error, "a dead letter could not be written; the message is held");
             return false;
         }
-        metrics::counter!("worker_dead_letters_total", "reason" => trouble.reason.to_string()).increment(1);
+        metrics::counter!("worker_dead_letters_total", "reason" => rejection.reason.to_string()).increment(1);
         true
     }
 }

@@ -3,12 +3,9 @@
 use std::collections::HashMap;
 
 use super::{Rebuild, RebuildError, Rebuilding};
-use crate::domain::{Entry, Millis, Number, Order, OrderId};
+use crate::domain::{CLOCK_SKEW, Entry, Millis, Number, Order, OrderId};
 use crate::fault::fault;
 use crate::queue::LogFrom;
-
-/// What the clocks of fronts, Redis and broker may differ by.
-const CLOCKS_MS: i64 = 60_000;
 
 /// Dead letters that are looked at.
 const LETTERS: usize = 10_000;
@@ -39,7 +36,7 @@ impl Rebuild {
             gathered.accepted.insert(ticket.order.id, (ticket.order, ticket.parked));
         }
         let created = self.row(sale).await?.created_at;
-        let mut reader = self.log.read(LogFrom::Time(Millis(created.0 - CLOCKS_MS))).await?;
+        let mut reader = self.log.read(LogFrom::Time(created.minus(CLOCK_SKEW))).await?;
         while let Some(message) = reader.next().await? {
             for entry in message.entries {
                 let Ok(entry) = entry else {
@@ -64,7 +61,7 @@ impl Rebuild {
         }
         // That the sale was created stands in the log, unless that was forgotten, or the log wiped.
         let first = reader.first().and_then(|first| first.at);
-        gathered.begins_at = first.filter(|at| at.0 > created.0 + CLOCKS_MS);
+        gathered.begins_at = first.filter(|at| *at > created.plus(CLOCK_SKEW));
         reader.close().await;
         for letter in self.dead_letters.list(LETTERS).await? {
             gathered.unreadable += usize::from(letter.orders.is_err());

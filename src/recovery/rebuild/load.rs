@@ -73,7 +73,7 @@ impl Rebuild {
         let row = self.row(sale).await?;
         for held in users.values_mut() {
             held.sort_by_key(|held| held.order.number);
-            if row.sale.rules.rebuy {
+            if row.sale.terms.rebuy {
                 forget(held);
             }
         }

@@ -157,8 +157,8 @@ impl Rebuild {
         if matches!(row.state, SaleState::Draft | SaleState::Archived) {
             return Err(RebuildError::NotLoaded(row.state));
         }
-        let terms = LeaseOptions::lasting(LEASE).at_most(Duration::from_secs(3_600));
-        let guard = self.leases.take(SCOPE, [sale.as_str()], terms).await?.guard;
+        let options = LeaseOptions::lasting(LEASE).max_hold(Duration::from_secs(3_600));
+        let guard = self.leases.take(SCOPE, [sale.as_str()], options).await?.guard;
         let guard = guard.ok_or_else(|| RebuildError::UnderWay(sale.clone()))?;
         let rows = self.store.highest_number(sale).await?;
         let known = rows.max(row.number).max(row.told).epoch;

@@ -9,7 +9,7 @@ use super::entries::{Entries, Piece};
 use super::survey::{Survey, Turn};
 use super::write::Writer;
 use super::{Filter, LOOK, ReplayError, Report, Work};
-use crate::domain::{Entry, Millis, SaleId};
+use crate::domain::{CLOCK_SKEW, Entry, Millis, SaleId};
 use crate::store::{StoreError, Writing};
 
 /// Orders in one transaction.
@@ -17,9 +17,6 @@ const BATCH: usize = 800;
 
 /// Transactions at once: while one waits for its COMMIT, another takes its leases.
 const LANES: usize = 4;
-
-/// What the clocks of fronts, database and broker may differ by.
-const CLOCKS_MS: i64 = 60_000;
 
 impl Work<'_> {
     /// Reads several times: what became of each order in the end; then writes those that have ended, those
@@ -163,7 +160,7 @@ impl Work<'_> {
         let since = filter.since.unwrap_or(Millis(0));
         let Some(at) = head.at.filter(|at| *at > since) else { return Ok(None) };
         let sales = self.replay.store.sales().await?;
-        let older = sales.iter().any(|row| row.created_at.0 + CLOCKS_MS < at.0);
+        let older = sales.iter().any(|row| row.created_at.plus(CLOCK_SKEW) < at);
         Ok((head.offset > 0 || older).then_some(at))
     }
 

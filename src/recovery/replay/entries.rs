@@ -109,7 +109,7 @@ fn judged(entry: Entry) -> Result<Entry, String> {
             return Err(format!("a row that is {} at version {}", entry.status, entry.version));
         }
         Entry::Order(entry) => quantity(entry.order.quantity)?,
-        Entry::Sale(entry) => entry.terms().check().map_err(|error| error.to_string())?,
+        Entry::Sale(entry) => entry.to_sale().check().map_err(|error| error.to_string())?,
         Entry::Act(entry) => known("an act that is", &entry.state, &["pending", "done", "refused"])?,
         Entry::Payment(entry) => {
             known("a payment that is", &entry.state, &PaymentState::ALL.map(PaymentState::as_str))?;

@@ -184,8 +184,8 @@ impl Replay {
         stop: CancellationToken,
     ) -> Result<Finished, ReplayError> {
         let name = asked.source.name();
-        let terms = LeaseOptions::lasting(LEASE).at_most(Duration::from_secs(30 * 86_400));
-        let Some(guard) = self.leases.take(SCOPE, [name], terms).await?.guard else {
+        let options = LeaseOptions::lasting(LEASE).max_hold(Duration::from_secs(30 * 86_400));
+        let Some(guard) = self.leases.take(SCOPE, [name], options).await?.guard else {
             return Err(ReplayError::UnderWay(name));
         };
         if new {

@@ -7,9 +7,8 @@ use super::rows::{self, count_row};
 use super::{ReplayError, Work};
 use crate::control::{DeadLetterActs, DeadLetterError};
 use crate::domain::{SaleId, Ticket};
-use crate::gate::Settlement;
 use crate::queue::PublishError;
-use crate::settlement;
+use crate::settlement::settlement_of;
 
 /// Orders that are published at once.
 const BATCH: usize = 500;
@@ -76,10 +75,7 @@ impl Work<'_> {
                 Some(row) => {
                     count_row(&mut self.report.counts, row.status);
                     if self.run.is_some() {
-                        let outcome =
-                            settlement::outcome(&self.replay.store, &row.order, row.failure).await?;
-                        let (id, user) = (row.order.id, row.order.user.clone());
-                        let settlement = Settlement { id, user, outcome };
+                        let settlement = settlement_of(&self.replay.store, &row.order, row.failure).await?;
                         // Else left to the sweep.
                         let _ = self.replay.gate.settle(&row.order.sale, &[settlement]).await;
                     }

@@ -108,8 +108,8 @@ impl Writer<'_> {
     async fn write(&self, pending: &mut Vec<Entry>, told: &mut Report) -> Result<(), ReplayError> {
         let orders = pending.iter().filter_map(Entry::order);
         let users = orders.map(|order| (order.sale.as_str(), order.user.as_str()));
-        let terms = LeaseOptions::lasting(LEASE);
-        let (guards, tokens) = self.replay.leases.take_in_scopes(users, terms).await?;
+        let options = LeaseOptions::lasting(LEASE);
+        let (guards, tokens) = self.replay.leases.take_in_scopes(users, options).await?;
         let token = |order: &Order| tokens.get(&(order.sale.as_str(), order.user.as_str())).copied();
         let tokens: Vec<Option<i64>> = pending.iter().map(|entry| entry.order().and_then(token)).collect();
         let (mut restores, mut busy) = (Vec::new(), Vec::new());

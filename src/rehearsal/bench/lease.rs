@@ -7,7 +7,7 @@ use redis::aio::MultiplexedConnection;
 
 use super::report::{Figure, Report, Wanted};
 use super::{BenchError, cpu_seconds, median, middle_round};
-use crate::lease::{Guard, LeaseOptions, Leases, NAMES_AT_ONCE};
+use crate::lease::{Guard, LeaseOptions, Leases, MAX_NAMES_PER_CALL};
 use crate::link::RedisSettings;
 use crate::rehearsal::servers::{Ending, Folder, Kind, Server};
 
@@ -142,11 +142,11 @@ async fn script_calls(connection: &mut MultiplexedConnection) -> Result<f64, Ben
 
 async fn batch(server: &Server, leases: &Leases) -> Result<Vec<Figure>, BenchError> {
     let mut connection = connect(server).await?;
-    let names: Vec<String> = (0..NAMES_AT_ONCE).map(|nth| format!("user-{nth:012}")).collect();
+    let names: Vec<String> = (0..MAX_NAMES_PER_CALL).map(|nth| format!("user-{nth:012}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let (mut calls, mut times) = (Vec::new(), Vec::new());
     for _ in 0..101 {
-        leases.at_rest(Duration::from_secs(60)).await;
+        leases.wait_until_idle(Duration::from_secs(60)).await;
         let before = script_calls(&mut connection).await?;
         let begin = Instant::now();
         let guard = taken(leases, &names).await?;

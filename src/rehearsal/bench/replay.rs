@@ -84,7 +84,7 @@ async fn persist(world: &World, replay: &Replay, sale: &Sale) -> Result<f64, Ben
         lease: Duration::from_secs(5),
         hold: Duration::from_secs(10),
     };
-    let worker = Worker { gate, leases, store, letters: dead_letters, settings };
+    let worker = Worker { gate, leases, store, dead_letters, settings };
     let begin = Instant::now();
     let working = tokio::spawn(worker.run(Consumer::new(world.queue()?, 1_000), stop.clone()));
     until_persisted(&replay.gate, sale).await?;

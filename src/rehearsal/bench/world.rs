@@ -212,7 +212,7 @@ pub(super) fn sale(id: &str, stock: u32) -> Result<Sale, BenchError> {
         name: "Drop".into(),
         window: Window { opens_at: Millis(0), closes_at: None },
         limit_per_user: 1,
-        rules: Terms::default(),
+        terms: Terms::default(),
         items: vec![Item {
             sku: Sku::parse("shoe").map_err(broken)?,
             stock: i64::from(stock),

@@ -46,7 +46,7 @@ async fn life(fault: String) {
     world.set(&format!("payments.secrets=acme {WEBHOOK}"));
     let parts = world.parts().await;
     let sale = doorbuster::domain::Sale {
-        rules: Terms { pay_within_s: Some(8), ..Terms::default() },
+        terms: Terms { pay_within_s: Some(8), ..Terms::default() },
         ..sale(&world.name, 3, 1)
     };
     world.open_sale(&parts, &sale).await;
@@ -233,8 +233,8 @@ async fn leased_before_the_commit() -> Option<bool> {
         worker.has_said("failure point reached").then_some(())
     })
     .await;
-    let terms = LeaseOptions::lasting(Duration::from_millis(50));
-    let taken = parts.leases.take(sale.id.as_str(), ["ada"], terms).await;
+    let options = LeaseOptions::lasting(Duration::from_millis(50));
+    let taken = parts.leases.take(sale.id.as_str(), ["ada"], options).await;
     let row = parts.store.order(accepted.order_id().parse().unwrap()).await;
     if begun.elapsed() > world.config().worker().lease - Duration::from_millis(500) {
         return None;

@@ -21,10 +21,10 @@ pub fn keyed(key: &str) -> ActRequest {
     ActRequest { key: Some(id::<IdempotencyKey>(key)), ..ActRequest::by("operator ada") }
 }
 
-pub async fn opened(stock: i64, limit: u32, rules: Terms) -> (World, Parts, Control, Sale) {
+pub async fn opened(stock: i64, limit: u32, terms: Terms) -> (World, Parts, Control, Sale) {
     let world = World::new(Database::Sqlite).await;
     let parts = world.parts().await;
-    let sale = Sale { rules, ..sale(&world.name, stock, limit) };
+    let sale = Sale { terms, ..sale(&world.name, stock, limit) };
     world.open_sale(&parts, &sale).await;
     let control = Control::new(parts.gate.clone(), parts.store.clone());
     (world, parts, control, sale)

@@ -241,8 +241,8 @@ async fn an_order_does_not_expire_while_somebody_acts_for_its_user() {
     let mut world = World::new(Database::Postgres).await;
     world.set("upkeep.every_ms=200");
     let running = world.running().await;
-    let rules = Terms { pay_within_s: Some(8), ..Terms::default() };
-    let sale = Sale { rules, ..sale(&world.name, 5, 1) };
+    let terms = Terms { pay_within_s: Some(8), ..Terms::default() };
+    let sale = Sale { terms, ..sale(&world.name, 5, 1) };
     world.open_sale(&running.parts, &sale).await;
     let ada = Buyer::of(&running, "ada");
     let first = ada.buy(sale.id.as_str(), "k").await;
@@ -251,9 +251,9 @@ async fn an_order_does_not_expire_while_somebody_acts_for_its_user() {
         row.map(|row| row.status)
     };
     until("it has a row", LONG, async || status(&first).await).await;
-    let terms = LeaseOptions::lasting(LONG);
+    let options = LeaseOptions::lasting(LONG);
     let leases = &running.parts.leases;
-    let guard = leases.acquire(sale.id.as_str(), ["ada"], terms, LONG).await.unwrap().expect("taken");
+    let guard = leases.acquire(sale.id.as_str(), ["ada"], options, LONG).await.unwrap().expect("taken");
     let second = Buyer::of(&running, "bob").buy(sale.id.as_str(), "k").await;
     let expired = async |order: &Answer| (status(order).await == Some(OrderStatus::Expired)).then_some(());
     until("a later one has expired", LONG, async || expired(&second).await).await;

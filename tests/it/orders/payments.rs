@@ -13,11 +13,11 @@ const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const NEXT_SECRET: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
 const LONG: Duration = Duration::from_secs(40);
 
-async fn world(rules: Terms) -> (World, Running, Sale) {
+async fn world(terms: Terms) -> (World, Running, Sale) {
     let mut world = World::new(Database::Postgres).await;
     world.set("upkeep.every_ms=200").set(&format!("payments.secrets=acme {SECRET} {NEXT_SECRET}"));
     let running = world.running().await;
-    let sale = Sale { rules, ..sale(&world.name, 2, 1) };
+    let sale = Sale { terms, ..sale(&world.name, 2, 1) };
     world.open_sale(&running.parts, &sale).await;
     (world, running, sale)
 }
@@ -224,8 +224,8 @@ async fn a_late_payment_takes_a_unit_again_where_there_is_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_payment_is_kept_for_refund_where_the_sale_wants_that() {
-    let rules = Terms { late_payment: LatePayment::Refund, pay_within_s: Some(1), ..Terms::default() };
-    let (_world, running, sale) = world(rules).await;
+    let terms = Terms { late_payment: LatePayment::Refund, pay_within_s: Some(1), ..Terms::default() };
+    let (_world, running, sale) = world(terms).await;
     let ada = Buyer::of(&running, "ada");
     let order = bought(&running, &sale, "ada").await;
     until_it_is(&running, &order, OrderStatus::Expired).await;

@@ -1,4 +1,4 @@
-//! The rules of a sale: rates, limits, buying again.
+//! The terms of a sale: rates, limits, buying again.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ const LONG: Duration = Duration::from_secs(40);
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rate_lets_so_many_through_and_tells_the_rest_when_to_come() {
     let rate = |text: &str| Some(text.parse::<Rate>().expect("a rate"));
-    let rules = Terms { user_rate: rate("3/1000s"), ..Terms::default() };
-    let (_world, parts, control, sale) = opened(100, 10, rules).await;
+    let terms = Terms { user_rate: rate("3/1000s"), ..Terms::default() };
+    let (_world, parts, control, sale) = opened(100, 10, terms).await;
     let tries = async |user: &str, from: u32, to: u32| {
         let mut passed = 0;
         for nth in from..to {
@@ -56,8 +56,8 @@ async fn a_rate_lets_so_many_through_and_tells_the_rest_when_to_come() {
 /// At many thousands a second an attempt is a fraction of a millisecond.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_high_rate_is_a_limit_too() {
-    let rules = Terms { sale_rate: Some("2000/1s".parse().unwrap()), ..Terms::default() };
-    let (_world, parts, _control, sale) = opened(1_000_000, 1, rules).await;
+    let terms = Terms { sale_rate: Some("2000/1s".parse().unwrap()), ..Terms::default() };
+    let (_world, parts, _control, sale) = opened(1_000_000, 1, terms).await;
     let started = std::time::Instant::now();
     let (mut accepted, mut users) = (0_u32, 0..);
     until("the limit is met", LONG, async || {
@@ -79,8 +79,8 @@ async fn a_high_rate_is_a_limit_too() {
 /// By Redis's clock: what was spent comes back with time.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bucket_fills_again() {
-    let rules = Terms { user_rate: Some("2/1s".parse().unwrap()), ..Terms::default() };
-    let (_world, parts, _control, sale) = opened(100, 10, rules).await;
+    let terms = Terms { user_rate: Some("2/1s".parse().unwrap()), ..Terms::default() };
+    let (_world, parts, _control, sale) = opened(100, 10, terms).await;
     let started = std::time::Instant::now();
     let mut keys = 0..;
     let mut accepted = 0;

@@ -197,7 +197,7 @@ async fn the_database_is_a_backup() {
     world.set("upkeep.every_ms=100");
     let running = world.running().await;
     let mut sale = sale(&world.name, 20, 1);
-    sale.rules.pay_within_s = Some(3_600);
+    sale.terms.pay_within_s = Some(3_600);
     world.open_sale(&running.parts, &sale).await;
     buy(&running, &sale, 0..5).await;
     at_rest(&running, &sale).await;

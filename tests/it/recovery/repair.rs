@@ -7,7 +7,7 @@ use doorbuster::orders::Orders;
 use doorbuster::process::{Parts, Role, Running};
 use doorbuster::queue::{DeadLetters, OrderLog};
 use doorbuster::recovery::{Rebuild, RebuildError};
-use doorbuster::settlement::adopt;
+use doorbuster::settlement::Settler;
 
 use crate::support::{
     Buyer, Database, World, ask_redis, at_rest, attempt, buy, id, run, run_with, sale, servers, until,
@@ -160,7 +160,8 @@ async fn more_sold_than_there_is_leaves_less_than_none_until_units_come_back() {
     assert!(matches!(sold[0], Verdict::Accepted(_)), "{sold:?}");
     for (user, order) in ["user0", "user1"].into_iter().zip(&orders) {
         let user = id(user);
-        let adopt = async || adopt(&parts.gate, &parts.store, &parts.leases, &sale.id, &user, *order).await;
+        let settler = Settler { gate: &parts.gate, store: &parts.store, leases: &parts.leases };
+        let adopt = async || settler.adopt(&sale.id, &user, *order).await;
         assert!(adopt().await.unwrap());
         assert!(!adopt().await.unwrap(), "once");
     }

@@ -84,8 +84,8 @@ async fn mistakes_are_told_and_two_replays_of_one_source_do_not_meet() {
         let (got, out, err) = run(Some(&world), args).await;
         assert!(got == code && err.contains(told), "{args:?}: {got} {out}{err}");
     }
-    let terms = doorbuster::lease::LeaseOptions::lasting(Duration::from_secs(60));
-    let other = parts.leases.take("_replay", ["outbox"], terms).await.unwrap();
+    let options = doorbuster::lease::LeaseOptions::lasting(Duration::from_secs(60));
+    let other = parts.leases.take("_replay", ["outbox"], options).await.unwrap();
     let (code, _, err) = run(Some(&world), &["replay", "run", "outbox", "--yes"]).await;
     assert!(code == 1 && err.contains("another replay of outbox is under way"), "{err}");
     drop(other);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use doorbuster::lease::{LeaseError, LeaseOptions, Leases, NAMES_AT_ONCE, Released};
+use doorbuster::lease::{LeaseError, LeaseOptions, Leases, MAX_NAMES_PER_CALL, Released};
 use doorbuster::rehearsal::chaos::Weather;
 use doorbuster::rehearsal::servers::{Ending, Kind, Server};
 
@@ -71,8 +71,8 @@ async fn the_same_name_in_another_scope_is_another_lease() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_late_release_of_an_expired_holder_frees_nobody_else() {
     let (_world, leases) = leases().await;
-    let terms = LeaseOptions::lasting(ms(50)).renewed_by_hand();
-    let expired = leases.take("sale", ["ada"], terms).await.unwrap().guard.unwrap();
+    let options = LeaseOptions::lasting(ms(50)).renewed_manually();
+    let expired = leases.take("sale", ["ada"], options).await.unwrap().guard.unwrap();
     let next =
         leases.acquire("sale", ["ada"], LeaseOptions::default(), LONG).await.unwrap().expect("it ended");
     assert!(!expired.is_valid_for(Duration::ZERO), "the holder can know that its lease is over");
@@ -92,7 +92,7 @@ async fn a_dropped_guard_releases_and_leaves_nothing_behind() {
     assert_eq!((leases.held(), leases.list("sale").await.unwrap().len()), (1, 300));
     drop(taken);
     assert_eq!(leases.held(), 0, "the watchdog has nothing to renew from that moment on");
-    leases.at_rest(LONG).await;
+    leases.wait_until_idle(LONG).await;
     let left: Vec<String> =
         ask_redis(&servers().redis, &format!("HKEYS {}:{{sale}}:leases", world.name)).await;
     assert_eq!(left, ["|fence"]);
@@ -150,7 +150,7 @@ async fn a_server_that_hangs_gives_an_error_and_no_hang() {
     let waiting = leases.acquire("sale", ["ada"], LeaseOptions::default(), ms(300));
     assert!(tokio::time::timeout(LONG, waiting).await.expect("no hang").is_err());
     assert!(tokio::time::timeout(LONG, held.release()).await.expect("no hang").is_err());
-    assert!(!leases.at_rest(ms(10)).await, "it goes on in the background");
+    assert!(!leases.wait_until_idle(ms(10)).await, "it goes on in the background");
     proxy.set(Weather::Fair);
     until("what the hanging server took or held is free", Duration::from_secs(20), async || {
         direct.list("sale").await.unwrap().is_empty().then_some(())
@@ -211,9 +211,9 @@ async fn a_lost_answer_leaves_no_lease_behind_and_a_release_after_it_is_no_error
 #[tokio::test(flavor = "multi_thread")]
 async fn every_lease_has_an_end_though_nobody_comes_back_to_it() {
     let (_world, leases) = leases().await;
-    let terms = LeaseOptions::lasting(ms(1_500)).renewed_by_hand();
+    let options = LeaseOptions::lasting(ms(1_500)).renewed_manually();
     // As if its process had died right after: neither renewed nor released.
-    std::mem::forget(leases.take("sale", ["ada"], terms).await.unwrap().guard);
+    std::mem::forget(leases.take("sale", ["ada"], options).await.unwrap().guard);
     let lease = leases.show("sale", "ada").await.unwrap().expect("held");
     assert!(lease.ends_in <= ms(1_500) && lease.age <= ms(1_500), "{lease:?}");
     assert!(leases.acquire("sale", ["ada"], LeaseOptions::default(), LONG).await.unwrap().is_some());
@@ -232,7 +232,7 @@ async fn a_thousand_users_are_one_call_each_way() {
     let folder = tempfile::tempdir().unwrap();
     let server = own_redis(&mut world, folder.path()).await;
     let leases = leases_of(&world);
-    let names: Vec<String> = (0..NAMES_AT_ONCE).map(|nth| format!("user{nth}")).collect();
+    let names: Vec<String> = (0..MAX_NAMES_PER_CALL).map(|nth| format!("user{nth}")).collect();
     let names = || names.iter().map(String::as_str);
     // The scripts are known from then on, and the scope is told.
     leases
@@ -244,7 +244,7 @@ async fn a_thousand_users_are_one_call_each_way() {
         .release()
         .await
         .unwrap();
-    leases.at_rest(LONG).await;
+    leases.wait_until_idle(LONG).await;
     let before = script_calls(&server.url).await;
     let guard = leases.take("sale", names(), LeaseOptions::default()).await.unwrap().guard.unwrap();
     assert_eq!(script_calls(&server.url).await, before + 1);
@@ -265,7 +265,7 @@ async fn a_full_redis_takes_renews_and_releases_leases() {
     assert!(guard.renew().await.unwrap());
     assert_eq!(leases.list("sale").await.unwrap().len(), 1);
     assert_eq!(guard.release().await.unwrap(), Released::Freed);
-    leases.at_rest(LONG).await;
+    leases.wait_until_idle(LONG).await;
     assert_eq!(leases.scopes().await.unwrap(), ["sale"]);
     server.stop(Ending::AtOnce).await;
 }
@@ -299,9 +299,9 @@ async fn a_lease_survives_a_restart_of_redis_and_its_loss_is_told() {
 async fn what_a_killed_holder_left_is_cleared_away_by_those_who_come_after() {
     let (world, leases) = leases().await;
     let names: Vec<String> = (0..50).map(|nth| format!("dead{nth}")).collect();
-    let terms = LeaseOptions::lasting(ms(10)).renewed_by_hand();
-    let taken = leases.take("sale", names.iter().map(String::as_str), terms).await.unwrap();
-    taken.guard.unwrap().let_run_out();
+    let options = LeaseOptions::lasting(ms(10)).renewed_manually();
+    let taken = leases.take("sale", names.iter().map(String::as_str), options).await.unwrap();
+    taken.guard.unwrap().abandon();
     until("the living clear the dead away", LONG, async || {
         leases.take("sale", ["ada"], LeaseOptions::default()).await.unwrap().guard?.release().await.unwrap();
         let left: i64 = ask_redis(&servers().redis, &format!("HLEN {}:{{sale}}:leases", world.name)).await;
@@ -325,7 +325,7 @@ async fn a_scope_that_is_used_outlives_its_leases() {
     let _: i64 = ask_redis(&servers().redis, &format!("EXPIRE {key} 100")).await;
     let fence = guard.token() - 3_600_000_000;
     let _: i64 = ask_redis(&servers().redis, &format!("HSET {key} |fence {fence}")).await;
-    leases.take("sale", ["bob"], LeaseOptions::default()).await.unwrap().guard.unwrap().let_run_out();
+    leases.take("sale", ["bob"], LeaseOptions::default()).await.unwrap().guard.unwrap().abandon();
     assert!(lasts().await > 30 * 86_400);
 }
 
@@ -333,7 +333,7 @@ async fn a_scope_that_is_used_outlives_its_leases() {
 async fn bad_terms_and_names_are_said_and_take_nothing() {
     let (_world, leases) = leases().await;
     let fine = LeaseOptions::default();
-    let too_many: Vec<String> = (0..=NAMES_AT_ONCE).map(|nth| format!("user{nth}")).collect();
+    let too_many: Vec<String> = (0..=MAX_NAMES_PER_CALL).map(|nth| format!("user{nth}")).collect();
     for (scope, names, terms, why) in [
         ("sa{le", vec!["ada"], fine, "is no scope"),
         ("", vec!["ada"], fine, "is no scope"),
@@ -347,10 +347,10 @@ async fn bad_terms_and_names_are_said_and_take_nothing() {
         (
             "sale",
             vec!["ada"],
-            LeaseOptions::lasting(LONG).at_most(ms(100)),
+            LeaseOptions::lasting(LONG).max_hold(ms(100)),
             "longest hold must not be shorter",
         ),
-        ("sale", vec!["ada"], LeaseOptions::lasting(LONG).at_most(Duration::MAX), "nor longer than 30 days"),
+        ("sale", vec!["ada"], LeaseOptions::lasting(LONG).max_hold(Duration::MAX), "nor longer than 30 days"),
     ] {
         let error = leases.take(scope, names, terms).await.err().expect("refused").to_string();
         assert!(error.contains(why), "{error}");
@@ -362,9 +362,9 @@ async fn bad_terms_and_names_are_said_and_take_nothing() {
 async fn leases_are_listed_shown_and_released_by_an_operator() {
     let (world, leases) = leases().await;
     let guard = leases.take("sale", ["ada", "bob"], LeaseOptions::default()).await.unwrap().guard.unwrap();
-    let leader = LeaseOptions::default().renewed_by_hand();
+    let leader = LeaseOptions::default().renewed_manually();
     let _other = leases.take("_jobs", ["nightly"], leader).await.unwrap();
-    leases.at_rest(LONG).await;
+    leases.wait_until_idle(LONG).await;
     let (code, out, err) = run(Some(&world), &["lease", "list"]).await;
     assert_eq!(code, 0, "{err}");
     assert!(

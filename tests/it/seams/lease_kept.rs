@@ -21,8 +21,8 @@ async fn lost(guard: &doorbuster::lease::Guard) {
 async fn an_explicit_lease_time_is_renewed_and_what_is_not_is_said() {
     let (_world, leases) = leases().await;
     let kept = leases.take("sale", ["kept"], LeaseOptions::lasting(ms(5_000))).await.unwrap().guard.unwrap();
-    let terms = LeaseOptions::lasting(ms(900)).renewed_by_hand();
-    let ends = leases.take("sale", ["ends"], terms).await.unwrap().guard.unwrap();
+    let options = LeaseOptions::lasting(ms(900)).renewed_manually();
+    let ends = leases.take("sale", ["ends"], options).await.unwrap().guard.unwrap();
     lost(&ends).await;
     // Twice the lease and more.
     let guard = leases.acquire("sale", ["kept"], LeaseOptions::default(), ms(11_000)).await.unwrap();
@@ -37,8 +37,8 @@ async fn an_explicit_lease_time_is_renewed_and_what_is_not_is_said() {
 async fn the_longest_hold_ends_a_lease_that_the_watchdog_would_renew_for_ever() {
     let (_world, leases) = leases().await;
     let begin = Instant::now();
-    let terms = LeaseOptions::lasting(ms(6_000)).at_most(ms(8_000));
-    let guard = leases.take("sale", ["ada"], terms).await.unwrap().guard.unwrap();
+    let options = LeaseOptions::lasting(ms(6_000)).max_hold(ms(8_000));
+    let guard = leases.take("sale", ["ada"], options).await.unwrap().guard.unwrap();
     lost(&guard).await;
     assert!(begin.elapsed() >= ms(8_000), "it was renewed until then");
     let next = leases.acquire("sale", ["ada"], LeaseOptions::default(), LONG).await.unwrap();
@@ -74,8 +74,8 @@ async fn work_that_is_done_in_time_is_not_cancelled() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_renewal_never_shortens_a_lease() {
     let (_world, leases) = leases().await;
-    let terms = LeaseOptions::lasting(ms(600)).at_least(Duration::from_secs(20));
-    let guard = leases.take("sale", ["ada"], terms).await.unwrap().guard.unwrap();
+    let options = LeaseOptions::lasting(ms(600)).min_hold(Duration::from_secs(20));
+    let guard = leases.take("sale", ["ada"], options).await.unwrap().guard.unwrap();
     assert!(guard.renew().await.unwrap());
     let seen = leases.show("sale", "ada").await.unwrap().expect("held");
     assert!(seen.ends_in > Duration::from_secs(10), "{seen:?}");
@@ -118,8 +118,8 @@ async fn a_slow_answer_makes_the_local_deadline_earlier_and_not_later() {
     let leases = leases_of(&world);
     leases.list("sale").await.unwrap();
     proxy.set(Weather::Slow(ms(400)));
-    let terms = LeaseOptions::lasting(Duration::from_secs(5)).renewed_by_hand();
-    let guard = leases.take("sale", ["ada"], terms).await.unwrap().guard.unwrap();
+    let options = LeaseOptions::lasting(Duration::from_secs(5)).renewed_manually();
+    let guard = leases.take("sale", ["ada"], options).await.unwrap().guard.unwrap();
     let redis = direct.show("sale", "ada").await.unwrap().expect("held");
     let ours = guard.remaining();
     assert!(ours <= redis.ends_in, "{ours:?} by our clock, {redis:?}");
@@ -134,8 +134,8 @@ async fn slow_renewals_keep_a_lease_all_the_same() {
     let proxy = behind_proxy(&mut world, "redis.url").await;
     let leases = leases_of(&world);
     let names: Vec<String> = (0..250).map(|nth| format!("user{nth}")).collect();
-    let terms = LeaseOptions::lasting(ms(8_000));
-    let taken = leases.take("sale", names.iter().map(String::as_str), terms).await.unwrap();
+    let options = LeaseOptions::lasting(ms(8_000));
+    let taken = leases.take("sale", names.iter().map(String::as_str), options).await.unwrap();
     let guard = taken.guard.unwrap();
     proxy.set(Weather::Slow(ms(600)));
     assert!(direct.acquire("sale", ["user7"], LeaseOptions::default(), ms(17_000)).await.unwrap().is_none());
@@ -179,7 +179,7 @@ async fn no_renewal_outlives_the_release() {
     });
     futures_util::future::join_all(rounds).await;
     assert_eq!(leases.held(), 0);
-    leases.at_rest(LONG).await;
+    leases.wait_until_idle(LONG).await;
     assert!(leases.list("sale").await.unwrap().is_empty());
 }
 
@@ -204,11 +204,14 @@ async fn a_shared_guard_is_released_with_the_last() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_is_held_for_its_least_time_though_it_is_done_sooner() {
     let (_world, leases) = leases().await;
-    let terms = LeaseOptions::default().at_least(ms(1_500));
-    let job = leases.take("_jobs", ["nightly"], terms).await.unwrap().guard.unwrap();
+    let options = LeaseOptions::default().min_hold(ms(1_500));
+    let job = leases.take("_jobs", ["nightly"], options).await.unwrap().guard.unwrap();
     assert_eq!(job.release().await.unwrap(), Released::Freed);
     assert_eq!(leases.held(), 0, "nobody renews it");
-    assert!(leases.take("_jobs", ["nightly"], terms).await.unwrap().guard.is_none(), "held for a while yet");
+    assert!(
+        leases.take("_jobs", ["nightly"], options).await.unwrap().guard.is_none(),
+        "held for a while yet"
+    );
     let next = leases.acquire("_jobs", ["nightly"], LeaseOptions::default(), LONG).await.unwrap();
     assert!(next.is_some());
 }
@@ -217,8 +220,8 @@ async fn a_job_is_held_for_its_least_time_though_it_is_done_sooner() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_renewal_does_not_prolong_what_stays_for_its_least_time() {
     let (world, leases) = leases().await;
-    let terms = LeaseOptions::default().at_least(ms(3_000));
-    let job = leases.take("_jobs", ["nightly"], terms).await.unwrap().guard.unwrap();
+    let options = LeaseOptions::default().min_hold(ms(3_000));
+    let job = leases.take("_jobs", ["nightly"], options).await.unwrap().guard.unwrap();
     let owner = job.owner().to_owned();
     job.release().await.unwrap();
     let client = redis::Client::open(servers().redis.as_str()).unwrap();
@@ -241,8 +244,8 @@ async fn a_job_that_nobody_was_given_is_free_for_the_others() {
     let leases = leases_of(&world);
     leases.scopes().await.unwrap();
     proxy.set(Weather::AnswersLost);
-    let terms = LeaseOptions::default().at_least(Duration::from_secs(600));
-    assert!(leases.take("_jobs", ["nightly"], terms).await.is_err());
+    let options = LeaseOptions::default().min_hold(Duration::from_secs(600));
+    assert!(leases.take("_jobs", ["nightly"], options).await.is_err());
     proxy.set(Weather::Fair);
     assert!(direct.acquire("_jobs", ["nightly"], LeaseOptions::default(), LONG).await.unwrap().is_some());
 }
@@ -251,8 +254,8 @@ async fn a_job_that_nobody_was_given_is_free_for_the_others() {
 async fn what_is_to_run_out_is_neither_renewed_nor_released() {
     let (_world, leases) = leases().await;
     let guard = leases.take("sale", ["ada"], LeaseOptions::lasting(ms(1_000))).await.unwrap().guard.unwrap();
-    guard.let_run_out();
-    leases.at_rest(LONG).await;
+    guard.abandon();
+    leases.wait_until_idle(LONG).await;
     assert_eq!(leases.held(), 0);
     assert!(leases.show("sale", "ada").await.unwrap().is_some());
     assert!(leases.acquire("sale", ["ada"], LeaseOptions::default(), LONG).await.unwrap().is_some());
@@ -268,10 +271,10 @@ async fn leases_that_were_taken_one_by_one_are_renewed_together() {
     let mut guards = Vec::new();
     for nth in 0..300 {
         let name = format!("user{nth}");
-        let terms = LeaseOptions::lasting(Duration::from_secs(6));
-        guards.push(leases.take("sale", [name.as_str()], terms).await.unwrap().guard.unwrap());
+        let options = LeaseOptions::lasting(Duration::from_secs(6));
+        guards.push(leases.take("sale", [name.as_str()], options).await.unwrap().guard.unwrap());
     }
-    leases.at_rest(LONG).await;
+    leases.wait_until_idle(LONG).await;
     let before = script_calls(&server.url).await;
     let ends = || guards.iter().map(|guard| Instant::now() + guard.remaining()).collect::<Vec<_>>();
     let first = ends();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use doorbuster::lease::{LeaseError, LeaseOptions, NAMES_AT_ONCE, Tokens, release_all};
+use doorbuster::lease::{LeaseError, LeaseOptions, MAX_NAMES_PER_CALL, Tokens, release_all};
 
 use crate::seams::lease::leases;
 
@@ -11,7 +11,7 @@ use crate::seams::lease::leases;
 async fn of_many_scopes_what_is_free_is_taken_and_all_of_it_given_back() {
     let (_world, leases) = leases().await;
     let busy = leases.take("sale-7", ["ada"], LeaseOptions::default()).await.unwrap().guard.unwrap();
-    let many: Vec<String> = (0..=NAMES_AT_ONCE).map(|nth| format!("buyer-{nth}")).collect();
+    let many: Vec<String> = (0..=MAX_NAMES_PER_CALL).map(|nth| format!("buyer-{nth}")).collect();
     let scopes: Vec<String> = (0..100).map(|nth| format!("sale-{nth}")).collect();
     let asked = scopes.iter().flat_map(|scope| ["ada", "bob", "ada"].map(|name| (scope.as_str(), name)));
     let asked = asked.chain(many.iter().map(|name| ("crowd", name.as_str())));
@@ -43,7 +43,7 @@ async fn where_one_scope_fails_nothing_of_the_others_is_kept() {
     let names = [("sale-1", "ada"), ("sale-2", "a name"), ("sale-3", "ada")];
     let answer = leases.take_in_scopes(names, LeaseOptions::default()).await;
     assert!(matches!(answer, Err(LeaseError::Invalid(_))), "{:?}", answer.err());
-    assert!(leases.at_rest(Duration::from_secs(40)).await);
+    assert!(leases.wait_until_idle(Duration::from_secs(40)).await);
     for scope in ["sale-1", "sale-3"] {
         assert_eq!(leases.list(scope).await.unwrap().len(), 0, "{scope}");
     }

@@ -14,7 +14,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// What is left behind does not end by itself before the test does.
 fn hour() -> LeaseOptions {
-    LeaseOptions::lasting(Duration::from_secs(3_600)).at_most(Duration::from_secs(3_600))
+    LeaseOptions::lasting(Duration::from_secs(3_600)).max_hold(Duration::from_secs(3_600))
 }
 
 async fn channels(world: &World) -> usize {
@@ -25,7 +25,7 @@ async fn channels(world: &World) -> usize {
 
 /// No lease, no entry of the watchdog, no channel, and nobody in line.
 async fn nothing_is_left(world: &World, leases: &Leases, scope: &str) {
-    assert!(leases.at_rest(LONG).await);
+    assert!(leases.wait_until_idle(LONG).await);
     assert_eq!((leases.held(), leases.waiting()), (0, 0));
     assert_eq!(leases.list(scope).await.unwrap(), []);
     until("no channel is left", LONG, async || (channels(world).await == 0).then_some(())).await;
@@ -78,7 +78,7 @@ async fn an_operators_release_wakes_one_who_waits() {
     let held = leases.take("sale", ["ada"], hour()).await.unwrap().guard.unwrap();
     let waiting = waiting(&leases);
     until("it waits", LONG, async || (leases.waiting() == 1).then_some(())).await;
-    assert!(leases.release_held("sale", "ada", held.token()).await.unwrap());
+    assert!(leases.force_release("sale", "ada", held.token()).await.unwrap());
     assert!(waiting.await.unwrap().is_some());
 }
 
@@ -118,8 +118,8 @@ async fn whoever_waits_waits_through_an_outage() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_lease_frees_one_who_waits() {
     let (_world, leases) = leases().await;
-    let terms = LeaseOptions::lasting(ms(400)).renewed_by_hand();
-    leases.take("sale", ["ada"], terms).await.unwrap().guard.unwrap().let_run_out();
+    let options = LeaseOptions::lasting(ms(400)).renewed_manually();
+    leases.take("sale", ["ada"], options).await.unwrap().guard.unwrap().abandon();
     assert!(leases.acquire("sale", ["ada"], hour(), LONG).await.unwrap().is_some());
 }
 
@@ -166,7 +166,7 @@ async fn whoever_stops_waiting_leaves_no_lease_behind() {
     });
     let got = futures_util::future::join_all(rounds).await.into_iter().filter(|got| *got).count();
     assert!((10..=290).contains(&got), "{got} of 300 got it: ten must, ten cannot");
-    leases.at_rest(LONG).await;
+    leases.wait_until_idle(LONG).await;
     nothing_is_left(&world, &leases, "sale").await;
 }
 
@@ -206,7 +206,7 @@ async fn five_thousand_turns_on_five_keys_by_32_tasks_exclude_each_other() {
     }
     let counted: u64 = keys.iter().map(|key| key.value.load(Ordering::SeqCst)).sum();
     assert_eq!(counted, 32 * 157, "a turn was overwritten by another");
-    other.at_rest(LONG).await;
+    other.wait_until_idle(LONG).await;
     assert_eq!((other.held(), other.waiting()), (0, 0));
     nothing_is_left(&world, &leases, "sale").await;
 }

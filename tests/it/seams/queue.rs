@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use doorbuster::domain::{Entry, SaleId};
-use doorbuster::queue::{Consumer, DeadLetters, LogFrom, OrderLog, PublishError, Publisher, Reason, Trouble};
+use doorbuster::queue::{
+    Consumer, DeadLetters, LogFrom, OrderLog, PublishError, Publisher, Reason, Rejection,
+};
 use futures_util::StreamExt as _;
 use lapin::options::{BasicGetOptions, BasicPublishOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
@@ -247,8 +249,8 @@ async fn a_letter_that_met_no_queue_is_not_taken_for_written() {
     publisher.publish(&[order(&id("s"), "ada", 1)]).await.unwrap();
     let mut consumer = Consumer::new(world.config().queue(), 10);
     let batch = consumer.next_batch(1, LINGER).await;
-    let trouble =
-        Trouble { reason: Reason::Broken, attempts: 1, first_error: "x".into(), last_error: "x".into() };
+    let rejection =
+        Rejection { reason: Reason::Broken, attempts: 1, first_error: "x".into(), last_error: "x".into() };
     let (channel, dead) = (channel(&world).await, format!("{}.dead", world.name));
     let mut written = 0;
     for round in 0..10 {
@@ -256,13 +258,13 @@ async fn a_letter_that_met_no_queue_is_not_taken_for_written() {
             channel.queue_delete(dead.as_str().into(), Default::default()).await.unwrap();
             written = 0;
         }
-        let deleted = letters.write(&batch[0], None, &trouble).await;
+        let deleted = letters.write(&batch[0], None, &rejection).await;
         if deleted.is_ok() {
             written += 1;
         }
         // Declared again within seconds, by whoever is connected.
         until("it is written", Duration::from_secs(30), async || {
-            letters.write(&batch[0], None, &trouble).await.ok()
+            letters.write(&batch[0], None, &rejection).await.ok()
         })
         .await;
         written += 1;

@@ -121,7 +121,7 @@ pub fn sale(name: &str, stock: i64, limit: u32) -> Sale {
         name: name.to_owned(),
         window: Window { opens_at: Millis(0), closes_at: None },
         limit_per_user: limit,
-        rules: Terms::default(),
+        terms: Terms::default(),
         items: vec![Item { sku: id("unit"), stock, limit_per_user: None }],
     }
 }
