@@ -1,5 +1,10 @@
-//! Everything that is not there at noon of the sale: private servers, rehearsed load, the stack under
-//! attack, and measurements.
+//! Everything that is not part of a sale in production: private servers, rehearsed load, the stack under
+//! attack, and benchmarks.
+//!
+//! - [`servers`]: Redis, RabbitMQ and databases as children of this process.
+//! - [`drill`]: a crowd of buyers over HTTP, and a verdict from the books.
+//! - [`chaos`]: a drill during which a seeded nemesis attacks every part of the stack.
+//! - [`bench`]: measurements next to what the servers alone can do.
 
 pub mod bench;
 pub mod chaos;

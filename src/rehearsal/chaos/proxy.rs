@@ -1,5 +1,5 @@
-//! A TCP proxy that a network could be: it delays, freezes, resets, cuts half open, and loses
-//! answers. One for each way between two parts of the stack.
+//! A TCP proxy that behaves like a bad network: it delays, freezes, resets, leaves connections half open, and loses
+//! answers. There is one for each connection between two parts of the stack.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -11,35 +11,36 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// What the network does now.
+/// The state of the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Weather {
+    /// Everything arrives at once.
     Fair,
-    /// Everything comes, later.
+    /// Everything arrives, with this delay.
     Slow(Duration),
-    /// Nothing comes, both ways, until it is fair again; nothing is lost.
+    /// Nothing arrives in either direction until it thaws. Nothing is lost.
     Frozen,
-    /// What is sent arrives, what is answered does not. The connections end afterwards.
+    /// Requests arrive, answers do not. The connections end afterwards.
     AnswersLost,
-    /// What is sent goes nowhere, and the sender is not told. The connections end afterwards.
+    /// Requests are lost without an error. The connections end afterwards.
     HalfOpen,
-    /// Nobody is there.
+    /// Connections are closed at once.
     Down,
 }
 
-/// Ends with its last handle. Cheap to clone.
+/// A proxy with its own address. It ends when its last clone is dropped.
 #[derive(Clone)]
 pub struct Proxy {
     address: SocketAddr,
     targets: Arc<Mutex<Vec<SocketAddr>>>,
     weather: Arc<watch::Sender<Weather>>,
-    /// Counts up when all connections are to be reset.
+    /// Incremented to reset all connections.
     resets: Arc<watch::Sender<u64>>,
     _task: Arc<tokio_util::task::AbortOnDropHandle<()>>,
 }
 
 impl Proxy {
-    /// Listens on a free port of 127.0.0.1.
+    /// Listens on a free port of 127.0.0.1. Without a target, connections are closed.
     pub async fn open() -> std::io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
@@ -51,25 +52,27 @@ impl Proxy {
         Ok(Self { address, targets, weather, resets, _task: task })
     }
 
+    /// The address that clients connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// New connections go to one of these in turn, to the first that answers.
+    /// New connections go to these targets in turn, skipping those that do not answer. Existing ones stay.
     pub fn point_to(&self, targets: Vec<SocketAddr>) {
         *self.targets.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = targets;
     }
 
+    /// Changes the weather, for existing connections too.
     pub fn set(&self, weather: Weather) {
         let before = self.weather.send_replace(weather);
-        // What was lost in between cannot be made up for: the streams have holes.
-        let broken = matches!(before, Weather::AnswersLost | Weather::HalfOpen);
-        if (broken && weather != before) || weather == Weather::Down {
+        // Bytes were lost in the middle of these streams, so they cannot continue.
+        let lossy = matches!(before, Weather::AnswersLost | Weather::HalfOpen);
+        if (lossy && weather != before) || weather == Weather::Down {
             self.reset();
         }
     }
 
-    /// Ends all connections at once, with RST.
+    /// Ends all connections at once with RST.
     pub fn reset(&self) {
         self.resets.send_modify(|resets| *resets += 1);
     }
@@ -106,7 +109,7 @@ async fn serve(
 }
 
 async fn carry(mut client: TcpStream, targets: Vec<SocketAddr>, mut weather: watch::Receiver<Weather>) {
-    // Dropped with what is unsent, as RST: an orderly end would tell the peer that all was said.
+    // Close with RST, unsent bytes lost: a FIN would claim that the stream is complete.
     let _ = client.set_zero_linger();
     let _ = client.set_nodelay(true);
     if *weather.borrow() == Weather::Down {
@@ -123,7 +126,7 @@ async fn carry(mut client: TcpStream, targets: Vec<SocketAddr>, mut weather: wat
     let Some(mut server) = server else { return };
     let _ = server.set_zero_linger();
     let _ = server.set_nodelay(true);
-    // Borrowed halves: owned ones would say an orderly goodbye when they are dropped.
+    // Borrowed halves, because owned ones send a FIN when they are dropped.
     let (client_reads, client_writes) = client.split();
     let (server_reads, server_writes) = server.split();
     tokio::join!(

@@ -1,5 +1,5 @@
-//! An operator who steers the sale while the crowd buys. Each act is asked for until it is known what
-//! has become of it, with the same key.
+//! An operator who steers the sale while the crowd buys. Each act is repeated with the same key until its outcome
+//! is known.
 
 use std::time::Duration;
 
@@ -7,33 +7,41 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::http::Admin;
+use super::admin::Admin;
 use crate::domain::SaleId;
 
 /// What the operator does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Steering {
     /// Each act of live control once, one after the other.
-    EachActOnce { pause: Duration },
-    /// Restocks all the time, now more, now less.
-    Restocks { every: Duration },
+    EachActOnce {
+        /// The time before each act.
+        pause: Duration,
+    },
+    /// Restocks again and again, by positive and negative amounts.
+    Restocks {
+        /// The interval.
+        every: Duration,
+    },
 }
 
-/// What the operator did, and what he was told.
+/// What the operator did, and the final answer.
 #[derive(Debug, Clone, Serialize)]
 pub struct Act {
+    /// The verb and the body of the request.
     pub act: String,
-    /// `done`, or a code of the contract.
+    /// `done`, a code of the contract, or why there was no answer.
     #[serde(rename = "told")]
     pub answer: String,
-    /// Units that it added to the stock, or took away.
+    /// Units added to the stock, negative if removed.
     pub units: i64,
 }
 
-/// How long an act is asked for again.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// How long an act is repeated.
+const REPEAT_FOR: Duration = Duration::from_secs(120);
 
 impl Steering {
+    /// The verb and body of the nth act; `None` after the last.
     fn nth(self, nth: usize) -> Option<(&'static str, Value)> {
         let restock = |units: i64| ("restock", json!({ "sku": "unit", "units": units }));
         match self {
@@ -64,7 +72,7 @@ impl Steering {
     }
 }
 
-/// Steers until `done`, or until nothing is left to do.
+/// Acts until `done` returns true or there are no more acts, and returns what was done.
 pub(super) async fn steer(
     admin: &Admin,
     sale: &SaleId,
@@ -83,12 +91,13 @@ pub(super) async fn steer(
     acts
 }
 
+/// Repeats one act until its outcome is known, and returns its answer.
 async fn insist(admin: &Admin, path: &str, key: &str, body: &Value) -> String {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + REPEAT_FOR;
     loop {
         let (status, answer) = match admin.act(path, key, body).await {
-            Ok(answered) => answered,
-            Err(why) if Instant::now() >= until => return why,
+            Ok(answer) => answer,
+            Err(error) if Instant::now() >= until => return error.to_string(),
             Err(_) => {
                 tokio::time::sleep(Duration::from_millis(200)).await;
                 continue;

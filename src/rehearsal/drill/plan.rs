@@ -1,36 +1,37 @@
-//! Who clicks when. The presets carry the numbers of the load tests that this project was founded
-//! on, as the floor.
+//! Who clicks when. The presets never ask for less than the load tests that this project was founded on.
 
 use std::time::Duration;
 
 use rand::RngExt as _;
 
-use super::Steering;
+use super::operator::Steering;
 
 /// When the clicks come.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Arrival {
-    /// All in the same instant.
+    /// All at the same instant.
     AtOnce,
-    /// At random, so many a second on average (a Poisson process: as independent people come).
+    /// At random times, with this average rate per second: a Poisson process, which models independent people.
     PerSecond(f64),
 }
 
+/// The plans that have a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preset {
-    /// Twice as many buyers as units, all at once: exactly the stock is sold.
+    /// Twice as many buyers as units, all at once. Exactly the stock must be sold.
     Oversell,
-    /// Two users click ten times at once: one with one key, one with ten.
+    /// Two users click ten times at once: one with a single key, one with ten keys.
     Duplicate,
-    /// Thousands of requests a second: everyone is answered, and soon.
+    /// Thousands of requests a second. Everyone must be answered, and quickly.
     Rush,
-    /// Half of the buyers never pay; others come until every unit is paid for.
+    /// Half of the buyers never pay. New buyers come until every unit is paid for.
     Returns,
-    /// The demonstration: a crowd forty times the stock, in which some click twice.
+    /// The demonstration: forty times as many buyers as units, some of whom click twice.
     Demo,
 }
 
 impl Preset {
+    /// The preset's plan, which the caller may change.
     pub fn plan(self) -> Plan {
         let plan = |name, units, buyers, arrival| Plan {
             name,
@@ -68,48 +69,60 @@ impl Preset {
     }
 }
 
+/// How often each buyer clicks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clicks {
+    /// Every buyer once.
     Once,
-    /// Every fourth buyer clicks again with the same key, every tenth with another.
+    /// Every fourth buyer clicks again with the same key, every tenth with a new one.
     SomeTwice,
-    /// The first user ten times with one key, the second ten times with ten keys.
+    /// The first buyer ten times with one key, the second ten times with ten keys.
     TenTimes,
 }
 
+/// What a drill does.
 #[derive(Debug, Clone)]
 pub struct Plan {
+    /// The name of the drill, and the beginning of its sale's id.
     pub name: &'static str,
+    /// Units of the sale's only item.
     pub units: i64,
+    /// Buyers, each with their own token.
     pub buyers: u32,
+    /// When they click first.
     pub arrival: Arrival,
-    /// Connections of the whole crowd. A click that finds none free waits, and the wait counts.
+    /// Connections of the whole crowd. A click waits while all of them are busy, and the wait counts as latency.
     pub connections: usize,
+    /// How often they click.
     pub clicks: Clicks,
-    /// How long a buyer repeats a click, with the same key, whose outcome is unknown.
+    /// How long a buyer repeats a click with the same key while its outcome is unknown.
     pub repeat_for: Duration,
-    /// How long orders may take to end after the last click, before they count as unfinished.
+    /// How long orders may take to end after the last click. After that they count as unfinished.
     pub settle_within: Duration,
-    /// What buyers do with their orders; without it, nothing.
+    /// What buyers do with their orders; `None` for nothing.
     pub follow_up: Option<FollowUp>,
-    /// What an operator does meanwhile.
+    /// What an operator does during the drill.
     pub steering: Option<Steering>,
 }
 
 /// What buyers do with their orders, in percent; the rest never pay.
 #[derive(Debug, Clone)]
 pub struct FollowUp {
+    /// Seconds that a buyer has to pay.
     pub pay_within_s: u32,
-    /// May they buy again?
+    /// Whether a buyer whose order has expired may buy again.
     pub rebuy: bool,
+    /// Percent who pay in time.
     pub pay: u32,
+    /// Percent who pay after the deadline.
     pub pay_late: u32,
+    /// Percent who cancel.
     pub cancel: u32,
-    /// How long each insists on an answer.
+    /// How long a buyer or the provider repeats a request without a final answer.
     pub repeat_for: Duration,
 }
 
-/// One click: user, key, and the time since the start at which it happens.
+/// One click: its time since the start, its buyer, and its key.
 #[derive(Debug, Clone)]
 pub(super) struct Click {
     pub(super) at: Duration,
@@ -118,13 +131,13 @@ pub(super) struct Click {
 }
 
 impl Plan {
-    /// All clicks in the order of their times.
+    /// All clicks, sorted by time.
     pub(super) fn clicks(&self) -> Vec<Click> {
         let mut clicks = Vec::new();
         let mut now = 0.0;
         for buyer in 0..self.buyers {
             if let Arrival::PerSecond(rate) = self.arrival {
-                // Exponential gaps; 1 - u, because the logarithm of 0 is infinite.
+                // The gaps are exponential. 1 - u avoids the logarithm of 0.
                 now -= (1.0 - rand::rng().random::<f64>()).ln() / rate;
             }
             let at = Duration::from_secs_f64(now);

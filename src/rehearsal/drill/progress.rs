@@ -1,4 +1,4 @@
-//! How far the drill is: a bar on a terminal, a JSON line every few seconds elsewhere.
+//! Progress of long work: a bar on a terminal, a JSON line every few seconds elsewhere.
 
 use std::io::IsTerminal as _;
 use std::sync::{Arc, Mutex};
@@ -6,18 +6,20 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+/// The interval between JSON lines.
 const EVERY: Duration = Duration::from_secs(3);
 
+/// Reports progress on standard error. Clones share one bar.
 #[derive(Clone)]
 pub struct Progress {
     bar: ProgressBar,
-    /// Where there is no terminal: when the last line was written.
+    /// When the last JSON line was written; `None` on a terminal.
     lines: Option<Arc<Mutex<Instant>>>,
     quiet: bool,
 }
 
 impl Progress {
-    /// On standard error, so that standard output holds the report alone.
+    /// On standard error, so that standard output carries the report only.
     pub fn on_stderr() -> Self {
         let terminal = std::io::stderr().is_terminal();
         let bar = ProgressBar::new(0);
@@ -29,10 +31,12 @@ impl Progress {
         Self { bar, lines: (!terminal).then(|| Arc::new(Mutex::new(Instant::now()))), quiet: false }
     }
 
+    /// Reports nothing.
     pub fn hidden() -> Self {
         Self { bar: ProgressBar::hidden(), lines: None, quiet: true }
     }
 
+    /// Starts counting from zero to `total`; `what` names the things counted.
     pub fn begin(&self, total: usize, what: &'static str) {
         if let Ok(style) = ProgressStyle::with_template("  {bar:32} {pos}/{len} {msg}  {per_sec}  {eta} left")
         {
@@ -40,7 +44,7 @@ impl Progress {
         }
         self.bar.set_length(total as u64);
         self.bar.set_message(what);
-        // The rate counts from here, not from when the bar was made.
+        // Otherwise the rate would count from the bar's creation.
         self.bar.reset();
     }
 
@@ -58,20 +62,23 @@ impl Progress {
         }
     }
 
+    /// Changes the total.
     pub fn length(&self, total: u64) {
         self.bar.set_length(total);
     }
 
-    /// As many are done as this.
+    /// Sets how many are done.
     pub fn reach(&self, done: u64) {
         self.bar.set_position(done);
         self.line();
     }
 
+    /// Removes the bar.
     pub fn end(&self) {
         self.bar.finish_and_clear();
     }
 
+    /// Prints a line of text, next to the bar or as JSON.
     pub fn say(&self, text: &str) {
         match self.lines {
             _ if self.quiet => {}

@@ -1,4 +1,4 @@
-//! What a drill found, for people and as JSON.
+//! The report of a drill, for people and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,83 +6,105 @@ use std::fmt;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::crowd::Told;
-use super::{Act, Plan, Verdict};
+use super::click::ClickResult;
+use super::operator::Act;
+use super::plan::Plan;
+use super::verdict::{Verdict, count};
 use crate::domain::SaleId;
 
-/// What a crowd may be told when everything works.
+/// The answers of a stack that works.
 const EXPECTED: [&str; 5] = ["accepted", "confirmed", "repeat", "sold_out", "already_ordered"];
 
+/// The report of a drill.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
+    /// The name of its plan.
     pub drill: &'static str,
+    /// The sale that it created.
     pub sale_id: SaleId,
+    /// Clicks that were sent.
     pub clicks: usize,
-    /// Of a hundred clicks, how many got an answer.
+    /// The percentage of clicks that got a final answer.
     pub answered_percent: f64,
+    /// How often each expected answer was given.
     pub answers: BTreeMap<String, u64>,
+    /// How often each other answer was given.
     pub unexpected: BTreeMap<String, u64>,
     /// Clicks sent again because their outcome was unknown.
     pub repeats: u64,
-    /// The first reason why a click had no answer.
+    /// Why the first unanswered click had no answer.
     pub trouble: Option<String>,
+    /// How long the answers took.
     pub latency_ms: Latency,
-    /// What the operator did meanwhile.
+    /// What the operator did during the drill.
     pub acts: Vec<Act>,
+    /// The answers compared with the books.
     pub verdict: Verdict,
+    /// Whether every promise was kept.
     pub balances: bool,
-    /// Everything was sold that was wanted, and everyone who clicked was answered.
+    /// Whether every unit that was wanted has been sold, and everyone who clicked was answered.
     pub complete: bool,
 }
 
-/// From the time that a click was due to its answer, in milliseconds.
+/// Milliseconds from the time that a click was due to its final answer.
 #[derive(Debug, Clone, Serialize)]
 pub struct Latency {
+    /// The mean.
     pub mean: f64,
+    /// The median.
     pub p50: f64,
+    /// The 99th percentile.
     pub p99: f64,
+    /// The 99.9th percentile.
     pub p999: f64,
+    /// The longest.
     pub max: f64,
 }
 
 impl Report {
-    pub(super) fn new(plan: &Plan, sale: &SaleId, told: &[Told], acts: Vec<Act>, verdict: Verdict) -> Self {
+    pub(super) fn new(
+        plan: &Plan,
+        sale: &SaleId,
+        results: &[ClickResult],
+        acts: Vec<Act>,
+        verdict: Verdict,
+    ) -> Self {
         let (mut answers, mut unexpected) = (BTreeMap::new(), BTreeMap::new());
-        for told in told {
-            // An operator who pauses, or limits the rate, means it.
+        for result in results {
+            // An operator who pauses the sale or limits the rate wants these answers.
             let steered =
-                plan.steering.is_some() && ["sale_paused", "rate_limited"].contains(&told.code.as_str());
-            let expected = steered || EXPECTED.contains(&told.code.as_str());
-            let book = if expected { &mut answers } else { &mut unexpected };
-            *book.entry(told.code.clone()).or_default() += 1;
+                plan.steering.is_some() && ["sale_paused", "rate_limited"].contains(&result.code.as_str());
+            let expected = steered || EXPECTED.contains(&result.code.as_str());
+            let counts = if expected { &mut answers } else { &mut unexpected };
+            *counts.entry(result.code.clone()).or_default() += 1;
         }
-        let answered = told.iter().filter(|told| told.is_answered()).count();
+        let answered = results.iter().filter(|result| result.is_answered()).count();
         Self {
             drill: plan.name,
             sale_id: sale.clone(),
-            clicks: told.len(),
-            answered_percent: answered as f64 * 100.0 / told.len().max(1) as f64,
+            clicks: results.len(),
+            answered_percent: answered as f64 * 100.0 / results.len().max(1) as f64,
             answers,
             unexpected,
-            repeats: told.iter().map(|told| u64::from(told.repeats)).sum(),
-            trouble: told.iter().find_map(|told| told.trouble.clone()),
-            latency_ms: latency(told),
+            repeats: results.iter().map(|result| u64::from(result.repeats)).sum(),
+            trouble: results.iter().find_map(|result| result.trouble.clone()),
+            latency_ms: latency(results),
             balances: verdict.balances(),
             // The founding load tests allow one answer in a thousand to be missing.
-            complete: verdict.is_complete() && answered as f64 >= told.len() as f64 * 0.999,
+            complete: verdict.is_complete() && answered as f64 >= results.len() as f64 * 0.999,
             acts,
             verdict,
         }
     }
 }
 
-fn latency(told: &[Told]) -> Latency {
-    // Microseconds, to two minutes, three digits.
+fn latency(results: &[ClickResult]) -> Latency {
+    // Microseconds, up to two minutes, with three digits.
     let Ok(mut histogram) = Histogram::<u64>::new_with_bounds(1, 120_000_000, 3) else {
         return Latency { mean: 0.0, p50: 0.0, p99: 0.0, p999: 0.0, max: 0.0 };
     };
-    for told in told {
-        histogram.saturating_record(u64::try_from(told.latency.as_micros()).unwrap_or(u64::MAX).max(1));
+    for result in results {
+        histogram.saturating_record(u64::try_from(result.latency.as_micros()).unwrap_or(u64::MAX).max(1));
     }
     let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1000.0;
     Latency {
@@ -96,13 +118,13 @@ fn latency(told: &[Told]) -> Latency {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counts = |book: &BTreeMap<String, u64>| {
-            book.iter().map(|(code, count)| format!("{code} {count}")).collect::<Vec<_>>().join(" · ")
+        let line = |counts: &BTreeMap<String, u64>| {
+            counts.iter().map(|(code, count)| format!("{code} {count}")).collect::<Vec<_>>().join(" · ")
         };
         writeln!(f, "  clicks      {} · {:.2} % answered", self.clicks, self.answered_percent)?;
-        writeln!(f, "  answers     {}", counts(&self.answers))?;
+        writeln!(f, "  answers     {}", line(&self.answers))?;
         if !self.unexpected.is_empty() {
-            writeln!(f, "  unexpected  {}", counts(&self.unexpected))?;
+            writeln!(f, "  unexpected  {}", line(&self.unexpected))?;
         }
         if let Some(trouble) = &self.trouble {
             writeln!(f, "  trouble     {trouble}")?;
@@ -117,12 +139,12 @@ impl fmt::Display for Report {
         )?;
         if !self.acts.is_empty() {
             let units: i64 = self.acts.iter().map(|act| act.units).sum();
-            writeln!(f, "  acts        {}, {units:+} units of stock", counts(&by_name(&self.acts)))?;
+            writeln!(f, "  acts        {}, {units:+} units of stock", line(&by_name(&self.acts)))?;
         }
         let verdict = &self.verdict;
-        if !verdict.fates.is_empty() {
-            writeln!(f, "  afterwards  {}", counts(&verdict.fates))?;
-            writeln!(f, "  ended       {}", counts(&verdict.ended))?;
+        if !verdict.follow_ups.is_empty() {
+            writeln!(f, "  afterwards  {}", line(&verdict.follow_ups))?;
+            writeln!(f, "  ended       {}", line(&verdict.ended))?;
         }
         if verdict.unheard > 0 {
             writeln!(f, "  unheard     {} orders of buyers who got no answer", verdict.unheard)?;
@@ -134,35 +156,14 @@ impl fmt::Display for Report {
     }
 }
 
-/// How often each act was done, and what else was told.
+/// How often each act was done, and how often it got another answer.
 fn by_name(acts: &[Act]) -> BTreeMap<String, u64> {
-    let mut counts = BTreeMap::new();
-    for act in acts {
-        let verb = act.act.split(' ').next().unwrap_or_default();
-        let name = if act.answer == "done" { verb.to_owned() } else { format!("{verb} {}", act.answer) };
-        *counts.entry(name).or_default() += 1;
-    }
-    counts
-}
-
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "sold {} of {} · {} oversold · {} duplicate · {} lost",
-            self.sold, self.units, self.oversold, self.duplicate, self.lost
-        )?;
-        for (count, what) in [
-            (i64::try_from(self.failed).unwrap_or(i64::MAX), "failed after acceptance"),
-            (self.unsold, "unsold though wanted"),
-            (self.leaked, "leaked"),
-            (i64::try_from(self.unfinished).unwrap_or(i64::MAX), "unfinished"),
-            (i64::try_from(self.contradictions.len()).unwrap_or(i64::MAX), "contradictions"),
-        ] {
-            if count != 0 {
-                write!(f, " · {count} {what}")?;
-            }
-        }
-        Ok(())
-    }
+    let names: Vec<String> = acts
+        .iter()
+        .map(|act| {
+            let verb = act.act.split(' ').next().unwrap_or_default();
+            if act.answer == "done" { verb.to_owned() } else { format!("{verb} {}", act.answer) }
+        })
+        .collect();
+    count(names.iter().map(String::as_str))
 }

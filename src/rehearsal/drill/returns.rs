@@ -1,4 +1,4 @@
-//! The drill of returns: buyers come until every unit is paid for, though half of them never pay.
+//! The drill of returns: buyers keep coming until every unit is paid for, although half of them never pay.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,33 +11,49 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::afterwards::{self, Afterwards, Bought, Fate, Outcome};
-use super::crowd::{self, Told};
-use super::plan::Click;
-use super::verdict::Books;
-use super::{DrillError, Plan, Progress, TOKENS_LAST, Target, administer, open_sale, shut};
-use crate::domain::{OrderStatus, SaleId, UserId};
+use super::admin::Admin;
+use super::click::{ClickResult, Clicker};
+use super::error::DrillError;
+use super::final_books::FinalBooks;
+use super::follow_up::{self, Bought, Holder, Intent, OnPaid, Outcome};
+use super::plan::{FollowUp, Plan};
+use super::progress::Progress;
+use super::target::Target;
+use super::verdict::count;
+use super::{contradictions, sale};
+use crate::domain::{OrderId, OrderStatus, SaleId};
 
-/// What the drill of returns found.
+/// The report of the drill of returns.
 #[derive(Debug, Clone, Serialize)]
 pub struct Returns {
+    /// The sale that it created.
     pub sale_id: SaleId,
+    /// The stock.
     pub units: i64,
-    /// Orders that were accepted: units were sold so many times.
+    /// Orders that were accepted. Each unit is sold several times.
     pub accepted: u64,
+    /// Buyers who came.
     pub buyers: u32,
+    /// From the first buyer to the last paid unit.
     pub seconds: f64,
-    /// Orders by the state in which they ended.
+    /// Orders by their final state.
     pub ended: BTreeMap<String, u64>,
+    /// Units that are paid for.
     pub paid: i64,
+    /// Units sold beyond the stock.
     pub oversold: i64,
+    /// Accepted orders that have no row.
     pub lost: u64,
+    /// Units that are in none of the books.
     pub leaked: i64,
+    /// Orders that had not ended in time.
     pub unfinished: u64,
+    /// Violations of the contract, one sentence each.
     pub contradictions: Vec<String>,
 }
 
 impl Returns {
+    /// Whether every promise was kept.
     pub fn balances(&self) -> bool {
         self.oversold == 0
             && self.lost == 0
@@ -46,13 +62,14 @@ impl Returns {
             && self.contradictions.is_empty()
     }
 
-    /// Is every unit paid for?
+    /// Whether every unit is paid for.
     pub fn is_complete(&self) -> bool {
         self.paid == self.units
     }
 }
 
-/// Until no unit is left unpaid, or for as long as `plan.repeat_for`.
+/// Runs until every unit is paid for, or `plan.repeat_for` is over. The plan must say what buyers do with their
+/// orders. When `stop` is cancelled it closes the sale and returns [`DrillError::Interrupted`].
 pub async fn run(
     target: &Target,
     plan: &Plan,
@@ -62,115 +79,114 @@ pub async fn run(
     let Some(follow_up) = &plan.follow_up else {
         return Err(DrillError::Call { call: "planning".into(), why: "buyers who pay are needed".into() });
     };
-    let admin = administer(target)?;
-    let sale = open_sale(&admin, plan).await?;
+    let admin = Admin::of(target)?;
+    let sale = sale::open(&admin, plan).await?;
     let started = Instant::now();
     progress.begin(usize::try_from(plan.units).unwrap_or(usize::MAX), "units paid for");
     let paid = Arc::new(AtomicI64::new(0));
-    let (send, bought) = mpsc::unbounded_channel();
-    let counted: Arc<dyn Fn() + Send + Sync> = {
+    let on_paid: OnPaid = {
         let (paid, progress) = (paid.clone(), progress.clone());
         Arc::new(move || {
             paid.fetch_add(1, Ordering::Relaxed);
             progress.step();
         })
     };
-    let crowd = come(target, plan, &sale, &paid, &counted, send);
-    let late = afterwards::act(target, follow_up, &sale, bought, counted.clone());
-    let both = async { tokio::join!(crowd, late) };
-    let told = stop.run_until_cancelled(both).await;
+    let (send, bought) = mpsc::unbounded_channel();
+    let late = follow_up::act(target, follow_up, &sale, bought, on_paid.clone());
+    let stream =
+        Stream { target, plan, follow_up, sale: &sale, paid: &paid, on_paid, next: AtomicU32::new(0) };
+    let both = async { tokio::join!(stream.run(send), late) };
+    let answered = stop.run_until_cancelled(both).await;
     progress.end();
-    shut(&admin, &sale, plan, told.is_some()).await?;
-    let ((told, mut outcomes, buyers), late) = told.ok_or(DrillError::Interrupted)?;
-    outcomes.extend(late);
+    sale::close(&admin, &sale, plan, answered.is_some()).await?;
+    let (mut visits, late) = answered.ok_or(DrillError::Interrupted)?;
+    visits.outcomes.extend(late);
     let seconds = started.elapsed().as_secs_f64();
     progress.say("waiting until every order has ended");
-    let books = Books::at_rest(&admin, &sale, plan).await?;
-    Ok(judge(&sale, plan, &told, &outcomes, &books, buyers, seconds))
+    let books = FinalBooks::at_rest(&admin, &sale, plan).await?;
+    visits.buyers = stream.next.load(Ordering::Relaxed);
+    Ok(judge(&sale, plan, &visits, &books, seconds))
 }
 
-/// Buyers come one after the other, as many at once as there are connections; each does what he means to
-/// with his order before the next one comes, but for those who pay late.
-async fn come(
-    target: &Target,
-    plan: &Plan,
-    sale: &SaleId,
-    paid: &Arc<AtomicI64>,
-    counted: &Arc<dyn Fn() + Send + Sync>,
-    late: mpsc::UnboundedSender<Bought>,
-) -> (Vec<Told>, Vec<Outcome>, u32) {
-    let next = Arc::new(AtomicU32::new(0));
-    let until = Instant::now() + plan.repeat_for;
-    let path = format!("/v1/sales/{sale}/orders");
-    let visitors = (0..plan.connections).map(|_| {
-        let (next, paid, path, late) = (next.clone(), paid.clone(), path.clone(), late.clone());
-        async move {
-            let mut connection = super::http::Connection::new(target.buyers);
-            let (mut all, mut outcomes) = (Vec::new(), Vec::new());
-            while paid.load(Ordering::Relaxed) < plan.units && Instant::now() < until {
-                let buyer = next.fetch_add(1, Ordering::Relaxed);
-                let Ok(user) = UserId::parse(format!("buyer-{buyer:08}")) else { break };
-                let bearer = format!("Bearer {}", target.tokens.mint(&user, None, TOKENS_LAST));
-                let click = Click { at: Duration::ZERO, buyer, key: 0 };
-                let told =
-                    crowd::buy(&mut connection, &path, &user, &bearer, &click, Instant::now(), plan).await;
-                match (told.has_order().then_some(told.order).flatten(), &plan.follow_up) {
-                    (Some(order), Some(follow_up)) => {
-                        let buyer = Afterwards::new(target, follow_up, sale, order, bearer.clone());
-                        if buyer.fate == Fate::PaysLate {
-                            let _ = late.send(Bought { order, bearer });
-                        } else {
-                            outcomes.push(buyer.act(&**counted).await);
-                        }
-                    }
-                    // Sold out, for now.
-                    _ => tokio::time::sleep(Duration::from_millis(250)).await,
-                }
-                all.push(told);
-            }
-            (all, outcomes)
-        }
-    });
-    let (mut told, mut outcomes) = (Vec::new(), Vec::new());
-    for (all, done) in futures_util::future::join_all(visitors).await {
-        told.extend(all);
-        outcomes.extend(done);
-    }
-    (told, outcomes, next.load(Ordering::Relaxed))
+/// Buyers who come one after the other, as many at once as there are connections.
+struct Stream<'a> {
+    target: &'a Target,
+    plan: &'a Plan,
+    follow_up: &'a FollowUp,
+    sale: &'a SaleId,
+    /// Units paid for.
+    paid: &'a AtomicI64,
+    on_paid: OnPaid,
+    /// The number of the next buyer.
+    next: AtomicU32,
 }
 
-fn judge(
-    sale: &SaleId,
-    plan: &Plan,
-    told: &[Told],
-    outcomes: &[Outcome],
-    books: &Books,
+/// What buyers did, and the answers they got.
+#[derive(Default)]
+struct Visits {
+    results: Vec<ClickResult>,
+    outcomes: Vec<Outcome>,
     buyers: u32,
-    seconds: f64,
-) -> Returns {
-    let mut ended: BTreeMap<String, u64> = BTreeMap::new();
-    for row in books.rows().values() {
-        *ended.entry(row.status.as_str().to_owned()).or_default() += 1;
+}
+
+impl Stream<'_> {
+    /// Each buyer follows up on their order before the next one comes. Those who pay late go to `late` instead, so that
+    /// nobody waits for them.
+    async fn run(&self, late: mpsc::UnboundedSender<Bought>) -> Visits {
+        let until = Instant::now() + self.plan.repeat_for;
+        let lanes = (0..self.plan.connections).map(|_| self.lane(until, &late));
+        let mut visits = Visits::default();
+        for lane in futures_util::future::join_all(lanes).await {
+            visits.results.extend(lane.results);
+            visits.outcomes.extend(lane.outcomes);
+        }
+        visits
     }
-    let promised = || told.iter().filter(|told| told.has_order()).filter_map(|told| told.order);
+
+    /// The buyers who share one connection.
+    async fn lane(&self, until: Instant, late: &mpsc::UnboundedSender<Bought>) -> Visits {
+        let mut clicker = Clicker::new(self.target, self.sale, self.plan);
+        let mut visits = Visits::default();
+        while self.paid.load(Ordering::Relaxed) < self.plan.units && Instant::now() < until {
+            let Some((user, bearer)) = self.target.buyer(self.next.fetch_add(1, Ordering::Relaxed)) else {
+                break;
+            };
+            let result = clicker.click(&user, &bearer, 0, Instant::now()).await;
+            match result.has_order().then_some(result.order).flatten() {
+                Some(order) => {
+                    let buyer = Holder::new(self.target, self.follow_up, self.sale, order, bearer.clone());
+                    if buyer.intent == Intent::PaysLate {
+                        let _ = late.send(Bought { order, bearer });
+                    } else {
+                        visits.outcomes.push(buyer.act(&*self.on_paid).await);
+                    }
+                }
+                // Sold out for now.
+                None => tokio::time::sleep(Duration::from_millis(250)).await,
+            }
+            visits.results.push(result);
+        }
+        visits
+    }
+}
+
+fn judge(sale: &SaleId, plan: &Plan, visits: &Visits, books: &FinalBooks, seconds: f64) -> Returns {
+    let results = visits.results.iter().filter(|result| result.has_order());
+    let promised: Vec<OrderId> = results.filter_map(|result| result.order).collect();
+    let paid = books.rows.values().filter(|row| row.status == OrderStatus::Paid);
     Returns {
         sale_id: sale.clone(),
         units: books.stock(),
-        accepted: promised().count() as u64,
-        buyers,
+        accepted: promised.len() as u64,
+        buyers: visits.buyers,
         seconds,
-        paid: books
-            .rows()
-            .values()
-            .filter(|row| row.status == OrderStatus::Paid)
-            .map(|row| row.quantity)
-            .sum(),
+        paid: paid.map(|row| row.quantity).sum(),
         oversold: books.oversold(),
-        lost: promised().filter(|id| !books.rows().contains_key(id)).count() as u64,
+        lost: promised.iter().filter(|id| !books.rows.contains_key(id)).count() as u64,
         leaked: books.leaked(),
         unfinished: books.unfinished(),
-        contradictions: books.contradicts(plan, outcomes),
-        ended,
+        contradictions: contradictions::of_follow_ups(books, plan, &visits.outcomes),
+        ended: count(books.rows.values().map(|row| row.status.as_str())),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The data folder: one process uses it at a time, and it is gone afterwards if it was ephemeral.
+//! The data folder: one process uses it at a time, and an ephemeral one is removed afterwards.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -8,26 +8,28 @@ use std::time::Duration;
 
 use rand::RngExt as _;
 
-use super::ServerError;
+use super::error::ServerError;
 
 const PREFIX: &str = "doorbuster-";
 
+/// A locked data folder. Dropping it releases the lock, and removes the folder if it is ephemeral.
 pub struct Folder {
     path: PathBuf,
-    /// Held for as long as the folder is used: whoever holds it may end what runs in the folder.
+    /// Held as long as the folder is in use. The holder may kill processes that run in the folder.
     _lock: File,
     ephemeral: bool,
 }
 
 impl Folder {
-    /// A folder that stays.
+    /// Opens, and creates if needed, a folder that stays. [`ServerError::InUse`] if another process has it.
     pub fn open(path: &Path) -> Result<Self, ServerError> {
         private(path)?;
         let path = path.canonicalize().map_err(ServerError::io(format!("opening {}", path.display())))?;
         Self::lock(path, false)
     }
 
-    /// A folder that is removed with this value. Removes what killed predecessors left.
+    /// A temporary folder that is removed when this value is dropped. Also removes those that killed processes
+    /// have left behind.
     pub fn ephemeral() -> Result<Self, ServerError> {
         remove_leftovers();
         let folder = tempfile::Builder::new()
@@ -38,29 +40,30 @@ impl Folder {
     }
 
     fn lock(path: PathBuf, ephemeral: bool) -> Result<Self, ServerError> {
-        // Locked before it has its name: a lock file that is free is one whose owner is gone.
+        // The file is locked before it gets its name, so a `lock` that is free belongs to a process that ended.
         let io = || ServerError::io(format!("locking {}", path.display()));
-        let named = path.join("lock");
-        if !named.exists() {
-            let unnamed = path.join(format!("lock.{}", std::process::id()));
-            let lock = File::create(&unnamed).map_err(io())?;
+        let name = path.join("lock");
+        if !name.exists() {
+            let temporary = path.join(format!("lock.{}", std::process::id()));
+            let lock = File::create(&temporary).map_err(io())?;
             lock.try_lock().map_err(|_| ServerError::InUse(path.display().to_string()))?;
-            std::fs::rename(&unnamed, &named).map_err(io())?;
+            std::fs::rename(&temporary, &name).map_err(io())?;
             return Ok(Self { path, _lock: lock, ephemeral });
         }
-        let lock = OpenOptions::new().write(true).open(&named).map_err(io())?;
+        let lock = OpenOptions::new().write(true).open(&name).map_err(io())?;
         lock.try_lock().map_err(|_| ServerError::InUse(path.display().to_string()))?;
         Ok(Self { path, _lock: lock, ephemeral })
     }
 
-    /// Leaves the folder where it is, though it was to be removed.
+    /// Keeps an ephemeral folder, and returns its path. The lock is released.
     pub fn keep(mut self) -> PathBuf {
         self.ephemeral = false;
-        // A folder with a lock that nobody holds is taken for a leftover.
+        // With a lock file that nobody holds, the folder would be removed as a leftover.
         let _ = std::fs::remove_file(self.path.join("lock"));
         self.path.clone()
     }
 
+    /// Where the folder is.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -74,7 +77,7 @@ impl Drop for Folder {
     }
 }
 
-/// A server that was killed a moment ago may still write.
+/// Tries for two seconds, because a server that has just been killed may still be writing.
 fn remove(path: &Path) {
     for _ in 0..20 {
         if std::fs::remove_dir_all(path).is_ok() || !path.exists() {
@@ -82,10 +85,10 @@ fn remove(path: &Path) {
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    tracing::warn!(folder = %path.display(), "could not be removed");
+    tracing::warn!(folder = %path.display(), "removing the folder failed");
 }
 
-/// Temporary folders whose lock nobody holds. Those of other users cannot be opened, and stay.
+/// Removes temporary folders whose lock nobody holds. Those of other users cannot be opened, and stay.
 fn remove_leftovers() {
     for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
         if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
@@ -98,7 +101,7 @@ fn remove_leftovers() {
     }
 }
 
-/// Makes a folder that only its owner may enter.
+/// Makes a folder that only its owner can enter.
 pub(super) fn private(path: &Path) -> Result<(), ServerError> {
     std::fs::DirBuilder::new()
         .recursive(true)
@@ -107,10 +110,14 @@ pub(super) fn private(path: &Path) -> Result<(), ServerError> {
         .map_err(ServerError::io(format!("making {}", path.display())))
 }
 
-/// A secret for tokens that stays the same for the folder's lifetime.
-pub struct Secret(pub String);
+/// The secret that signs tokens, stored in the data folder.
+pub struct Secret(
+    /// 64 hexadecimal digits.
+    pub String,
+);
 
 impl Secret {
+    /// Reads the folder's secret, or creates it, readable by its owner only. Later calls return the same one.
     pub fn in_folder(folder: &Path) -> Result<Self, ServerError> {
         let path = folder.join("secret");
         if let Ok(secret) = std::fs::read_to_string(&path) {

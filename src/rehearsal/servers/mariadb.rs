@@ -3,46 +3,30 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::child::{Command, end_leftover};
-use super::{Kind, Server, ServerError, folder, ports, programs};
+use super::command::Command;
+use super::error::ServerError;
+use super::proc::end_leftover;
+use super::server::{Kind, Server};
+use super::{folder, ports, programs};
 
-const LIMIT: Duration = Duration::from_secs(120);
+/// How long `mariadb-install-db` may take, and the start itself.
+const READY_WITHIN: Duration = Duration::from_secs(120);
 
+/// Starts MariaDB on the data in `home`, which is initialised if it is new. Returns when it greets.
 pub(super) async fn start(home: &Path) -> Result<Server, ServerError> {
-    let install = programs::find("mariadb-install-db", "mariadb-server")?;
     let mariadbd = programs::find("mariadbd", "mariadb-server")?;
     folder::private(home)?;
     end_leftover(home).await;
     let data = home.join("data");
     let root = rustix::process::geteuid().is_root().then(|| "--user=root".to_owned());
-    if !data.join("mysql").exists() {
-        let mut args = vec![
-            "--no-defaults".into(),
-            format!("--datadir={}", data.display()),
-            "--auth-root-authentication-method=normal".into(),
-            "--skip-test-db".into(),
-        ];
-        args.extend(root.clone());
-        let init = Command {
-            name: "mariadb-install-db",
-            program: &install,
-            args,
-            env: Vec::new(),
-            home,
-            user: None,
-        }
-        .spawn()?;
-        if tokio::time::timeout(LIMIT, init.ended()).await.is_err() || !data.join("mysql").exists() {
-            return Err(init.not_started("mariadb-install-db did not finish"));
-        }
-    }
+    initialise(home, &data, root.clone()).await?;
     let port = ports::free()?;
     let mut args = vec![
         "--no-defaults".into(),
         format!("--datadir={}", data.display()),
         "--bind-address=127.0.0.1".into(),
         format!("--port={port}"),
-        // Socket paths may have about 100 characters, so it lies as near as possible.
+        // A socket's path is limited to about 100 characters, so its name is as short as possible.
         format!("--socket={}", home.join("s").display()),
         format!("--pid-file={}", home.join("mariadb.pid").display()),
         "--skip-name-resolve".into(),
@@ -52,9 +36,31 @@ pub(super) async fn start(home: &Path) -> Result<Server, ServerError> {
     args.extend(root);
     let child =
         Command { name: "mariadbd", program: &mariadbd, args, env: Vec::new(), home, user: None }.spawn()?;
-    // The server speaks first: a packet of protocol version 10.
+    // The server speaks first, with a packet of protocol version 10.
     let ready = |answer: &[u8]| answer.get(4) == Some(&10);
-    ports::until_ready(&child, port, b"", ready, LIMIT).await?;
+    ports::until_ready(&child, &ports::Greeting { port, bytes: b"", ready }, READY_WITHIN).await?;
     let url = format!("mysql://root@127.0.0.1:{port}/mysql");
     Ok(Server { kind: Kind::Mariadb, url, child, helpers: Vec::new(), control: None })
+}
+
+async fn initialise(home: &Path, data: &Path, root: Option<String>) -> Result<(), ServerError> {
+    if data.join("mysql").exists() {
+        return Ok(());
+    }
+    let (name, mut args) = (
+        "mariadb-install-db",
+        vec![
+            "--no-defaults".into(),
+            format!("--datadir={}", data.display()),
+            "--auth-root-authentication-method=normal".into(),
+            "--skip-test-db".into(),
+        ],
+    );
+    args.extend(root);
+    let program = programs::find(name, "mariadb-server")?;
+    let init = Command { name, program: &program, args, env: Vec::new(), home, user: None }.spawn()?;
+    if tokio::time::timeout(READY_WITHIN, init.ended()).await.is_err() || !data.join("mysql").exists() {
+        return Err(init.not_started("mariadb-install-db did not finish"));
+    }
+    Ok(())
 }

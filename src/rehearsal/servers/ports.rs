@@ -1,4 +1,4 @@
-//! Free ports, and knowing when somebody listens on one.
+//! Free ports, and waiting until a server answers on one.
 
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::sync::Mutex;
@@ -8,18 +8,19 @@ use rand::RngExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::{Child, ServerError};
+use super::child::Child;
+use super::error::ServerError;
 
-/// A port that is free, of those from which the kernel takes none for outgoing connections: a server binds it
-/// seconds later. Until then, and as long as this process lives, no other Doorbuster is given it, nor is this
-/// one: its UDP twin, which no server uses, is held.
+/// A free TCP port of 127.0.0.1, for a server that binds it seconds later. It lies outside the range that the
+/// kernel uses for outgoing connections. As long as this process lives, no Doorbuster process gets the same port
+/// from here: its UDP twin, which no server uses, stays bound.
 pub fn free() -> Result<u16, ServerError> {
-    static GIVEN: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());
+    static TAKEN: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());
     for _ in 0..100 {
         let port = rand::rng().random_range(20_000..32_000);
         let Ok(twin) = UdpSocket::bind((Ipv4Addr::LOCALHOST, port)) else { continue };
         if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            GIVEN.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(twin);
+            TAKEN.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(twin);
             return Ok(port);
         }
     }
@@ -27,20 +28,24 @@ pub fn free() -> Result<u16, ServerError> {
     Err(ServerError::io("looking for a free port")(none))
 }
 
-/// Waits until the server answers `greeting` with something that `ready` accepts. Fails at once
-/// when the child has ended.
+/// The question that a starting server is asked, and how its answer is recognised.
+pub(super) struct Greeting<'a> {
+    pub(super) port: u16,
+    /// Empty where the server speaks first.
+    pub(super) bytes: &'a [u8],
+    pub(super) ready: fn(&[u8]) -> bool,
+}
+
+/// Waits until the server gives an answer to `greeting` that counts as ready. Fails at once when the child ends,
+/// and when `limit` is over.
 pub(super) async fn until_ready(
     child: &Child,
-    port: u16,
-    greeting: &[u8],
-    ready: fn(&[u8]) -> bool,
+    greeting: &Greeting<'_>,
     limit: Duration,
 ) -> Result<(), ServerError> {
     let asking = async {
         loop {
-            if let Ok(Ok(true)) =
-                tokio::time::timeout(Duration::from_secs(1), greets(port, greeting, ready)).await
-            {
+            if let Ok(Ok(true)) = tokio::time::timeout(Duration::from_secs(1), greeting.is_answered()).await {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -53,19 +58,21 @@ pub(super) async fn until_ready(
     }
 }
 
-async fn greets(port: u16, greeting: &[u8], ready: fn(&[u8]) -> bool) -> std::io::Result<bool> {
-    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
-    stream.write_all(greeting).await?;
-    let mut answer = [0; 64];
-    let length = stream.read(&mut answer).await?;
-    Ok(ready(&answer[..length]))
+impl Greeting<'_> {
+    async fn is_answered(&self) -> std::io::Result<bool> {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).await?;
+        stream.write_all(self.bytes).await?;
+        let mut answer = [0; 64];
+        let length = stream.read(&mut answer).await?;
+        Ok((self.ready)(&answer[..length]))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// By chance alone, five hundred of twelve thousand meet ten times.
+    /// Five hundred random draws out of twelve thousand would collide about ten times.
     #[test]
     fn no_port_is_given_twice() {
         let ports: std::collections::BTreeSet<u16> = (0..500).map(|_| free().expect("a free port")).collect();

@@ -1,14 +1,13 @@
-//! Where the servers' programs lie: in PATH, or where the distributions put what is not in PATH.
+//! Where the servers' programs are: in PATH, or in the folders that distributions use outside of it.
 
 use std::path::{Path, PathBuf};
 
-use super::ServerError;
+use super::error::ServerError;
 
-/// Debian's `rabbitmq-server` in PATH is a wrapper that changes user and directory; the real one
-/// lies beside it, and comes first here.
+/// These come before PATH, because Debian's `rabbitmq-server` in PATH is a wrapper that changes user and directory.
 const RABBITMQ: &[&str] =
     &["/usr/lib/rabbitmq/bin", "/opt/homebrew/opt/rabbitmq/sbin", "/usr/local/opt/rabbitmq/sbin"];
-/// Folders of versions: Debian's, those of PostgreSQL's own packages, Homebrew's.
+/// A base folder and the prefix of the version folders in it: Debian's, PostgreSQL's own packages, Homebrew's.
 const POSTGRES: [(&str, &str); 4] = [
     ("/usr/lib/postgresql", ""),
     ("/usr", "pgsql-"),
@@ -16,6 +15,7 @@ const POSTGRES: [(&str, &str); 4] = [
     ("/usr/local/opt", "postgresql@"),
 ];
 
+/// A program in PATH or in the system folders; the error names `package`.
 pub(super) fn find(name: &str, package: &'static str) -> Result<PathBuf, ServerError> {
     in_path(name)
         .or_else(|| in_folders(name, &["/usr/sbin", "/usr/libexec"]))
@@ -28,15 +28,15 @@ pub(super) fn rabbitmq() -> Result<PathBuf, ServerError> {
         .ok_or(ServerError::Missing("rabbitmq-server"))
 }
 
-/// Each version's programs lie in a folder of their own: the newest that is there.
+/// A program of the newest PostgreSQL that is installed: each version has a separate folder.
 pub(super) fn postgres(name: &str) -> Result<PathBuf, ServerError> {
     let mut versions: Vec<(u32, PathBuf)> = POSTGRES
         .iter()
         .filter_map(|(base, prefix)| Some((std::fs::read_dir(base).ok()?, prefix)))
         .flat_map(|(entries, prefix)| entries.flatten().map(move |entry| (entry, prefix)))
         .filter_map(|(entry, prefix)| {
-            let name_of_folder = entry.file_name();
-            let version = name_of_folder.to_string_lossy().strip_prefix(prefix)?.parse().ok()?;
+            let folder = entry.file_name();
+            let version = folder.to_string_lossy().strip_prefix(prefix)?.parse().ok()?;
             let program = entry.path().join("bin").join(name);
             program.is_file().then_some((version, program))
         })

@@ -1,12 +1,19 @@
-//! A private redis-server (or valkey-server), set to keep every promise: nothing evicted, every
-//! write on disk before it is answered.
+//! A private redis-server (or valkey-server) with the settings that Doorbuster's promises need: nothing is
+//! evicted, and every write is on disk before it is answered.
 
 use std::path::Path;
 use std::time::Duration;
 
-use super::child::{Command, end_leftover};
-use super::{Kind, Server, ServerError, folder, ports, programs};
+use super::command::Command;
+use super::error::ServerError;
+use super::proc::end_leftover;
+use super::server::{Kind, Server};
+use super::{folder, ports, programs};
 
+/// How long a start may take; Redis reads its whole log first.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+
+/// Starts Redis on the data in `home`, and returns when it answers PING.
 pub(super) async fn start(home: &Path) -> Result<Server, ServerError> {
     let program = programs::find("redis-server", "redis-server")
         .or_else(|_| programs::find("valkey-server", "redis-server"))?;
@@ -22,17 +29,12 @@ pub(super) async fn start(home: &Path) -> Result<Server, ServerError> {
     );
     let file = home.join("redis.conf");
     std::fs::write(&file, settings).map_err(ServerError::io("writing redis.conf"))?;
-    let child = Command {
-        name: "redis-server",
-        program: &program,
-        args: vec![file.display().to_string()],
-        env: Vec::new(),
-        home,
-        user: None,
-    }
-    .spawn()?;
+    let args = vec![file.display().to_string()];
+    let child = Command { name: "redis-server", program: &program, args, env: Vec::new(), home, user: None }
+        .spawn()?;
     let ready = |answer: &[u8]| answer.starts_with(b"+PONG");
-    ports::until_ready(&child, port, b"PING\r\n", ready, Duration::from_secs(60)).await?;
+    let greeting = ports::Greeting { port, bytes: b"PING\r\n", ready };
+    ports::until_ready(&child, &greeting, READY_WITHIN).await?;
     let url = format!("redis://127.0.0.1:{port}");
     Ok(Server { kind: Kind::Redis, url, child, helpers: Vec::new(), control: None })
 }

@@ -1,4 +1,4 @@
-//! What buyers do with their orders: pay, pay too late, cancel, or nothing at all.
+//! What buyers do with their orders: pay, pay late, cancel, or nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,74 +8,78 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::Target;
-use super::http::Connection;
+use super::http::{Answer, Connection, HttpError};
 use super::plan::FollowUp;
+use super::target::Target;
 use crate::domain::{Millis, OrderId, SaleId};
 use crate::front::signature;
 
-/// Buyers who act at once.
+/// How many buyers act at the same time.
 const AT_ONCE: usize = 64;
 /// The payment provider's name in a drill.
 pub(super) const PROVIDER: &str = "drill";
 
-/// What a buyer means to do with his order.
+/// What a buyer intends to do with their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum Intent {
     Pays,
-    /// After the deadline, or right after he has cancelled.
+    /// After the deadline.
     PaysLate,
     Cancels,
     NeverPays,
 }
 
-/// What a buyer wanted, and what he was told in the end.
+/// What a buyer wanted to do, and the final answer to it.
 #[derive(Debug, Clone)]
 pub(super) struct Outcome {
     pub(super) order: OrderId,
-    pub(super) fate: Fate,
-    /// `applied`, `late`, `retaken`, `cancelled`, a code of the contract, or `unanswered`.
-    pub(super) told: String,
-    /// The order that took a unit again.
+    pub(super) intent: Intent,
+    /// `applied`, `late`, `retaken`, `cancelled`, `nothing` if nothing was sent, a code of the contract, `http_` and
+    /// a status, or `unanswered`.
+    pub(super) answer: String,
+    /// The new order, if a late payment retook a unit.
     pub(super) new_order: Option<OrderId>,
 }
 
-/// An order with its buyer's token.
+/// Called for each payment that an order has accepted.
+pub(super) type OnPaid = Arc<dyn Fn() + Send + Sync>;
+
+/// An order with its buyer's `authorization` header.
 pub(super) struct Bought {
     pub(super) order: OrderId,
     pub(super) bearer: String,
 }
 
 impl FollowUp {
-    /// By the order's id, which is random: the same for whoever asks.
-    fn fate(&self, order: OrderId) -> Fate {
+    /// Derived from the order's random id, so that it is the same each time.
+    fn intent(&self, order: OrderId) -> Intent {
         let dice = u32::from(order.uuid().as_bytes()[15]) * 100 / 256;
         match dice {
-            dice if dice < self.pay => Fate::Pays,
-            dice if dice < self.pay + self.pay_late => Fate::PaysLate,
-            dice if dice < self.pay + self.pay_late + self.cancel => Fate::Cancels,
-            _ => Fate::NeverPays,
+            dice if dice < self.pay => Intent::Pays,
+            dice if dice < self.pay + self.pay_late => Intent::PaysLate,
+            dice if dice < self.pay + self.pay_late + self.cancel => Intent::Cancels,
+            _ => Intent::NeverPays,
         }
     }
 }
 
-/// Acts for each order that comes, until no more can come; says what came of each. `paid` is called for
-/// each payment that an order has taken.
+/// Follows up on each order that arrives, until the channel is closed, and returns the outcomes. Calls `paid` for each
+/// payment that an order has accepted.
 pub(super) async fn act(
     target: &Target,
     follow_up: &FollowUp,
     sale: &SaleId,
     mut bought: mpsc::UnboundedReceiver<Bought>,
-    paid: Arc<dyn Fn() + Send + Sync>,
+    paid: OnPaid,
 ) -> Vec<Outcome> {
     let slots = Arc::new(Semaphore::new(AT_ONCE));
     let mut tasks = JoinSet::new();
     let mut outcomes = Vec::new();
     while let Some(Bought { order, bearer }) = bought.recv().await {
         let slots = slots.clone();
-        let (buyer, paid) = (Afterwards::new(target, follow_up, sale, order, bearer), paid.clone());
+        let (buyer, paid) = (Holder::new(target, follow_up, sale, order, bearer), paid.clone());
         tasks.spawn(async move {
-            if buyer.fate == Fate::PaysLate {
+            if buyer.intent == Intent::PaysLate {
                 tokio::time::sleep(Duration::from_secs(buyer.follow_up.pay_within_s.into())).await;
             }
             let _slot = slots.acquire_owned().await;
@@ -91,9 +95,9 @@ pub(super) async fn act(
     outcomes
 }
 
-/// A buyer with an order, and what he means to do with it.
-pub(super) struct Afterwards {
-    pub(super) fate: Fate,
+/// A buyer with an order, and what they intend to do with it.
+pub(super) struct Holder {
+    pub(super) intent: Intent,
     sale: SaleId,
     order: OrderId,
     bearer: String,
@@ -102,7 +106,7 @@ pub(super) struct Afterwards {
     follow_up: FollowUp,
 }
 
-impl Afterwards {
+impl Holder {
     pub(super) fn new(
         target: &Target,
         follow_up: &FollowUp,
@@ -111,7 +115,7 @@ impl Afterwards {
         bearer: String,
     ) -> Self {
         Self {
-            fate: follow_up.fate(order),
+            intent: follow_up.intent(order),
             sale: sale.clone(),
             order,
             bearer,
@@ -121,20 +125,20 @@ impl Afterwards {
         }
     }
 
-    /// Does it, and calls `paid` where an order has taken the payment.
+    /// Carries out the intent, and calls `paid` if an order has accepted the payment.
     pub(super) async fn act(&self, paid: &(dyn Fn() + Send + Sync)) -> Outcome {
-        let (told, new_order) = match self.fate {
-            Fate::NeverPays => ("nothing".to_owned(), None),
-            Fate::Cancels => (self.cancel().await, None),
-            Fate::Pays | Fate::PaysLate => self.pay().await,
+        let (answer, new_order) = match self.intent {
+            Intent::NeverPays => ("nothing".to_owned(), None),
+            Intent::Cancels => (self.cancel().await, None),
+            Intent::Pays | Intent::PaysLate => self.pay().await,
         };
-        if matches!(told.as_str(), "applied" | "retaken") {
+        if matches!(answer.as_str(), "applied" | "retaken") {
             paid();
         }
-        Outcome { order: self.order, fate: self.fate, told, new_order }
+        Outcome { order: self.order, intent: self.intent, answer, new_order }
     }
 
-    /// As a provider does: the same event again until it is known what has become of it.
+    /// Sends the provider's event, and repeats it until its outcome is known, as a provider does.
     async fn pay(&self) -> (String, Option<OrderId>) {
         let id = format!("evt-{}", self.order);
         let body = serde_json::json!({
@@ -160,6 +164,7 @@ impl Afterwards {
         self.until_known(&path, "", |_| vec![("authorization", self.bearer.clone())]).await.0
     }
 
+    /// Repeats a request, signed afresh each time, until its answer is final.
     async fn until_known(
         &self,
         path: &str,
@@ -172,13 +177,9 @@ impl Afterwards {
         loop {
             let headers = headers(body);
             let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
-            let got = connection.post(path, &headers, body.to_owned().into()).await;
-            let (told, new_order, known) = match got {
-                Ok((status, body)) => read(status, &body),
-                Err(_) => ("unanswered".into(), None, false),
-            };
-            if known || Instant::now() >= until {
-                return (told, new_order);
+            let reply = read(connection.post(path, &headers, body.to_owned().into()).await);
+            if reply.is_final || Instant::now() >= until {
+                return (reply.word, reply.new_order);
             }
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(Duration::from_secs(1));
@@ -186,13 +187,21 @@ impl Afterwards {
     }
 }
 
-/// The last says whether it is final.
-fn read(status: StatusCode, body: &[u8]) -> (String, Option<OrderId>, bool) {
-    let body: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+struct Reply {
+    word: String,
+    new_order: Option<OrderId>,
+    is_final: bool,
+}
+
+fn read(answer: Result<Answer, HttpError>) -> Reply {
+    let Ok((status, body)) = answer else {
+        return Reply { word: "unanswered".into(), new_order: None, is_final: false };
+    };
+    let body: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
     let new_order = body["new_order_id"].as_str().and_then(|id| id.parse().ok());
     let word = ["state", "status", "code"].into_iter().find_map(|name| body[name].as_str());
-    let told = word.map_or_else(|| format!("http_{}", status.as_u16()), str::to_owned);
-    let known = (status.is_success() && told != "pending")
+    let word = word.map_or_else(|| format!("http_{}", status.as_u16()), str::to_owned);
+    let is_final = (status.is_success() && word != "pending")
         || (status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS);
-    (told, new_order, known)
+    Reply { word, new_order, is_final }
 }

@@ -1,0 +1,154 @@
+//! A chaos drill from the start of its stack to its report.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::error::ChaosError;
+use super::fault::{self, Fault};
+use super::nemesis;
+use super::report::{ChaosReport, Inflicted};
+use super::stack::Stack;
+use super::supervisor::supervise;
+use crate::front::{AuthSettings, Tokens};
+use crate::rehearsal::drill::{self, Arrival, Clicks, DrillRun, FollowUp, Plan, Progress, Steering, Target};
+use crate::rehearsal::servers::Kind;
+
+/// What a chaos drill does.
+#[derive(Debug, Clone)]
+pub struct ChaosPlan {
+    /// Plans the faults.
+    pub seed: u64,
+    /// How many faults to inflict.
+    pub faults: usize,
+    /// Units on sale, and so the orders to be accepted. There are 5 % more buyers.
+    pub orders: i64,
+    /// How long the attack lasts.
+    pub lasts: Duration,
+    /// The database under attack.
+    pub database: Kind,
+    /// Whether buyers pay and cancel, orders expire, and the sale is restocked.
+    pub follow_up: bool,
+    /// Pairs of `section.key=value` for the fronts and workers.
+    pub settings: Vec<String>,
+}
+
+impl ChaosPlan {
+    /// Longer than the outage of a single server, so that most buyers who want to pay can; shorter in a short drill.
+    fn pay_within_s(&self) -> u32 {
+        u32::try_from(self.lasts.as_secs() / 4).unwrap_or(u32::MAX).clamp(4, 20)
+    }
+
+    fn crowd(&self) -> Plan {
+        let buyers = u32::try_from(self.orders + self.orders / 20).unwrap_or(u32::MAX);
+        Plan {
+            name: "chaos",
+            units: self.orders,
+            buyers,
+            arrival: Arrival::PerSecond(f64::from(buyers) / self.lasts.as_secs_f64()),
+            connections: 512,
+            clicks: Clicks::SomeTwice,
+            repeat_for: Duration::from_secs(120),
+            settle_within: Duration::from_secs(120),
+            // Without rebuying, a click with another key is answered with the same order for ever.
+            follow_up: self.follow_up.then_some(FollowUp {
+                pay_within_s: self.pay_within_s(),
+                rebuy: false,
+                pay: 60,
+                pay_late: 5,
+                cancel: 15,
+                repeat_for: Duration::from_secs(120),
+            }),
+            steering: self.follow_up.then_some(Steering::Restocks { every: Duration::from_secs(3) }),
+        }
+    }
+}
+
+/// Starts everything under `home`, attacks it during a drill, and stops it. All traffic stays on 127.0.0.1.
+pub async fn run(
+    home: &Path,
+    plan: &ChaosPlan,
+    progress: &Progress,
+    stop: &CancellationToken,
+) -> Result<ChaosReport, ChaosError> {
+    progress.say("starting the servers, two fronts and two workers");
+    let stack = Stack::start(home, plan.database, &plan.settings).await?;
+    tokio::spawn(supervise(stack.clone()));
+    let result = attack(&stack, plan, progress, stop).await;
+    stack.stop().await;
+    result
+}
+
+async fn attack(
+    stack: &Stack,
+    plan: &ChaosPlan,
+    progress: &Progress,
+    stop: &CancellationToken,
+) -> Result<ChaosReport, ChaosError> {
+    let target = target(stack);
+    drill::until_ready(&target, Duration::from_secs(60)).await?;
+    let faults = fault::plan(plan.seed, plan.faults, plan.lasts, plan.database);
+    let mut attack = Attack { timeline: Vec::new(), healed_at: Instant::now() };
+    let run = drill::run_during(&target, &plan.crowd(), progress, stop, attack.run(stack, faults)).await?;
+    Ok(attack.report(stack, plan, run))
+}
+
+fn target(stack: &Stack) -> Target {
+    let tokens = Tokens::new(AuthSettings {
+        secret: stack.secret().to_owned(),
+        public_key: String::new(),
+        issuer: "doorbuster".into(),
+        audience: "doorbuster".into(),
+        leeway: 2,
+    });
+    let payment_secret = stack.payment_secret().to_owned();
+    Target { buyers: stack.buyers(), operations: stack.operations(), tokens, payment_secret }
+}
+
+/// What the nemesis did.
+struct Attack {
+    timeline: Vec<(Fault, Inflicted)>,
+    /// When every server answered again after the last fault.
+    healed_at: Instant,
+}
+
+impl Attack {
+    /// Inflicts the faults at their times, and waits until everything has healed.
+    async fn run(&mut self, stack: &Stack, faults: Vec<(Duration, Fault)>) {
+        let start = Instant::now();
+        for (at, fault) in faults {
+            tokio::time::sleep_until(start + at).await;
+            let at = start.elapsed().as_secs_f64();
+            tracing::info!(at_s = at, ?fault, "inflicting a fault");
+            let missed = nemesis::inflict(stack, fault).await.err().map(|missed| missed.to_string());
+            self.timeline.push((fault, Inflicted { at, fault: format!("{fault:?}"), missed }));
+        }
+        stack.until_healed().await;
+        self.healed_at = Instant::now();
+    }
+
+    fn report(self, stack: &Stack, plan: &ChaosPlan, run: DrillRun) -> ChaosReport {
+        let mut faults: BTreeMap<String, u64> = BTreeMap::new();
+        for (fault, _) in self.timeline.iter().filter(|(_, inflicted)| inflicted.missed.is_none()) {
+            *faults.entry(fault.kind()).or_default() += 1;
+        }
+        let inflicted = faults.values().sum();
+        let quiet_since = self.healed_at.max(run.answered_at);
+        ChaosReport {
+            seed: plan.seed,
+            database: plan.database.name(),
+            pay_within_s: plan.follow_up.then(|| plan.pay_within_s()),
+            inflicted,
+            missed: self.timeline.len() as u64 - inflicted,
+            faults,
+            accepted: run.report.verdict.promised,
+            settled_s: run.at_rest.duration_since(quiet_since).as_secs_f64(),
+            ended_by_themselves: stack.unexpected_ends(),
+            timeline: self.timeline.into_iter().map(|(_, inflicted)| inflicted).collect(),
+            drill: run.report,
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! The errors of a chaos drill.
+
+use crate::rehearsal::drill::DrillError;
+use crate::rehearsal::servers::ServerError;
+use crate::store::StoreError;
+
+/// Why a chaos drill has no report.
+#[derive(Debug, thiserror::Error)]
+pub enum ChaosError {
+    /// A private server did not start.
+    #[error(transparent)]
+    Servers(#[from] ServerError),
+    /// The drill reached no verdict.
+    #[error(transparent)]
+    Drill(#[from] DrillError),
+    /// The tables could not be created.
+    #[error("the database: {0}")]
+    Store(#[from] StoreError),
+}

@@ -1,0 +1,140 @@
+//! The faults, and the plan that follows from a seed: which fault, when, and for how long.
+
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+
+use super::layout::{PROCESSES, Route};
+use super::proxy::Weather;
+use crate::rehearsal::servers::Kind;
+
+/// Something that goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Fault {
+    KillProcess(usize),
+    /// SIGTERM: the process drains and is restarted.
+    Restart(usize),
+    /// SIGSTOP, then SIGCONT at most a second after its leases have expired.
+    StopProcess(usize, Duration),
+    KillServer(Kind),
+    StopServer(Kind, Duration),
+    Network(Route, Weather, Duration),
+    Reset(Route),
+    /// Redis forgets all scripts.
+    ScriptFlush,
+    /// Redis is at `maxmemory`.
+    RedisFull(Duration),
+    /// The broker loses the messages that wait in the queue.
+    Purge,
+    /// The queue is deleted, with its messages.
+    DeleteQueue,
+    /// The broker's memory alarm: it stops reading from publishers.
+    MemoryAlarm(Duration),
+    /// An administrator ends every session of the database.
+    EndSessions,
+}
+
+impl Fault {
+    /// The kind, by which the report counts.
+    pub(super) fn kind(&self) -> String {
+        match self {
+            Self::KillProcess(nth) => format!("kill -9 {}", PROCESSES[*nth]),
+            Self::Restart(nth) => format!("restart {}", PROCESSES[*nth]),
+            Self::StopProcess(nth, _) => format!("stop {}", PROCESSES[*nth]),
+            Self::KillServer(kind) => format!("kill -9 {}", kind.name()),
+            Self::StopServer(kind, _) => format!("stop {}", kind.name()),
+            Self::Network(_, weather, _) => match weather {
+                Weather::Slow(_) => "network slow".into(),
+                Weather::Frozen => "network frozen".into(),
+                Weather::AnswersLost => "answers lost".into(),
+                Weather::HalfOpen => "network half open".into(),
+                Weather::Down | Weather::Fair => "network down".into(),
+            },
+            Self::Reset(_) => "network reset".into(),
+            Self::ScriptFlush => "scripts forgotten".into(),
+            Self::RedisFull(_) => "redis full".into(),
+            Self::Purge => "queue purged".into(),
+            Self::DeleteQueue => "queue deleted".into(),
+            Self::MemoryAlarm(_) => "memory alarm".into(),
+            Self::EndSessions => "sessions ended".into(),
+        }
+    }
+}
+
+/// RabbitMQ takes 7 to 10 s to come back. Killed more often, it would hardly ever be up.
+const BROKER_AT_MOST_EVERY: Duration = Duration::from_secs(60);
+
+/// `count` faults spread over `lasts`, with the times at which they begin. The same arguments give the same plan.
+pub(super) fn plan(seed: u64, count: usize, lasts: Duration, database: Kind) -> Vec<(Duration, Fault)> {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let interval = lasts.as_secs_f64() / count.max(1) as f64;
+    let mut broker: Option<Duration> = None;
+    (0..count)
+        .map(|nth| {
+            let at = Duration::from_secs_f64((nth as f64 + rng.random_range(0.0..0.8)) * interval);
+            let fault = loop {
+                let fault = draw(&mut rng, database);
+                if fault != Fault::KillServer(Kind::Rabbitmq) {
+                    break fault;
+                }
+                if broker.is_none_or(|before| at - before >= BROKER_AT_MOST_EVERY) {
+                    broker = Some(at);
+                    break fault;
+                }
+            };
+            (at, fault)
+        })
+        .collect()
+}
+
+fn draw(rng: &mut StdRng, database: Kind) -> Fault {
+    let short = |rng: &mut StdRng| Duration::from_millis(rng.random_range(200..2_500));
+    let route = |rng: &mut StdRng| Route::ALL[rng.random_range(0..Route::ALL.len())];
+    let process = |rng: &mut StdRng| rng.random_range(0..PROCESSES.len());
+    match rng.random_range(0..100) {
+        0..14 => Fault::KillProcess(process(rng)),
+        14..20 => Fault::Restart(process(rng)),
+        20..26 => Fault::StopProcess(process(rng), short(rng)),
+        // Longer than a lease.
+        26..30 => Fault::StopProcess(process(rng), Duration::from_millis(rng.random_range(5_200..6_000))),
+        30..38 => Fault::KillServer(Kind::Redis),
+        38..42 => Fault::KillServer(Kind::Rabbitmq),
+        42..49 => Fault::KillServer(database),
+        49..53 => Fault::StopServer(Kind::Redis, short(rng)),
+        53..56 => Fault::StopServer(Kind::Rabbitmq, short(rng)),
+        56..61 => {
+            let by = Duration::from_millis(rng.random_range(20..400));
+            Fault::Network(route(rng), Weather::Slow(by), short(rng))
+        }
+        61..66 => Fault::Network(route(rng), Weather::Frozen, short(rng)),
+        66..72 => Fault::Network(route(rng), Weather::AnswersLost, short(rng)),
+        72..76 => Fault::Network(route(rng), Weather::HalfOpen, short(rng)),
+        76..80 => Fault::Network(route(rng), Weather::Down, short(rng)),
+        80..85 => Fault::Reset(route(rng)),
+        85..88 => Fault::ScriptFlush,
+        88..91 => Fault::RedisFull(short(rng)),
+        91..93 => Fault::Purge,
+        93..95 => Fault::DeleteQueue,
+        95..97 => Fault::MemoryAlarm(short(rng)),
+        _ => Fault::EndSessions,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_is_a_plan_and_another_seed_is_another() {
+        let of = |seed| plan(seed, 200, Duration::from_secs(600), Kind::Postgres);
+        assert_eq!(of(7), of(7));
+        assert_ne!(of(7), of(8));
+        let kinds: std::collections::BTreeSet<String> = of(7).iter().map(|(_, fault)| fault.kind()).collect();
+        assert!(kinds.len() >= 20, "{kinds:?}");
+        let broker: Vec<_> =
+            of(7).into_iter().filter(|(_, fault)| *fault == Fault::KillServer(Kind::Rabbitmq)).collect();
+        assert!(!broker.is_empty());
+        assert!(broker.windows(2).all(|pair| pair[1].0 - pair[0].0 >= BROKER_AT_MOST_EVERY));
+    }
+}

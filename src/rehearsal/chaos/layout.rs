@@ -1,0 +1,124 @@
+//! The processes of the stack, the connections between its parts, and the arguments of each process.
+
+use std::net::SocketAddr;
+
+use super::error::ChaosError;
+use super::proxy::Proxy;
+use crate::rehearsal::servers::{Kind, ServerError, free_port};
+
+/// The connections that can be disturbed. Fronts and workers have separate ones to each server, so that one side can
+/// be cut off while the other is not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Route {
+    Buyers,
+    FrontRedis,
+    FrontBroker,
+    FrontDatabase,
+    WorkerRedis,
+    WorkerBroker,
+    WorkerDatabase,
+}
+
+impl Route {
+    pub(super) const ALL: [Route; 7] = [
+        Route::Buyers,
+        Route::FrontRedis,
+        Route::FrontBroker,
+        Route::FrontDatabase,
+        Route::WorkerRedis,
+        Route::WorkerBroker,
+        Route::WorkerDatabase,
+    ];
+
+    /// The routes to a server.
+    pub(super) fn to(kind: Kind) -> [Route; 2] {
+        match kind {
+            Kind::Redis => [Route::FrontRedis, Route::WorkerRedis],
+            Kind::Rabbitmq => [Route::FrontBroker, Route::WorkerBroker],
+            Kind::Postgres | Kind::Mariadb => [Route::FrontDatabase, Route::WorkerDatabase],
+        }
+    }
+}
+
+/// The processes of the stack: fronts first, then workers.
+pub(super) const PROCESSES: [&str; 4] = ["front", "front", "worker", "worker"];
+
+/// A proxy on every route, and the command line of every process.
+pub(super) struct Layout {
+    proxies: Vec<Proxy>,
+    /// The drill's way to a front's operations listener. It is never disturbed.
+    pub(super) operations: Proxy,
+    /// For each of [`PROCESSES`], the arguments of `doorbuster`.
+    pub(super) arguments: Vec<Vec<String>>,
+}
+
+/// What the processes are configured with.
+pub(super) struct Settings<'a> {
+    /// The database's URL, past the proxies.
+    pub(super) database_url: &'a str,
+    pub(super) payment_secret: &'a str,
+    /// Pairs of `section.key=value` from the command line.
+    pub(super) overrides: &'a [String],
+}
+
+impl Layout {
+    /// Opens the proxies and chooses the ports. The routes to servers lead nowhere yet.
+    pub(super) async fn plan(settings: &Settings<'_>) -> Result<Self, ChaosError> {
+        let mut proxies = Vec::new();
+        for _ in Route::ALL {
+            proxies.push(Proxy::open().await.map_err(ServerError::io("opening a proxy"))?);
+        }
+        let operations = Proxy::open().await.map_err(ServerError::io("opening a proxy"))?;
+        let mut layout = Self { proxies, operations, arguments: Vec::new() };
+        let (mut fronts, mut admins) = (Vec::new(), Vec::new());
+        for verb in PROCESSES {
+            let (listen, admin) = (free_port()?, free_port()?);
+            if verb == "front" {
+                fronts.push(SocketAddr::from(([127, 0, 0, 1], listen)));
+                admins.push(SocketAddr::from(([127, 0, 0, 1], admin)));
+            }
+            layout.arguments.push(layout.command_line(verb, (listen, admin), settings));
+        }
+        layout.proxy(Route::Buyers).point_to(fronts);
+        layout.operations.point_to(admins);
+        Ok(layout)
+    }
+
+    pub(super) fn proxy(&self, route: Route) -> &Proxy {
+        &self.proxies[route as usize]
+    }
+
+    fn command_line(&self, verb: &str, (listen, admin): (u16, u16), settings: &Settings<'_>) -> Vec<String> {
+        let [to_redis, to_broker, to_database] = match verb {
+            "front" => [Route::FrontRedis, Route::FrontBroker, Route::FrontDatabase],
+            _ => [Route::WorkerRedis, Route::WorkerBroker, Route::WorkerDatabase],
+        }
+        .map(|route| self.proxy(route).address());
+        let mut pairs = vec![
+            format!("front.listen=127.0.0.1:{listen}"),
+            format!("operations.listen=127.0.0.1:{admin}"),
+            format!("redis.url=redis://{to_redis}"),
+            format!("queue.url=amqp://{to_broker}"),
+            format!("database.url={}", with_address(settings.database_url, to_database)),
+            format!("payments.secrets=drill {}", settings.payment_secret),
+            "log.format=json".to_owned(),
+        ];
+        pairs.extend_from_slice(settings.overrides);
+        let mut line = vec![verb.to_owned()];
+        line.extend(pairs.into_iter().flat_map(|pair| ["--set".to_owned(), pair]));
+        line
+    }
+}
+
+/// The address in a URL.
+pub(super) fn address_in(url: &str) -> Option<SocketAddr> {
+    url.split(['/', '@']).find_map(|part| part.parse().ok())
+}
+
+/// The same URL with another address.
+fn with_address(url: &str, address: SocketAddr) -> String {
+    match url.split(['/', '@']).find(|part| part.parse::<SocketAddr>().is_ok()) {
+        Some(part) => url.replacen(part, &address.to_string(), 1),
+        None => url.to_owned(),
+    }
+}

@@ -1,0 +1,26 @@
+//! Why a fault could not be inflicted.
+
+use crate::rehearsal::servers::ServerError;
+
+/// A fault had no effect. The nemesis records it and goes on.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Missed {
+    #[error("it is down")]
+    Down,
+    #[error("{0} did not answer")]
+    TimedOut(&'static str),
+    #[error("redis refused {0}")]
+    Refused(String),
+    #[error("the queue was empty")]
+    QueueEmpty,
+    #[error(transparent)]
+    Signal(#[from] rustix::io::Errno),
+    #[error(transparent)]
+    Redis(#[from] std::io::Error),
+    #[error(transparent)]
+    Broker(#[from] lapin::Error),
+    #[error(transparent)]
+    BrokerControl(#[from] ServerError),
+    #[error(transparent)]
+    Database(#[from] sqlx::Error),
+}

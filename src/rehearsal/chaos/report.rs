@@ -1,0 +1,94 @@
+//! The report of a chaos drill, for people and as JSON.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::rehearsal::drill::Report;
+
+/// How soon everything must have ended after the last server answers its protocol again.
+pub const SETTLED_WITHIN: Duration = Duration::from_secs(15);
+
+/// A fault as it happened.
+#[derive(Debug, Clone, Serialize)]
+pub struct Inflicted {
+    /// Seconds after the first click.
+    pub at: f64,
+    /// The fault with its parameters.
+    pub fault: String,
+    /// Why it had no effect: usually its victim was down already.
+    pub missed: Option<String>,
+}
+
+/// The report of a chaos drill.
+#[derive(Debug, Serialize)]
+pub struct ChaosReport {
+    /// The seed that planned the faults.
+    pub seed: u64,
+    /// The name of the database.
+    pub database: &'static str,
+    /// Seconds that buyers had to pay; `None` if they did not pay.
+    pub pay_within_s: Option<u32>,
+    /// Faults with an effect, by kind.
+    pub faults: BTreeMap<String, u64>,
+    /// Their sum.
+    pub inflicted: u64,
+    /// Faults without effect.
+    pub missed: u64,
+    /// Orders for which a buyer got an answer that they are taken.
+    pub accepted: u64,
+    /// Seconds from when every server answered and the last buyer had an answer, until the last order had its row
+    /// and was settled in the gate.
+    pub settled_s: f64,
+    /// Processes that ended although nobody ended them: a bug.
+    pub ended_by_themselves: Vec<String>,
+    /// Every fault, in order of time.
+    pub timeline: Vec<Inflicted>,
+    /// The drill's own report.
+    pub drill: Report,
+}
+
+impl ChaosReport {
+    /// Whether every promise was kept and no process ended by itself.
+    pub fn balances(&self) -> bool {
+        self.drill.balances && self.ended_by_themselves.is_empty()
+    }
+
+    /// Whether every order ended, and soon enough.
+    pub fn is_complete(&self) -> bool {
+        // An unpaid order ends no earlier than its deadline.
+        let limit = SETTLED_WITHIN.as_secs_f64() + f64::from(self.pay_within_s.unwrap_or(0));
+        self.drill.complete && self.settled_s <= limit
+    }
+}
+
+impl fmt::Display for ChaosReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let faults: Vec<String> = self.faults.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
+        writeln!(f, "  seed        {} on {}", self.seed, self.database)?;
+        writeln!(f, "  faults      {} inflicted, {} missed", self.inflicted, self.missed)?;
+        for line in faults.chunks(5) {
+            writeln!(f, "              {}", line.join(" · "))?;
+        }
+        writeln!(
+            f,
+            "  settled     {:.1} s after every server answered and the last buyer had an answer",
+            self.settled_s
+        )?;
+        for fault in self.timeline.iter().filter(|fault| fault.missed.is_some()).take(10) {
+            let why = fault.missed.as_deref().unwrap_or_default();
+            writeln!(f, "  missed      {} at {:.1} s: {why}", fault.fault, fault.at)?;
+        }
+        for ended in &self.ended_by_themselves {
+            writeln!(f, "  wrong       {ended}")?;
+        }
+        if !self.balances() {
+            for fault in &self.timeline {
+                writeln!(f, "  {:>9.1} s {}", fault.at, fault.fault)?;
+            }
+        }
+        write!(f, "{}", self.drill)
+    }
+}

@@ -1,0 +1,104 @@
+//! One click: an order request, repeated with the same key as long as its outcome is unknown.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::StatusCode;
+use hyper::body::Bytes;
+use tokio::time::Instant;
+
+use super::http::{Answer, Connection, HttpError};
+use super::plan::Plan;
+use super::target::Target;
+use crate::domain::{OrderId, SaleId, UserId};
+
+/// The final answer to one click.
+#[derive(Debug, Clone)]
+pub(super) struct ClickResult {
+    pub(super) user: UserId,
+    /// `accepted`, `confirmed`, `repeat`, a code of the contract, `http_` and a status, or `unanswered`.
+    pub(super) code: String,
+    pub(super) order: Option<OrderId>,
+    /// From the time the click was due to its final answer.
+    pub(super) latency: Duration,
+    pub(super) repeats: u32,
+    pub(super) key: u32,
+    /// After at least one attempt it was unknown whether the order had been taken.
+    pub(super) unknown: bool,
+    /// Why there was no answer.
+    pub(super) trouble: Option<String>,
+}
+
+impl ClickResult {
+    /// Whether the answer says that the order is taken.
+    pub(super) fn has_order(&self) -> bool {
+        matches!(self.code.as_str(), "accepted" | "confirmed" | "repeat")
+    }
+
+    /// Whether the answer settles the click.
+    pub(super) fn is_answered(&self) -> bool {
+        let server_error = self.code.starts_with("http_5") || self.code == "internal";
+        !server_error && !matches!(self.code.as_str(), "unanswered" | "outcome_unknown" | "gate_unavailable")
+    }
+}
+
+/// A connection through which buyers click, one after the other.
+pub(super) struct Clicker {
+    connection: Connection,
+    path: Arc<str>,
+    repeat_for: Duration,
+}
+
+impl Clicker {
+    pub(super) fn new(target: &Target, sale: &SaleId, plan: &Plan) -> Self {
+        Self {
+            connection: Connection::new(target.buyers),
+            path: format!("/v1/sales/{sale}/orders").into(),
+            repeat_for: plan.repeat_for,
+        }
+    }
+
+    /// Clicks once, and again with the same key as long as the outcome is unknown, for at most
+    /// `plan.repeat_for`.
+    pub(super) async fn click(&mut self, user: &UserId, bearer: &str, key: u32, due: Instant) -> ClickResult {
+        let key_text = format!("click-{key}");
+        let headers = [("authorization", bearer), ("idempotency-key", key_text.as_str())];
+        let (mut repeats, mut unknown) = (0, false);
+        let until = Instant::now() + self.repeat_for;
+        loop {
+            let answer = self.connection.post(&self.path, &headers, Bytes::new()).await;
+            let (code, order, trouble) = read(answer);
+            let again = matches!(
+                code.as_str(),
+                "unanswered" | "outcome_unknown" | "gate_unavailable" | "overloaded" | "status_unavailable"
+            );
+            unknown |= !matches!(code.as_str(), "gate_unavailable" | "overloaded") && again;
+            if again && Instant::now() < until {
+                repeats += 1;
+                tokio::time::sleep(Duration::from_millis(200 * u64::from(repeats.min(5)))).await;
+                continue;
+            }
+            let latency = due.elapsed();
+            return ClickResult { user: user.clone(), code, order, latency, repeats, key, unknown, trouble };
+        }
+    }
+}
+
+/// The code, the order if the answer names one, and why there was no answer.
+fn read(answer: Result<Answer, HttpError>) -> (String, Option<OrderId>, Option<String>) {
+    let (status, body) = match answer {
+        Ok(answer) => answer,
+        Err(error) => return ("unanswered".into(), None, Some(error.to_string())),
+    };
+    let body: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
+    let order = body["order_id"].as_str().and_then(|id| id.parse().ok());
+    let code = match (status, body["code"].as_str()) {
+        (_, Some(code)) => code.to_owned(),
+        (StatusCode::ACCEPTED, None) if body["history"].is_array() => "repeat".into(),
+        (StatusCode::ACCEPTED, None) => "accepted".into(),
+        (StatusCode::CREATED, None) => "confirmed".into(),
+        (StatusCode::OK, None) => "repeat".into(),
+        (status, None) => format!("http_{}", status.as_u16()),
+    };
+    (code, order, None)
+}

@@ -1,0 +1,115 @@
+//! What gate and database hold when every order has ended, read over the admin API.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::time::Instant;
+
+use super::admin::Admin;
+use super::error::DrillError;
+use super::plan::Plan;
+use crate::audit::Audit;
+use crate::domain::{OrderId, OrderStatus, SaleId, UserId};
+
+/// How long late copies of messages may take to be recognised.
+const COPIES_WITHIN: Duration = Duration::from_millis(500);
+
+/// An order's row in the database.
+#[derive(Deserialize)]
+pub(super) struct Row {
+    pub(super) order_id: OrderId,
+    pub(super) user_id: UserId,
+    pub(super) quantity: i64,
+    pub(super) status: OrderStatus,
+}
+
+#[derive(Deserialize)]
+struct Page {
+    orders: Vec<Row>,
+    page_size: usize,
+}
+
+/// The audit and all rows of the drill's sale.
+pub(super) struct FinalBooks {
+    pub(super) audit: Audit,
+    pub(super) rows: HashMap<OrderId, Row>,
+    read_at: Instant,
+}
+
+impl FinalBooks {
+    /// Waits until every order has ended, for at most `plan.settle_within`, and reads the books. Where buyers pay, an
+    /// order ends when it is paid, cancelled or expired, so the time to pay is added.
+    pub(super) async fn at_rest(admin: &Admin, sale: &SaleId, plan: &Plan) -> Result<Self, DrillError> {
+        let follow_up = plan.follow_up.as_ref();
+        let unpaid = follow_up.map(|follow_up| Duration::from_secs(follow_up.pay_within_s.into()));
+        let until = Instant::now() + plan.settle_within + unpaid.unwrap_or_default();
+        let ended = |audit: &Audit| audit.is_at_rest() && (unpaid.is_none() || audit.unpaid_orders == 0);
+        loop {
+            // A server that is just coming back must not end the drill.
+            match read_audit(admin, sale).await {
+                Ok(audit) if ended(&audit) || Instant::now() >= until => {
+                    let read_at = Instant::now();
+                    // Late copies of messages are still on their way, and their effect is judged too.
+                    tokio::time::sleep(COPIES_WITHIN).await;
+                    let audit = read_audit(admin, sale).await.unwrap_or(audit);
+                    return Ok(Self { audit, rows: read_rows(admin, sale).await?, read_at });
+                }
+                Err(error) if Instant::now() >= until => return Err(error),
+                Ok(_) | Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
+        }
+    }
+
+    /// When the books came to rest, or the time was up.
+    pub(super) fn read_at(&self) -> Instant {
+        self.read_at
+    }
+
+    pub(super) fn status(&self, id: OrderId) -> Option<OrderStatus> {
+        self.rows.get(&id).map(|row| row.status)
+    }
+
+    pub(super) fn live_rows(&self) -> impl Iterator<Item = &Row> {
+        self.rows.values().filter(|row| row.status.is_live())
+    }
+
+    pub(super) fn stock(&self) -> i64 {
+        self.audit.items.iter().map(|item| item.stock).sum()
+    }
+
+    pub(super) fn oversold(&self) -> i64 {
+        self.audit.items.iter().map(|item| item.oversold()).sum()
+    }
+
+    pub(super) fn leaked(&self) -> i64 {
+        self.audit.items.iter().map(|item| item.missing()).sum()
+    }
+
+    pub(super) fn unfinished(&self) -> u64 {
+        self.audit.in_flight + self.audit.unsettled + self.audit.unreturned
+    }
+}
+
+async fn read_audit(admin: &Admin, sale: &SaleId) -> Result<Audit, DrillError> {
+    let path = format!("/v1/admin/sales/{sale}/audit");
+    let answer = admin.get(&path).await?;
+    serde_json::from_value(answer).map_err(|error| DrillError::Call { call: path, why: error.to_string() })
+}
+
+async fn read_rows(admin: &Admin, sale: &SaleId) -> Result<HashMap<OrderId, Row>, DrillError> {
+    let mut rows = HashMap::new();
+    let mut path = format!("/v1/admin/sales/{sale}/orders");
+    loop {
+        let answer = admin.get(&path).await?;
+        let page: Page = serde_json::from_value(answer)
+            .map_err(|error| DrillError::Call { call: path.clone(), why: error.to_string() })?;
+        let last = page.orders.last().map(|row| row.order_id);
+        let full = page.orders.len() >= page.page_size;
+        rows.extend(page.orders.into_iter().map(|row| (row.order_id, row)));
+        match last {
+            Some(last) if full => path = format!("/v1/admin/sales/{sale}/orders?after={last}"),
+            _ => return Ok(rows),
+        }
+    }
+}

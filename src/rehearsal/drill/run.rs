@@ -1,0 +1,79 @@
+//! One drill from its sale to its verdict.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::admin::Admin;
+use super::error::DrillError;
+use super::final_books::FinalBooks;
+use super::plan::Plan;
+use super::progress::Progress;
+use super::report::Report;
+use super::target::Target;
+use super::verdict::Verdict;
+use super::{crowd, follow_up, operator, sale};
+
+/// Creates a sale, sends the crowd, waits until every order has ended, closes the sale, and compares. When
+/// `stop` is cancelled it closes the sale and returns [`DrillError::Interrupted`].
+pub async fn run(
+    target: &Target,
+    plan: &Plan,
+    progress: &Progress,
+    stop: &CancellationToken,
+) -> Result<Report, DrillError> {
+    Ok(run_during(target, plan, progress, stop, async {}).await?.report)
+}
+
+/// The report of a drill, and when its phases ended.
+pub struct DrillRun {
+    /// What the drill found.
+    pub report: Report,
+    /// When the last buyer had an answer and `meanwhile` had ended.
+    pub answered_at: Instant,
+    /// When every order had ended, or `plan.settle_within` was over.
+    pub at_rest: Instant,
+}
+
+/// Like [`run`], while `meanwhile` runs too. The books are read after both have ended.
+pub async fn run_during(
+    target: &Target,
+    plan: &Plan,
+    progress: &Progress,
+    stop: &CancellationToken,
+    meanwhile: impl Future<Output = ()>,
+) -> Result<DrillRun, DrillError> {
+    let admin = Admin::of(target)?;
+    let sale = sale::open(&admin, plan).await?;
+    let (send, bought) = tokio::sync::mpsc::unbounded_channel();
+    let over = CancellationToken::new();
+    let crowd = async {
+        let send = plan.follow_up.is_some().then_some(send);
+        let results = crowd::send(target, plan, &sale, progress, send).await;
+        over.cancel();
+        results
+    };
+    let follow_ups = async {
+        match &plan.follow_up {
+            Some(follow_up) => follow_up::act(target, follow_up, &sale, bought, Arc::new(|| {})).await,
+            None => Vec::new(),
+        }
+    };
+    let steering = async {
+        match plan.steering {
+            Some(steering) => operator::steer(&admin, &sale, steering, || over.is_cancelled()).await,
+            None => Vec::new(),
+        }
+    };
+    let all = async { tokio::join!(crowd, meanwhile, follow_ups, steering) };
+    let answered = stop.run_until_cancelled(all).await;
+    let answered_at = Instant::now();
+    sale::close(&admin, &sale, plan, answered.is_some()).await?;
+    let (results, (), outcomes, acts) = answered.ok_or(DrillError::Interrupted)?;
+    progress.say("waiting until every order has ended");
+    let books = FinalBooks::at_rest(&admin, &sale, plan).await?;
+    let at_rest = books.read_at();
+    let verdict = Verdict::reach(&results, &outcomes, &acts, &books, plan);
+    Ok(DrillRun { report: Report::new(plan, &sale, &results, acts, verdict), answered_at, at_rest })
+}

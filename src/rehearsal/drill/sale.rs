@@ -1,0 +1,54 @@
+//! The drill's own sale: created and opened before the crowd comes, closed before the books are read.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::admin::Admin;
+use super::error::DrillError;
+use super::plan::Plan;
+use crate::domain::{Invalid, Item, LatePayment, SaleId, Terms};
+
+/// Creates and opens a sale with one item, under a new id.
+pub(super) async fn open(admin: &Admin, plan: &Plan) -> Result<SaleId, DrillError> {
+    let id = format!("{}-{:08x}", plan.name, rand::random::<u32>());
+    let invalid =
+        |error: Invalid| DrillError::Call { call: "naming the sale".into(), why: error.to_string() };
+    let sale: SaleId = id.parse().map_err(invalid)?;
+    let item = Item { sku: "unit".parse().map_err(invalid)?, stock: plan.units, limit_per_user: None };
+    let body = serde_json::json!({
+        "sale_id": sale,
+        "name": format!("Drill: {}", plan.name),
+        "limit_per_user": 1,
+        "rules": terms(plan),
+        "items": [item],
+    });
+    admin.post("/v1/admin/sales", Some(body)).await?;
+    admin.post(&format!("/v1/admin/sales/{sale}:open"), None).await?;
+    Ok(sale)
+}
+
+fn terms(plan: &Plan) -> Terms {
+    match &plan.follow_up {
+        None => Terms::default(),
+        Some(follow_up) => Terms {
+            pay_within_s: Some(follow_up.pay_within_s),
+            rebuy: follow_up.rebuy,
+            late_payment: if follow_up.rebuy { LatePayment::Retake } else { LatePayment::Refund },
+            ..Terms::default()
+        },
+    }
+}
+
+/// Closes the sale. The books are read afterwards: an order admitted after that would not be judged. With
+/// `retry`, it is tried again until `plan.settle_within` is over, for a server that is just coming back.
+pub(super) async fn close(admin: &Admin, sale: &SaleId, plan: &Plan, retry: bool) -> Result<(), DrillError> {
+    let until = Instant::now() + plan.settle_within;
+    while let Err(error) = admin.post(&format!("/v1/admin/sales/{sale}:close"), None).await {
+        if !retry || Instant::now() > until {
+            return Err(error);
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    Ok(())
+}

@@ -1,0 +1,27 @@
+//! Starting a server of any kind.
+
+use std::path::Path;
+
+use super::error::ServerError;
+use super::rabbitmq::Starting;
+use super::server::{Kind, Server};
+use super::{mariadb, postgres, rabbitmq, redis};
+
+impl Server {
+    /// Starts a server with its data under `folder`, and returns when it answers its protocol. A process that
+    /// a killed predecessor left running on the same data is killed first.
+    pub async fn start(kind: Kind, folder: &Path) -> Result<Self, ServerError> {
+        let home = folder.join(kind.name());
+        match kind {
+            Kind::Redis => redis::start(&home).await,
+            Kind::Rabbitmq => rabbitmq::begin(&home).await?.ready().await,
+            Kind::Postgres => postgres::start(&home).await,
+            Kind::Mariadb => mariadb::start(&home).await,
+        }
+    }
+
+    /// Starts RabbitMQ without waiting the seconds it needs until it answers. Its URL is known on return.
+    pub async fn begin_rabbitmq(folder: &Path) -> Result<Starting, ServerError> {
+        rabbitmq::begin(&folder.join(Kind::Rabbitmq.name())).await
+    }
+}
