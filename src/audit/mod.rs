@@ -112,12 +112,12 @@ impl Audit {
 /// Compares gate and database of one sale. Reads only.
 pub async fn audit(gate: &Gate, store: &Store, sale: &SaleId) -> Result<Audit, AuditError> {
     // Before the gate, and once more after it: what comes there in between is in neither sum.
-    let unreturned = store.returns_of(sale).await?;
+    let unreturned = store.count_returns(sale).await?;
     let held = gate.describe(sale).await?;
     let mut tickets = gate.in_flight(sale).await?;
     let ids: Vec<_> = tickets.iter().map(|ticket| ticket.order.id).collect();
-    let books = store.books(sale, &ids).await?.ok_or_else(|| AuditError::NotFound(sale.clone()))?;
-    let crate::store::Books { recorded, row, totals, is_restocked } = books;
+    let books = store.snapshot(sale, &ids).await?.ok_or_else(|| AuditError::NotFound(sale.clone()))?;
+    let crate::store::SaleSnapshot { recorded, row, totals, is_restocked } = books;
     tickets.retain(|ticket| !recorded.contains(&ticket.order.id));
     // What came back to the gate while the rest was read is in two books, or in none.
     let number = |held: &Option<crate::gate::GateSale>| held.as_ref().map(|held| held.number);

@@ -12,7 +12,7 @@ pub(super) async fn run(config: &Config, role: Role) -> Result<Ended, Failed> {
     if let Some(buyers) = running.buyers {
         tracing::info!(%buyers, "serving buyers");
     }
-    tracing::info!(operations = %running.operations, database = running.parts.store.kind(), "started");
+    tracing::info!(operations = %running.operations, database = running.parts.store.engine(), "started");
     let failed = stop.run_until_cancelled(running.part_ended()).await;
     tracing::info!("stopping: taking nothing new, finishing what is under way");
     running.stop().await;

@@ -5,7 +5,7 @@ use super::{Control, ControlError};
 use crate::domain::{ActRequest, Millis, Number, SaleId, SaleState, Sku, TermsChange};
 use crate::fault::fault;
 use crate::gate::{GateError, Restocked};
-use crate::store::{ActState, Begun, NotBegun, Restock, SaleAct, SaleRow};
+use crate::store::{ActState, BegunAct, NotBegun, Restock, SaleAct, SaleRow};
 
 /// Acts that died half way, looked at in one round of the upkeep.
 const UNFINISHED: u64 = 100;
@@ -69,7 +69,7 @@ impl Control {
             Some(gate) => gate.now,
             None => Millis::now(),
         };
-        let begun = match self.store.begin_change(sale, amendment, now, asked).await? {
+        let begun = match self.store.begin_terms_change(sale, amendment, now, asked).await? {
             Ok(begun) => begun,
             Err(why) => return Err(self.not_begun(sale, why).await),
         };
@@ -144,7 +144,7 @@ impl Control {
                 (ActState::Refused, "the sale is archived".to_owned(), None)
             }
             None => {
-                let number = self.gate.set_terms(&row.sale, row.rules_version).await?;
+                let number = self.gate.set_terms(&row.sale, row.terms_version).await?;
                 (ActState::Done, "the terms are changed".to_owned(), Some(number))
             }
             Some(restock) => match self.tell_gate(&act.sale, restock).await? {
@@ -197,7 +197,8 @@ impl Control {
     /// that is behind: a command has no memory of its own.
     async fn known(&self, sale: &SaleId) -> Result<SaleRow, ControlError> {
         let row = self.row(sale).await?;
-        self.gate.observe_number(sale, self.store.highest_number(sale).await?.max(row.number).max(row.told));
+        self.gate
+            .observe_number(sale, self.store.highest_number(sale).await?.max(row.number).max(row.witnessed));
         Ok(row)
     }
 
@@ -253,11 +254,11 @@ impl Control {
 }
 
 /// An act with a key that was used before must be that very act.
-fn the_same(begun: Begun, kind: &str, args: &str) -> Result<SaleAct, ControlError> {
+fn the_same(begun: BegunAct, kind: &str, args: &str) -> Result<SaleAct, ControlError> {
     match begun {
-        Begun::New(act) => Ok(act),
-        Begun::Before(act) if act.kind == kind && act.args == args => Ok(act),
-        Begun::Before(_) => Err(ControlError::KeyReused),
+        BegunAct::New(act) => Ok(act),
+        BegunAct::Existing(act) if act.kind == kind && act.args == args => Ok(act),
+        BegunAct::Existing(_) => Err(ControlError::KeyReused),
     }
 }
 

@@ -70,7 +70,7 @@ impl Control {
 
     async fn clocks(&self) -> Check {
         let before = Millis::now();
-        let (redis, database) = (self.gate.clock().await, self.store.clock_now().await);
+        let (redis, database) = (self.gate.clock().await, self.store.read_clock().await);
         let after = Millis::now();
         let (Ok(redis), Ok(database)) = (redis, database) else {
             return Check::wrong("clocks", "not all of them answer");
@@ -106,7 +106,7 @@ fn gate_checks(row: &SaleRow, gate: Option<&GateSale>) -> Vec<Check> {
         SaleState::Open => Check::good("sale", "it is selling"),
         state => Check::wrong("sale", format!("it is {state}")),
     });
-    if gate.terms_version == row.rules_version {
+    if gate.terms_version == row.terms_version {
         checks.push(Check::good("terms", "the same in Redis and in the database"));
     } else {
         let said = "a change has not reached Redis; it is brought there as soon as a front can";

@@ -21,7 +21,8 @@ impl Control {
             return Err(ControlError::NotFrom { state: row.state, act: "archived" });
         }
         let described = self.gate.describe(id).await?;
-        let number = described.as_ref().map_or(row.number, |gate| gate.number).max(row.number).max(row.told);
+        let number =
+            described.as_ref().map_or(row.number, |gate| gate.number).max(row.number).max(row.witnessed);
         if row.state == SaleState::Closed {
             let books = audit(&self.gate, &self.store, id).await?;
             if !books.balances() || !books.is_at_rest() {
@@ -53,7 +54,7 @@ impl Control {
             if row.state != SaleState::Archived {
                 return Err(ControlError::NotFrom { state: row.state, act: "purged" });
             }
-            let owed = self.store.payments_owed(id).await?;
+            let owed = self.store.count_payments_owed(id).await?;
             if owed > 0 {
                 let why = format!("{owed} payments wait or have to go back: see `doorbuster payment list`");
                 return Err(ControlError::Refused(why));

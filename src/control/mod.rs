@@ -181,7 +181,7 @@ impl Control {
         let loaded = match row.state {
             SaleState::Draft => {
                 let items = row.items.iter().map(|item| (item.sku.clone(), item.version)).collect();
-                let versions = Versions { epoch: row.number.epoch, terms: row.rules_version, items };
+                let versions = Versions { epoch: row.number.epoch, terms: row.terms_version, items };
                 self.gate.load(&row.sale, &versions).await?
             }
             state if state.has_ended() => return Err(ControlError::NotFrom { state, act: "opened" }),
@@ -199,7 +199,7 @@ impl Control {
         // What changed the draft while it was being loaded is brought after it, now that the row says
         // open: whoever comes later tells the gate himself.
         let now = self.row(id).await?;
-        self.gate.set_terms(&now.sale, now.rules_version).await?;
+        self.gate.set_terms(&now.sale, now.terms_version).await?;
         for restock in self.store.restocks(id).await? {
             self.gate.restock(id, &restock.sku, restock.units, restock.version).await?;
         }

@@ -34,7 +34,7 @@ pub(super) struct RowReader {
 impl RowReader {
     /// Must be called inside a tokio runtime.
     pub(super) fn spawn(store: Store) -> Self {
-        let patience = store.patience();
+        let patience = store.timeout();
         let (asked, inbox) = mpsc::channel(WAITING);
         tokio::spawn(work_together(inbox, TOGETHER, QUERIES, move |together| {
             answer(store.clone(), together)
@@ -85,7 +85,7 @@ async fn read(
     let rows = store.orders_by_id(ids).await?;
     // Nothing has happened to most orders since their row was written: theirs are not asked for.
     let changed: Vec<OrderId> = rows.iter().filter(|row| row.has_history()).map(|row| row.order.id).collect();
-    let mut events = store.events_of(&changed).await?;
+    let mut events = store.histories(&changed).await?;
     let with_events = rows.into_iter().map(|row| {
         let id = row.order.id;
         (id, (row, events.remove(&id).unwrap_or_default()))

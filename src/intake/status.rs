@@ -121,7 +121,7 @@ impl Intake {
     /// are not asked for.
     async fn recorded(&self, rows: Vec<OrderRow>) -> Result<Vec<OrderView>, StoreError> {
         let ids: Vec<OrderId> = rows.iter().filter(|row| row.has_history()).map(|row| row.order.id).collect();
-        let mut events = self.store.events_of(&ids).await?;
+        let mut events = self.store.histories(&ids).await?;
         let view = |row: OrderRow| {
             let events = events.remove(&row.order.id).unwrap_or_default();
             OrderView::recorded(row, &events)

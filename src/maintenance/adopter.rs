@@ -9,7 +9,7 @@ use crate::domain::{Millis, SaleId, SaleState};
 use crate::gate::Gate;
 use crate::lease::{LeaseOptions, Leases};
 use crate::settlement::Settler;
-use crate::store::Store;
+use crate::store::{OlderEpoch, Store};
 
 /// No sale can have this id.
 const ADOPTION: &str = "_adoption";
@@ -58,10 +58,11 @@ impl Adopter {
             };
             // A process that has just begun looks at all of them once.
             let from = seen.get(&sale).copied().unwrap_or(Millis(0));
-            let now = self.store.clock_now().await.map_err(|error| error.to_string())?;
+            let now = self.store.read_clock().await.map_err(|error| error.to_string())?;
+            let older = OlderEpoch { epoch: gate.number.epoch, recorded_since: from };
             let mut after = None;
             loop {
-                let page = self.store.live_before_epoch(&sale, gate.number.epoch, from, after, PAGE).await;
+                let page = self.store.live_orders_before_epoch(&sale, older, after, PAGE).await;
                 let page = page.map_err(|error| error.to_string())?;
                 let orders: Vec<_> = page.iter().map(|order| (&order.user, order.id)).collect();
                 let known =

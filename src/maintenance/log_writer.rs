@@ -24,7 +24,7 @@ pub async fn write_log(store: &Store, log: &OrderLog) -> Result<usize, String> {
         if !unlogged.entries.is_empty() {
             log.append(&unlogged.entries).await.map_err(|error| error.to_string())?;
         }
-        store.logged(&unlogged.ids).await.map_err(|error| error.to_string())?;
+        store.forget_logged(&unlogged.ids).await.map_err(|error| error.to_string())?;
         written += unlogged.entries.len();
         if (unlogged.ids.len() as u64) < BATCH {
             metrics::gauge!("log_oldest_unwritten_seconds").set(0.0);

@@ -56,7 +56,7 @@ pub async fn verify(gate: Gate, store: Store, log: OrderLog) -> Result<(), Strin
         }
         // What an operator did last has a number too: a pause that was lost would sell. Units that came
         // back took one as well.
-        let acts = row.map(|row| row.number.max(row.told)).unwrap_or_default();
+        let acts = row.map(|row| row.number.max(row.witnessed)).unwrap_or_default();
         known.insert(sale, orders.max(acts));
     }
     if let Some(since) = since {

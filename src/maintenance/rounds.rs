@@ -95,7 +95,7 @@ impl Rounds {
 
     /// What waits, for whoever watches. Measured by the leader alone.
     async fn measure(&self) {
-        let Ok(waiting) = self.store.waiting().await else { return };
+        let Ok(waiting) = self.store.backlog().await else { return };
         let age = waiting.oldest_return.map_or(0, |oldest| (Millis::now().0 - oldest.0).max(0));
         metrics::gauge!("maintenance_returns_waiting").set(waiting.returns as f64);
         metrics::gauge!("maintenance_oldest_return_seconds").set(age as f64 / 1000.0);
@@ -131,8 +131,11 @@ impl Rounds {
         let (mut done, mut waiting) = (0, Vec::new());
         for _ in 0..BATCHES {
             self.still_leads(leader).await;
-            let due =
-                self.store.returns(&waiting, self.settings.batch).await.map_err(|error| error.to_string())?;
+            let due = self
+                .store
+                .pending_returns(&waiting, self.settings.batch)
+                .await
+                .map_err(|error| error.to_string())?;
             let mut sales: std::collections::BTreeMap<&SaleId, Vec<Return>> = Default::default();
             for owed in &due {
                 sales.entry(&owed.sale).or_default().push(owed.clone());
@@ -159,7 +162,8 @@ impl Rounds {
         let mut done = 0;
         for _ in 0..BATCHES {
             self.still_leads(leader).await;
-            let due = self.store.overdue(self.settings.batch).await.map_err(|error| error.to_string())?;
+            let due =
+                self.store.overdue_orders(self.settings.batch).await.map_err(|error| error.to_string())?;
             if due.is_empty() {
                 break;
             }

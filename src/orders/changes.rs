@@ -7,7 +7,7 @@ use crate::gate::{Gate, GateError};
 use crate::lease::{COMMIT_MARGIN, Guard, LeaseError, LeaseOptions, Leases};
 use crate::settlement::SettlementError;
 use crate::settlement::give_back;
-use crate::store::{Change, Changed, OrderEvent, OrderRow, Return, Store, StoreError};
+use crate::store::{Change, Changed, Claim, OrderEvent, OrderRow, Return, Store, StoreError};
 
 /// How long a change may wait for whoever else acts for the user, and hold him then.
 const WAIT: Duration = Duration::from_secs(5);
@@ -65,7 +65,7 @@ impl Orders {
     pub async fn show(&self, sale: &SaleId, id: OrderId) -> Result<(OrderRow, Vec<OrderEvent>), OrderError> {
         let row = self.store.order(id).await?.filter(|row| row.order.sale == *sale);
         let row = row.ok_or(OrderError::NotFound(id))?;
-        let events = self.store.events(id).await?;
+        let events = self.store.history(id).await?;
         Ok((row, events))
     }
 
@@ -127,11 +127,12 @@ impl Orders {
         let changed = self.store.change(std::slice::from_ref(&change), &may_commit).await?.pop();
         let (row, now) = match changed.unwrap_or(Changed::NoRow) {
             Changed::Now(row) => (row, true),
-            Changed::Before(row) => (row, false),
+            Changed::Already(row) => (row, false),
             Changed::Refused(row) => return Err(OrderError::NotAllowed { from: row.status, act }),
             Changed::Stale => return Ok(None),
             Changed::NoRow if act == Act::Cancel => {
-                let row = self.store.cancel_unrecorded(order, asked, fence, &may_commit).await?;
+                let claim = Claim { order: order.clone(), fence };
+                let row = self.store.cancel_unrecorded(&claim, asked, &may_commit).await?;
                 let Some(row) = row else { return Ok(None) };
                 (row, true)
             }

@@ -9,7 +9,7 @@ use crate::fault::fault;
 use crate::gate::Gate;
 use crate::lease::{COMMIT_MARGIN, Guard, LeaseError, LeaseOptions, Leases, MAX_NAMES_PER_CALL};
 use crate::settlement::give_back;
-use crate::store::{Change, Changed, Overdue, Return, Store, StoreError};
+use crate::store::{Change, Changed, OverdueOrder, Return, Store, StoreError};
 
 /// The lease of a batch, and the longest that the watchdog may extend it.
 const LEASE: Duration = Duration::from_secs(5);
@@ -26,14 +26,14 @@ enum ExpiryError {
 /// Expires what is overdue, as far as the users' leases are free. What was expired is committed, and the
 /// gates have the units, or get them from the upkeep. Says how many it was; trouble with some orders is
 /// not the others'.
-pub async fn expire(gate: &Gate, store: &Store, leases: &Leases, overdue: &[Overdue]) -> usize {
-    let mut sales: BTreeMap<&SaleId, Vec<&Overdue>> = BTreeMap::new();
+pub async fn expire(gate: &Gate, store: &Store, leases: &Leases, overdue: &[OverdueOrder]) -> usize {
+    let mut sales: BTreeMap<&SaleId, Vec<&OverdueOrder>> = BTreeMap::new();
     for order in overdue {
         sales.entry(&order.sale).or_default().push(order);
     }
     let mut expired = 0;
     for (sale, orders) in sales {
-        let mut pending: Vec<&[&Overdue]> = orders.chunks(MAX_NAMES_PER_CALL).collect();
+        let mut pending: Vec<&[&OverdueOrder]> = orders.chunks(MAX_NAMES_PER_CALL).collect();
         while let Some(orders) = pending.pop() {
             let owed = match expire_some(store, leases, sale, orders).await {
                 Ok(owed) => owed,
@@ -62,7 +62,7 @@ async fn expire_some(
     store: &Store,
     leases: &Leases,
     sale: &SaleId,
-    orders: &[&Overdue],
+    orders: &[&OverdueOrder],
 ) -> Result<Vec<Return>, ExpiryError> {
     let (guard, changes) = claim(leases, sale, orders).await?;
     let Some(guard) = guard else { return Ok(Vec::new()) };
@@ -84,7 +84,7 @@ async fn expire_some(
 async fn claim(
     leases: &Leases,
     sale: &SaleId,
-    orders: &[&Overdue],
+    orders: &[&OverdueOrder],
 ) -> Result<(Option<Guard>, Vec<Change>), LeaseError> {
     let mut users: Vec<&str> = orders.iter().map(|order| order.user.as_str()).collect();
     users.sort_unstable();

@@ -60,7 +60,7 @@ impl Payments {
                 }
             },
         };
-        if !known.tells_as(payment) {
+        if !known.is_same_event(payment) {
             return Err(PaymentError::Reused);
         }
         Ok(known)
@@ -85,7 +85,7 @@ impl Payments {
             Ok(known) => known.state != PaymentState::Pending,
             Err(error) => {
                 let why = error.to_string();
-                if let Err(error) = self.store.put_off_payment(payment, wait(payment), None, &why).await {
+                if let Err(error) = self.store.postpone_payment(payment, wait(payment), None, &why).await {
                     tracing::debug!(event = payment.event_id, %error, "a payment waits");
                 }
                 false
@@ -174,7 +174,7 @@ impl Payments {
     ) -> Result<Payment, OrderError> {
         // What has a unit now is to be paid before its own deadline.
         let wait = if new_order.is_some() { SOONEST } else { wait(&payment) };
-        if self.store.put_off_payment(&payment, wait, new_order, why).await? {
+        if self.store.postpone_payment(&payment, wait, new_order, why).await? {
             let new_order = new_order.or(payment.new_order);
             return Ok(Payment { new_order, detail: Some(why.to_owned()), ..payment });
         }

@@ -236,7 +236,7 @@ impl Look<'_> {
             (Some(row), None) if !row.status.is_live() && holds => {
                 // What is on its way is no difference.
                 let on_its_way = row.status != OrderStatus::Failed
-                    && self.store.returns_for(self.sale).await?.contains(&id);
+                    && self.store.returning_orders(self.sale).await?.contains(&id);
                 if !on_its_way {
                     self.tell(&row.order, DifferenceKind::Unreturned);
                 }

@@ -10,7 +10,7 @@ use crate::gate::{Adjusted, Gate, GateError};
 use crate::lease::{COMMIT_MARGIN, LeaseError, LeaseOptions, Leases};
 use crate::queue::{PublishError, Publisher};
 use crate::settlement::{SettlementError, Settler, give_back, settle_order};
-use crate::store::{Return, Store, StoreError};
+use crate::store::{Claim, Return, Store, StoreError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum RepairError {
@@ -142,8 +142,8 @@ impl Repair {
         let taken = self.leases.take(order.sale.as_str(), [order.user.as_str()], options).await?;
         let guard = taken.guard.ok_or(RepairError::Busy)?;
         let may_commit = || guard.is_valid_for(COMMIT_MARGIN);
-        let ended =
-            self.store.end_unrecorded(order, OrderStatus::Expired, asked, guard.token(), &may_commit).await;
+        let claim = Claim { order: order.clone(), fence: guard.token() };
+        let ended = self.store.end_unrecorded(&claim, OrderStatus::Expired, asked, &may_commit).await;
         let _ = guard.release().await;
         if ended?.is_none() {
             return Ok("it has a row by now");
@@ -198,7 +198,7 @@ impl Repair {
             match self.gate.adjust(sale, &item.sku, missing, at).await? {
                 Adjusted::Done { left, number } => {
                     // A Redis that comes back without this is behind.
-                    self.store.returned(sale, number, &[]).await?;
+                    self.store.finish_returns(sale, number, &[]).await?;
                     at = number;
                     tracing::info!(%sale, sku = %item.sku, units = missing, left, "units left were put right");
                     mended.done.push(format!("{}: {missing:+} units, {left} left now", item.sku));

@@ -51,7 +51,7 @@ impl Settler<'_> {
             // The row records the number, so that a Redis that comes back without this write is
             // recognised as behind.
             Ok(Some(number)) => {
-                self.store.returned(sale, number, &[]).await?;
+                self.store.finish_returns(sale, number, &[]).await?;
                 Ok(true)
             }
             // Without a gate nothing could sell its unit twice.

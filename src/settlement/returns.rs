@@ -16,7 +16,7 @@ use crate::store::{Return, Store};
 pub async fn give_back(gate: &Gate, store: &Store, owed: &[Return]) -> Result<(), SettlementError> {
     let Some(sale) = owed.first().map(|owed| &owed.sale) else { return Ok(()) };
     let row = store.sale(sale).await?;
-    let rows = row.as_ref().map(|row| row.number.max(row.told)).unwrap_or_default();
+    let rows = row.as_ref().map(|row| row.number.max(row.witnessed)).unwrap_or_default();
     gate.observe_number(sale, store.highest_number(sale).await?.max(rows));
     let ids: Vec<OrderId> = owed.iter().map(|owed| owed.id).collect();
     let settlements: Vec<Settlement> = owed
@@ -35,5 +35,5 @@ pub async fn give_back(gate: &Gate, store: &Store, owed: &[Return]) -> Result<()
         settled => settled?,
     };
     fault!("return.after", return Err(GateError::Late("injected".into()).into()));
-    Ok(store.returned(sale, number, &ids).await?)
+    Ok(store.finish_returns(sale, number, &ids).await?)
 }

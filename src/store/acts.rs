@@ -15,7 +15,7 @@ use crate::domain::{ActRequest, Invalid, Millis, Number, SaleId, Sku};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ActState {
-    /// Begun. What it has done is not known, or it is still being done.
+    /// BegunAct. What it has done is not known, or it is still being done.
     Pending,
     Done,
     /// Nothing was changed.
@@ -61,11 +61,11 @@ pub struct Restock {
 
 /// What came of beginning an act.
 #[derive(Debug, Clone)]
-pub enum Begun {
+pub enum BegunAct {
     /// Written now, as pending.
     New(SaleAct),
     /// There was one with this key.
-    Before(SaleAct),
+    Existing(SaleAct),
 }
 
 /// Why an act upon the stock or the terms could not begin; nothing was written.
@@ -88,7 +88,7 @@ impl Store {
         kind: &str,
         args: String,
         asked: &ActRequest,
-    ) -> Result<Result<Begun, NotBegun>, StoreError> {
+    ) -> Result<Result<BegunAct, NotBegun>, StoreError> {
         self.within(async {
             let transaction = self.begin().await?;
             if let Err(answer) = sale_for(&transaction, sale, asked).await? {
@@ -130,7 +130,7 @@ impl Store {
                 supersede(&transaction, act).await?;
             }
             if let Some(number) = number {
-                super::returns::told(&transaction, &act.sale, number).await?;
+                super::returns::record_number(&transaction, &act.sale, number).await?;
             }
             if let Some(restock) = lowers.filter(|_| ended) {
                 let lowered = Expr::col(item::Column::Stock).add(restock.units);
@@ -251,7 +251,10 @@ pub(super) fn new_act(
 }
 
 /// The sale's row must be locked, as [`sale_for`] does.
-pub(super) async fn insert_act(transaction: &DatabaseTransaction, act: SaleAct) -> Result<Begun, StoreError> {
+pub(super) async fn insert_act(
+    transaction: &DatabaseTransaction,
+    act: SaleAct,
+) -> Result<BegunAct, StoreError> {
     let row = sale_act::ActiveModel {
         sale_id: Set(act.sale.to_string()),
         key: Set(act.key.clone()),
@@ -269,7 +272,7 @@ pub(super) async fn insert_act(transaction: &DatabaseTransaction, act: SaleAct) 
     };
     sale_act::Entity::insert(row).exec_without_returning(transaction).await?;
     log(transaction, act.sale.as_str(), [Touched::Act(&act.key), Touched::Sale]).await?;
-    Ok(Begun::New(act))
+    Ok(BegunAct::New(act))
 }
 
 /// The sale's row, locked, so that of two acts with one key the second meets the first; or the answer,
@@ -278,13 +281,13 @@ pub(super) async fn sale_for(
     transaction: &DatabaseTransaction,
     sale: &SaleId,
     asked: &ActRequest,
-) -> Result<Result<sale::Model, Result<Begun, NotBegun>>, StoreError> {
+) -> Result<Result<sale::Model, Result<BegunAct, NotBegun>>, StoreError> {
     let row = sale::Entity::find_by_id(sale.as_str()).lock_exclusive().one(transaction).await?;
     let Some(row) = row else { return Ok(Err(Err(NotBegun::NoSale))) };
     let Some(key) = &asked.key else { return Ok(Ok(row)) };
     let key = (sale.to_string(), key.to_string());
     Ok(match sale_act::Entity::find_by_id(key).one(transaction).await? {
-        Some(before) => Err(Ok(Begun::Before(read_act(before)?))),
+        Some(before) => Err(Ok(BegunAct::Existing(read_act(before)?))),
         None => Ok(row),
     })
 }

@@ -18,7 +18,7 @@ impl Store {
     }
 
     /// What time it is for the database.
-    pub async fn clock_now(&self) -> Result<Millis, StoreError> {
+    pub async fn read_clock(&self) -> Result<Millis, StoreError> {
         self.within(self.now(&self.db)).await
     }
 

@@ -64,7 +64,7 @@ impl Store {
         if self.db.get_database_backend() == DbBackend::Sqlite { 1 } else { usize::MAX }
     }
 
-    pub fn kind(&self) -> &'static str {
+    pub fn engine(&self) -> &'static str {
         match self.db.get_database_backend() {
             DbBackend::Sqlite => "sqlite",
             DbBackend::Postgres => "postgresql",

@@ -9,7 +9,7 @@ pub enum StoreError {
     Away(String),
     /// The caller's right to write had ended before COMMIT: nothing was written. Repeat with a new one.
     #[error("the right to write had ended before the commit")]
-    Overdue,
+    LeaseEnded,
     /// A row with this identity exists already.
     #[error("{0} exists already")]
     Exists(&'static str),

@@ -21,12 +21,12 @@ pub struct OrderEvent {
 
 impl Store {
     /// What happened to an order after its row was written, oldest first.
-    pub async fn events(&self, id: OrderId) -> Result<Vec<OrderEvent>, StoreError> {
-        Ok(self.events_of(&[id]).await?.remove(&id).unwrap_or_default())
+    pub async fn history(&self, id: OrderId) -> Result<Vec<OrderEvent>, StoreError> {
+        Ok(self.histories(&[id]).await?.remove(&id).unwrap_or_default())
     }
 
     /// The same for many orders in one query; those to which nothing happened are not there.
-    pub async fn events_of(&self, ids: &[OrderId]) -> Result<BTreeMap<OrderId, Vec<OrderEvent>>, StoreError> {
+    pub async fn histories(&self, ids: &[OrderId]) -> Result<BTreeMap<OrderId, Vec<OrderEvent>>, StoreError> {
         let mut events: BTreeMap<OrderId, Vec<OrderEvent>> = BTreeMap::new();
         if ids.is_empty() {
             return Ok(events);

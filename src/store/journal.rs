@@ -69,7 +69,7 @@ pub(super) async fn log(
 #[derive(Debug, Default)]
 pub struct Unlogged {
     pub entries: Vec<Entry>,
-    /// What [`Store::logged`] takes once the log has the entries.
+    /// What [`Store::forget_logged`] takes once the log has the entries.
     pub ids: Vec<Uuid>,
     /// When the oldest of them happened.
     pub oldest: Option<Millis>,
@@ -154,7 +154,7 @@ impl Store {
     }
 
     /// The log has them. May be repeated.
-    pub async fn logged(&self, ids: &[Uuid]) -> Result<(), StoreError> {
+    pub async fn forget_logged(&self, ids: &[Uuid]) -> Result<(), StoreError> {
         self.within(async {
             log_outbox::Entity::delete_many()
                 .filter(is_one_of(&self.db, log_outbox::Column::Id, ids.iter().copied()))
@@ -229,7 +229,7 @@ impl Store {
             window: row.sale.window,
             limit_per_user: row.sale.limit_per_user,
             terms: row.sale.terms,
-            terms_version: row.rules_version,
+            terms_version: row.terms_version,
             created_at: row.created_at,
         }))
     }

@@ -39,7 +39,7 @@ pub enum Changed {
     /// Committed now.
     Now(OrderRow),
     /// It was made before; nothing was written.
-    Before(OrderRow),
+    Already(OrderRow),
     /// There is no such arrow from the state that the row is in, or its time has not come; nothing
     /// was written.
     Refused(OrderRow),
@@ -51,9 +51,9 @@ pub enum Changed {
 
 impl Store {
     /// Makes changes of different orders, all in one transaction; the answers are in their order. May
-    /// be repeated: what was made before is [`Changed::Before`]. What is `Now` is committed, and where
-    /// an order's units are free again they are listed in [`Store::returns`] until
-    /// [`Store::returned`] says that the gate has them.
+    /// be repeated: what was made before is [`Changed::Already`]. What is `Now` is committed, and where
+    /// an order's units are free again they are listed in [`Store::pending_returns`] until
+    /// [`Store::finish_returns`] says that the gate has them.
     ///
     /// [`Act::Expire`] is refused until `pay_by` is over by the database's clock.
     ///
@@ -73,7 +73,7 @@ impl Store {
             fault!("end.before", return Err(StoreError::Away("injected".into())));
             if !may_commit() {
                 transaction.rollback().await?;
-                return Err(StoreError::Overdue);
+                return Err(StoreError::LeaseEnded);
             }
             transaction.commit().await?;
             fault!("end.after", return Err(StoreError::Away("injected".into())));
@@ -90,28 +90,26 @@ impl Store {
     /// database counts what is sold, whoever comes.
     pub async fn cancel_unrecorded(
         &self,
-        order: &Order,
+        claim: &Claim,
         asked: &ActRequest,
-        fence: i64,
         may_commit: &(dyn Fn() -> bool + Sync),
     ) -> Result<Option<OrderRow>, StoreError> {
-        self.end_unrecorded(order, OrderStatus::Cancelled, asked, fence, may_commit).await
+        self.end_unrecorded(claim, OrderStatus::Cancelled, asked, may_commit).await
     }
 
     /// The same with another end, for an order of which nobody but the gate knows.
     pub async fn end_unrecorded(
         &self,
-        order: &Order,
+        claim: &Claim,
         status: OrderStatus,
         asked: &ActRequest,
-        fence: i64,
         may_commit: &(dyn Fn() -> bool + Sync),
     ) -> Result<Option<OrderRow>, StoreError> {
         self.within(async {
             let transaction = self.begin().await?;
             let attempt = Uuid::new_v4();
-            let claim = Claim { order: order.clone(), fence };
-            order::Entity::insert(ended_row(&claim, status, attempt))
+            let order = &claim.order;
+            order::Entity::insert(ended_row(claim, status, attempt))
                 .on_conflict(self.skip_duplicates())
                 .exec_without_returning(&transaction)
                 .await?;
@@ -130,7 +128,7 @@ impl Store {
             log(&transaction, order.sale.as_str(), [Touched::Order(order.id)]).await?;
             if !may_commit() {
                 transaction.rollback().await?;
-                return Err(StoreError::Overdue);
+                return Err(StoreError::LeaseEnded);
             }
             transaction.commit().await?;
             fault!("cancel.after", return Err(StoreError::Away("injected".into())));
@@ -175,7 +173,7 @@ impl Store {
             let too_early = change.act == Act::Expire && row.pay_by.is_none_or(|pay_by| pay_by > now);
             let too_early = too_early || paying.contains(&change.id.uuid());
             if row.status == change.act.leads_to() {
-                answers.push(Changed::Before(row));
+                answers.push(Changed::Already(row));
             } else if !row.status.allows(change.act) || too_early {
                 answers.push(Changed::Refused(row));
             } else {

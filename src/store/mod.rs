@@ -35,24 +35,24 @@ use std::time::Duration;
 
 use sea_orm::DatabaseConnection;
 
-pub use acts::{ActState, Begun, NotBegun, Restock, SaleAct};
+pub use acts::{ActState, BegunAct, NotBegun, Restock, SaleAct};
 pub use connect::check_url;
 pub use erase::Erased;
 pub use error::StoreError;
 pub use events::OrderEvent;
 pub use journal::Unlogged;
 pub use life::{Change, Changed};
-pub use orders::OrderRow;
-pub use overdue::Overdue;
+pub use orders::{OlderEpoch, OrderRow};
+pub use overdue::OverdueOrder;
 pub use payment_effects::Applied;
 pub use payments::{Payment, PaymentKind, PaymentState};
 pub use record::{Claim, Recorded};
 pub use restore::{Restore, Restored};
-pub use restore_sale::Writing;
+pub use restore_sale::WriteMode;
 pub use returns::Return;
 pub use runs::{Run, RunState};
 pub use sales::{ItemRow, SaleRow};
-pub use totals::{Books, Totals, Waiting};
+pub use totals::{Backlog, SaleSnapshot, Totals};
 
 #[derive(Debug, Clone)]
 pub struct StoreSettings {
@@ -71,7 +71,7 @@ pub struct Store {
 
 impl Store {
     /// How long one transaction or query may take.
-    pub fn patience(&self) -> Duration {
+    pub fn timeout(&self) -> Duration {
         self.timeout
     }
 

@@ -31,6 +31,15 @@ impl OrderRow {
     }
 }
 
+/// Orders that were accepted before an epoch of their sale's gate.
+#[derive(Debug, Clone, Copy)]
+pub struct OlderEpoch {
+    /// The epoch: orders of lower ones count, and orders without a number.
+    pub epoch: i64,
+    /// Rows that were written at this time or later.
+    pub recorded_since: Millis,
+}
+
 impl Store {
     pub async fn order(&self, id: OrderId) -> Result<Option<OrderRow>, StoreError> {
         self.within(async {
@@ -93,21 +102,20 @@ impl Store {
 
     /// One page of a sale's live orders that were accepted in an older epoch of its gate, and got their row
     /// at a time or later; by id, those after `after`.
-    pub async fn live_before_epoch(
+    pub async fn live_orders_before_epoch(
         &self,
         sale: &SaleId,
-        epoch: i64,
-        since: Millis,
+        older: OlderEpoch,
         after: Option<OrderId>,
         limit: u64,
     ) -> Result<Vec<Order>, StoreError> {
         let query = page(sale, after, limit)
             .filter(order::Column::LiveKey.is_not_null())
-            .filter(order::Column::RecordedAtMs.gte(since.0))
+            .filter(order::Column::RecordedAtMs.gte(older.recorded_since.0))
             .filter(
                 sea_orm::Condition::any()
                     .add(order::Column::Epoch.is_null())
-                    .add(order::Column::Epoch.lt(epoch)),
+                    .add(order::Column::Epoch.lt(older.epoch)),
             );
         self.within(async {
             let rows = query.all(&self.db).await?;

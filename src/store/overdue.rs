@@ -15,7 +15,7 @@ use crate::domain::{OrderId, SaleId, UserId};
 
 /// An order whose time to be paid is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Overdue {
+pub struct OverdueOrder {
     pub id: OrderId,
     pub sale: SaleId,
     pub user: UserId,
@@ -23,7 +23,7 @@ pub struct Overdue {
 
 impl Store {
     /// Orders whose time to be paid is over, by the database's clock, the longest first.
-    pub async fn overdue(&self, limit: u64) -> Result<Vec<Overdue>, StoreError> {
+    pub async fn overdue_orders(&self, limit: u64) -> Result<Vec<OverdueOrder>, StoreError> {
         self.within(async {
             let rows: Vec<(Uuid, String, String)> = order::Entity::find()
                 .select_only()
@@ -39,7 +39,7 @@ impl Store {
             rows.into_iter()
                 .map(|(id, sale, user)| {
                     let unreadable = |_| StoreError::unreadable("an order", (&id, &sale, &user));
-                    Ok(Overdue {
+                    Ok(OverdueOrder {
                         id: id.into(),
                         sale: sale.parse().map_err(unreadable)?,
                         user: user.parse().map_err(unreadable)?,

@@ -37,7 +37,7 @@ impl Store {
         self.within(async {
             let transaction = self.begin().await?;
             let known = known_or_new(&transaction, payment).await?;
-            let ended = known.state != PaymentState::Pending || !known.tells_as(payment);
+            let ended = known.state != PaymentState::Pending || !known.is_same_event(payment);
             let mismatch = if ended { None } else { contradicts(&transaction, &known).await? };
             let applied = match known.kind {
                 _ if ended => Applied::Ended(known),
@@ -51,7 +51,7 @@ impl Store {
             }
             if !may_commit() {
                 transaction.rollback().await?;
-                return Err(StoreError::Overdue);
+                return Err(StoreError::LeaseEnded);
             }
             transaction.commit().await?;
             fault!("paid.after", return Err(StoreError::Away("injected".into())));
@@ -75,7 +75,7 @@ impl Store {
                 ended(transaction, payment, PaymentState::Retaken, None).await
             }
             Changed::Now(_) => ended(transaction, payment, PaymentState::Applied, None).await,
-            Changed::Before(_) => {
+            Changed::Already(_) => {
                 let why = Some("the order was paid before");
                 ended(transaction, payment, PaymentState::Late, why).await
             }
@@ -147,7 +147,7 @@ impl Store {
         let changed = self.try_changes(transaction, &[change]).await?.pop();
         match changed.unwrap_or(Changed::NoRow) {
             Changed::Now(_) => ended(transaction, refund, PaymentState::Applied, None).await,
-            Changed::Before(_) => {
+            Changed::Already(_) => {
                 let why = Some("the order was refunded before");
                 ended(transaction, refund, PaymentState::Applied, why).await
             }

@@ -89,7 +89,7 @@ pub struct Payment {
 
 impl Payment {
     /// Is it the same event, not another with the same id?
-    pub fn tells_as(&self, other: &Payment) -> bool {
+    pub fn is_same_event(&self, other: &Payment) -> bool {
         (&self.kind, &self.sale, &self.order, &self.user)
             == (&other.kind, &other.sale, &other.order, &other.user)
     }
@@ -121,7 +121,7 @@ impl Store {
     }
 
     /// Events of a sale whose money waits, or has to go back.
-    pub async fn payments_owed(&self, sale: &SaleId) -> Result<u64, StoreError> {
+    pub async fn count_payments_owed(&self, sale: &SaleId) -> Result<u64, StoreError> {
         let owed = [PaymentState::Pending, PaymentState::Late, PaymentState::Mismatch];
         self.within(async {
             let rows = payment_event::Entity::find()
@@ -202,7 +202,7 @@ impl Store {
     }
 
     /// Leaves an event waiting for a time, with why. `false` where it waits no longer.
-    pub async fn put_off_payment(
+    pub async fn postpone_payment(
         &self,
         payment: &Payment,
         wait: Duration,

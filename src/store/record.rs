@@ -73,7 +73,7 @@ impl Store {
     /// A refused claim does not take the batch along: the batch is halved until it stands alone.
     ///
     /// `may_commit` is asked before each COMMIT: whoever had the right to write when the transaction
-    /// began may have lost it. `false` is [`StoreError::Overdue`].
+    /// began may have lost it. `false` is [`StoreError::LeaseEnded`].
     pub async fn record(
         &self,
         claims: &[Claim],
@@ -156,7 +156,7 @@ impl Store {
         fault!("commit.before", return Err(StoreError::Away("injected".into())));
         if !may_commit() {
             transaction.rollback().await?;
-            return Err(StoreError::Overdue);
+            return Err(StoreError::LeaseEnded);
         }
         transaction.commit().await?;
         fault!("commit.after", return Err(StoreError::Away("injected".into())));

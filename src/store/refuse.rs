@@ -81,7 +81,7 @@ impl Store {
         }
         if !may_commit() {
             transaction.rollback().await?;
-            return Err(StoreError::Overdue);
+            return Err(StoreError::LeaseEnded);
         }
         transaction.commit().await?;
         let Some(row) = written else {

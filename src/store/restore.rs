@@ -50,7 +50,7 @@ impl Store {
     /// Writes orders as their entries have them; the answers are in their order. All in one transaction,
     /// which is halved where the last line refuses one. May be repeated.
     ///
-    /// Units that are free again are listed in [`Store::returns`], as after [`Store::change`]: the gate
+    /// Units that are free again are listed in [`Store::pending_returns`], as after [`Store::change`]: the gate
     /// takes back what it still holds.
     ///
     /// With `relog` what is written goes to the order log as well: for entries that are not from it.
@@ -67,7 +67,7 @@ impl Store {
                 Ok(Ok(restored)) => answers.extend(restored),
                 Ok(Err(refusal)) if restores.len() == 1 => answers.push(refused(&refusal)),
                 Err(StoreError::Broken(why)) if restores.len() == 1 => answers.push(Restored::Refused(why)),
-                Err(error @ (StoreError::Away(_) | StoreError::Overdue | StoreError::Exists(_))) => {
+                Err(error @ (StoreError::Away(_) | StoreError::LeaseEnded | StoreError::Exists(_))) => {
                     return Err(error);
                 }
                 Ok(Err(_)) | Err(StoreError::Broken(_)) => {
@@ -162,7 +162,7 @@ impl Store {
         }
         if !may_commit() {
             transaction.rollback().await?;
-            return Err(StoreError::Overdue);
+            return Err(StoreError::LeaseEnded);
         }
         transaction.commit().await?;
         Ok(Ok(answers))

@@ -14,9 +14,9 @@ use crate::domain::{ActEntry, OrderId, PaymentEntry, SaleEntry, SaleState};
 
 /// What is done about a sale, an act or a payment that differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Writing {
+pub enum WriteMode {
     /// Nothing: it is only looked at.
-    Not,
+    DryRun,
     Rows,
     /// And the order log is told, because the entries are not from it.
     RowsAndLog,
@@ -32,7 +32,7 @@ impl Store {
         &self,
         entry: &SaleEntry,
         lower: bool,
-        writing: Writing,
+        writing: WriteMode,
     ) -> Result<bool, StoreError> {
         self.within(async {
             let transaction = self.begin().await?;
@@ -52,7 +52,7 @@ impl Store {
     }
 
     /// `true` where the act was not known, or its end was not. Its sale must be there.
-    pub async fn restore_act(&self, entry: &ActEntry, writing: Writing) -> Result<bool, StoreError> {
+    pub async fn restore_act(&self, entry: &ActEntry, writing: WriteMode) -> Result<bool, StoreError> {
         self.within(async {
             let transaction = self.begin().await?;
             let id = (entry.sale_id.to_string(), entry.key.clone());
@@ -61,7 +61,7 @@ impl Store {
                 None => true,
                 Some(row) => row.state == "pending" && entry.state != "pending",
             };
-            if newer && writing != Writing::Not {
+            if newer && writing != WriteMode::DryRun {
                 let model = sale_act::ActiveModel {
                     sale_id: Set(entry.sale_id.to_string()),
                     key: Set(entry.key.clone()),
@@ -92,7 +92,11 @@ impl Store {
 
     /// `true` where the event was not known, or the row was older. What has ended never waits again,
     /// whatever the clocks of those who wrote it say.
-    pub async fn restore_payment(&self, entry: &PaymentEntry, writing: Writing) -> Result<bool, StoreError> {
+    pub async fn restore_payment(
+        &self,
+        entry: &PaymentEntry,
+        writing: WriteMode,
+    ) -> Result<bool, StoreError> {
         self.within(async {
             let transaction = self.begin().await?;
             let id = (entry.provider.clone(), entry.event_id.clone());
@@ -103,7 +107,7 @@ impl Store {
                 (false, true) => false,
                 _ => row.updated_at_ms < entry.updated_at.0,
             });
-            if newer && writing != Writing::Not {
+            if newer && writing != WriteMode::DryRun {
                 let model = payment_event::ActiveModel {
                     provider: Set(entry.provider.clone()),
                     event_id: Set(entry.event_id.clone()),
@@ -137,13 +141,13 @@ async fn end(
     transaction: DatabaseTransaction,
     sale: &str,
     touched: Touched<'_>,
-    writing: Writing,
+    writing: WriteMode,
     differs: bool,
 ) -> Result<(), StoreError> {
-    if writing == Writing::Not || !differs {
+    if writing == WriteMode::DryRun || !differs {
         return Ok(transaction.rollback().await?);
     }
-    if writing == Writing::RowsAndLog {
+    if writing == WriteMode::RowsAndLog {
         log(&transaction, sale, [touched]).await?;
     }
     Ok(transaction.commit().await?)

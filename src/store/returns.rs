@@ -21,7 +21,7 @@ pub struct Return {
 
 impl Store {
     /// Those that wait, of all sales but `except`, the oldest first.
-    pub async fn returns(&self, except: &[SaleId], limit: u64) -> Result<Vec<Return>, StoreError> {
+    pub async fn pending_returns(&self, except: &[SaleId], limit: u64) -> Result<Vec<Return>, StoreError> {
         self.within(async {
             let rows = gate_return::Entity::find()
                 .filter(gate_return::Column::SaleId.is_not_in(except.iter().map(SaleId::as_str)))
@@ -45,7 +45,7 @@ impl Store {
     }
 
     /// Orders of one sale whose units wait.
-    pub async fn returns_for(&self, sale: &SaleId) -> Result<Vec<OrderId>, StoreError> {
+    pub async fn returning_orders(&self, sale: &SaleId) -> Result<Vec<OrderId>, StoreError> {
         self.within(async {
             let ids: Vec<uuid::Uuid> = gate_return::Entity::find()
                 .select_only()
@@ -60,7 +60,7 @@ impl Store {
     }
 
     /// How many of one sale wait.
-    pub async fn returns_of(&self, sale: &SaleId) -> Result<u64, StoreError> {
+    pub async fn count_returns(&self, sale: &SaleId) -> Result<u64, StoreError> {
         self.within(async {
             let waiting = gate_return::Entity::find().filter(gate_return::Column::SaleId.eq(sale.as_str()));
             Ok(waiting.count(&self.db).await?)
@@ -71,10 +71,15 @@ impl Store {
     /// The gate has the units of these orders of one sale, and had this number then. May be repeated.
     ///
     /// The number stays with the sale: a Redis that comes back without the return is behind it.
-    pub async fn returned(&self, sale: &SaleId, number: Number, ids: &[OrderId]) -> Result<(), StoreError> {
+    pub async fn finish_returns(
+        &self,
+        sale: &SaleId,
+        number: Number,
+        ids: &[OrderId],
+    ) -> Result<(), StoreError> {
         self.within(async {
             let transaction = self.begin().await?;
-            told(&transaction, sale, number).await?;
+            record_number(&transaction, sale, number).await?;
             gate_return::Entity::delete_many()
                 .filter(is_one_of(&transaction, gate_return::Column::OrderId, ids.iter().map(|id| id.uuid())))
                 .exec(&transaction)
@@ -87,7 +92,7 @@ impl Store {
 }
 
 /// Remembers the gate's number of something that leaves no other trace of it.
-pub(super) async fn told(
+pub(super) async fn record_number(
     transaction: &DatabaseTransaction,
     sale: &SaleId,
     number: Number,

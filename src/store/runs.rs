@@ -77,7 +77,7 @@ impl Store {
 
     /// Writes how far a run has come; with another state than `Running`, its end. The answer is whether
     /// somebody has asked for its end.
-    pub async fn tell_run(&self, id: Uuid, state: RunState, report: &str) -> Result<bool, StoreError> {
+    pub async fn update_run(&self, id: Uuid, state: RunState, report: &str) -> Result<bool, StoreError> {
         let now = Millis::now().0;
         self.within(async {
             let ended = (state != RunState::Running).then_some(now);

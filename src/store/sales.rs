@@ -20,9 +20,9 @@ pub struct SaleRow {
     /// The highest number of the gate at the last change of state.
     pub number: Number,
     /// The highest number of the gate when it was told last of units that came back.
-    pub told: Number,
+    pub witnessed: Number,
     /// Of the terms: window, limits, rules.
-    pub rules_version: i64,
+    pub terms_version: i64,
     /// Of its state or its terms, by the clock of the host that made the change.
     pub changed_at: Millis,
     pub created_at: Millis,
@@ -211,8 +211,8 @@ pub(super) fn read_sale(row: sale::Model, items: Vec<item::Model>) -> Result<Sal
         sale,
         state,
         number: Number { epoch: row.epoch, seq: row.seq },
-        told: Number { epoch: row.told_epoch, seq: row.told_seq },
-        rules_version: row.rules_version,
+        witnessed: Number { epoch: row.told_epoch, seq: row.told_seq },
+        terms_version: row.rules_version,
         changed_at: Millis(row.updated_at_ms),
         created_at: Millis(row.created_at_ms),
         items: read,

@@ -5,7 +5,7 @@ use sea_orm::{
     ActiveValue::Set, ColumnTrait as _, EntityTrait as _, QueryFilter as _, QueryOrder as _, QuerySelect as _,
 };
 
-use super::acts::{ActState, Begun, NotBegun, Restock, insert_act, new_act, read_act, sale_for};
+use super::acts::{ActState, BegunAct, NotBegun, Restock, insert_act, new_act, read_act, sale_for};
 use super::entities::{item, sale, sale_act};
 use super::sales::{read_sale, terms_of};
 use super::{Store, StoreError};
@@ -20,7 +20,7 @@ impl Store {
         sku: &Sku,
         units: i64,
         asked: &ActRequest,
-    ) -> Result<Result<Begun, NotBegun>, StoreError> {
+    ) -> Result<Result<BegunAct, NotBegun>, StoreError> {
         self.within(async {
             let transaction = self.begin().await?;
             let row = match sale_for(&transaction, sale, asked).await? {
@@ -77,20 +77,20 @@ impl Store {
     }
 
     /// Gives a sale new terms, as its next version; the gate is told afterwards.
-    pub async fn begin_change(
+    pub async fn begin_terms_change(
         &self,
         sale: &SaleId,
-        amendment: &TermsChange,
+        change: &TermsChange,
         now: Millis,
         asked: &ActRequest,
-    ) -> Result<Result<Begun, NotBegun>, StoreError> {
+    ) -> Result<Result<BegunAct, NotBegun>, StoreError> {
         self.within(async {
             let transaction = self.begin().await?;
             let row = match sale_for(&transaction, sale, asked).await? {
                 Ok(row) => row,
                 Err(answer) => return Ok(answer),
             };
-            let args = serde_json::json!(amendment).to_string();
+            let args = serde_json::json!(change).to_string();
             let items = item::Entity::find()
                 .filter(item::Column::SaleId.eq(sale.as_str()))
                 .order_by_asc(item::Column::Sku)
@@ -101,7 +101,7 @@ impl Store {
             if row.state.has_ended() {
                 return Ok(Err(NotBegun::Ended));
             }
-            let amended = match amendment.apply(&row.sale, now) {
+            let amended = match change.apply(&row.sale, now) {
                 Ok(amended) => amended,
                 Err(invalid) => return Ok(Err(NotBegun::Invalid(invalid))),
             };
@@ -112,7 +112,7 @@ impl Store {
                 .filter(sale::Column::Id.eq(sale.as_str()))
                 .exec(&transaction)
                 .await?;
-            for (sku, limit) in &amendment.item_limits {
+            for (sku, limit) in &change.item_limits {
                 let limit = limit.map(|limit| i32::try_from(limit).unwrap_or(i32::MAX));
                 item::Entity::update_many()
                     .col_expr(item::Column::LimitPerUser, Expr::val(limit))

@@ -30,7 +30,7 @@ pub struct Totals {
 
 /// A sale's books in the database at one moment.
 #[derive(Debug, Clone)]
-pub struct Books {
+pub struct SaleSnapshot {
     /// Those of the orders asked for that have a row.
     pub recorded: HashSet<OrderId>,
     pub row: SaleRow,
@@ -41,7 +41,7 @@ pub struct Books {
 
 /// What waits, in all sales, with the time of the oldest.
 #[derive(Debug, Clone, Default)]
-pub struct Waiting {
+pub struct Backlog {
     /// Ended orders whose units the gate may not have.
     pub returns: u64,
     pub oldest_return: Option<Millis>,
@@ -56,7 +56,7 @@ pub struct Waiting {
 
 impl Store {
     /// A few counts by index; for gauges.
-    pub async fn waiting(&self) -> Result<Waiting, StoreError> {
+    pub async fn backlog(&self) -> Result<Backlog, StoreError> {
         let payments = |state: PaymentState| {
             payment_event::Entity::find()
                 .filter(payment_event::Column::State.eq(state.as_str()))
@@ -70,7 +70,7 @@ impl Store {
                 .into_tuple()
                 .one(&self.db)
                 .await?;
-            Ok(Waiting {
+            Ok(Backlog {
                 returns: gate_return::Entity::find().count(&self.db).await?,
                 oldest_return: oldest.map(Millis),
                 overdue: order::Entity::find()
@@ -90,7 +90,7 @@ impl Store {
 
     /// The sums over a sale's orders, its row, and which of some orders have a row: all as they were at one
     /// moment. `None` where there is no such sale.
-    pub async fn books(&self, sale: &SaleId, ids: &[OrderId]) -> Result<Option<Books>, StoreError> {
+    pub async fn snapshot(&self, sale: &SaleId, ids: &[OrderId]) -> Result<Option<SaleSnapshot>, StoreError> {
         let transaction = self.within(self.begin_snapshot()).await?;
         let books = async {
             let mut recorded = HashSet::new();
@@ -112,7 +112,7 @@ impl Store {
                 .count(&transaction)
                 .await?;
             let totals = self.totals_in(&transaction, sale).await?;
-            Ok(Some(Books { recorded, row, totals, is_restocked: changes > 0 }))
+            Ok(Some(SaleSnapshot { recorded, row, totals, is_restocked: changes > 0 }))
         };
         let books = self.within(books).await;
         let _ = transaction.rollback().await;
@@ -141,7 +141,7 @@ impl Store {
     ) -> Result<Totals, StoreError> {
         let orders = || order::Entity::find().filter(order::Column::SaleId.eq(sale.as_str()));
         // SUM of integers is a decimal on some databases: as a bigint it is the same on all.
-        let bigint = if self.kind() == "mysql" { "SIGNED" } else { "BIGINT" };
+        let bigint = if self.engine() == "mysql" { "SIGNED" } else { "BIGINT" };
         let units = || Expr::col(order::Column::Quantity).sum().cast_as(bigint);
         let sums: Vec<(String, String, i64, i64)> = orders()
             .select_only()

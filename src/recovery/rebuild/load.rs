@@ -29,7 +29,7 @@ impl Rebuild {
     pub async fn load(&self, rebuilding: &Rebuilding, gathered: &Gathered) -> Result<Loaded, RebuildError> {
         let sale = &rebuilding.sale;
         // Before the rows: what is owed by then has ended in them, and is taken back by the load.
-        let owed = self.store.returns_for(sale).await?;
+        let owed = self.store.returning_orders(sale).await?;
         let mut waiting: HashMap<OrderId, &(Order, bool)> =
             gathered.accepted.iter().map(|(id, held)| (*id, held)).collect();
         let mut versions = gathered.versions.clone();
@@ -98,12 +98,12 @@ impl Rebuild {
         fault!("rebuild.read", return Err(crate::gate::GateError::Unavailable("injected".into()).into()));
         self.gate.refill_outbox(sale, rebuilding.epoch, &flight).await?;
         let rebuilt =
-            RebuiltSale { sale: &row.sale, terms_version: row.rules_version, users: &users, items: &items };
+            RebuiltSale { sale: &row.sale, terms_version: row.terms_version, users: &users, items: &items };
         let number = self.gate.load_rebuilt(rebuilding.epoch, &rebuilt).await?;
         fault!("rebuild.loaded", return Err(crate::gate::GateError::Unavailable("injected".into()).into()));
         let returned: Vec<OrderId> = owed.into_iter().filter(|id| ended.contains(id)).collect();
         for ids in returned.chunks(500) {
-            self.store.returned(sale, number, ids).await?;
+            self.store.finish_returns(sale, number, ids).await?;
         }
         Ok(Loaded { users: users.len(), in_flight: flight.len(), number })
     }

@@ -23,7 +23,7 @@ use crate::domain::{ActRequest, Millis, Number, OrderId, SaleId, SaleState};
 use crate::gate::{Gate, GateError, Moved, RebuildStart};
 use crate::lease::{Guard, LeaseError, LeaseOptions, Leases};
 use crate::queue::{DeadLetters, OrderLog, QueueError};
-use crate::store::{ActState, Begun as BegunAct, NotBegun, SaleRow, Store, StoreError};
+use crate::store::{ActState, BegunAct, NotBegun, SaleRow, Store, StoreError};
 
 pub use gather::Gathered;
 pub use load::Loaded;
@@ -118,7 +118,7 @@ impl Rebuild {
         self.log.head().await?;
         let mut rebuilding = self.begin(sale).await?;
         let act = match self.store.begin_act(sale, "rebuild", "{}".into(), asked).await? {
-            Ok(BegunAct::New(act) | BegunAct::Before(act)) => act,
+            Ok(BegunAct::New(act) | BegunAct::Existing(act)) => act,
             Err(NotBegun::NoSale) => return Err(RebuildError::NotFound(sale.clone())),
             Err(other) => return Err(StoreError::Broken(format!("{other:?}")).into()),
         };
@@ -161,7 +161,7 @@ impl Rebuild {
         let guard = self.leases.take(SCOPE, [sale.as_str()], options).await?.guard;
         let guard = guard.ok_or_else(|| RebuildError::UnderWay(sale.clone()))?;
         let rows = self.store.highest_number(sale).await?;
-        let known = rows.max(row.number).max(row.told).epoch;
+        let known = rows.max(row.number).max(row.witnessed).epoch;
         let mut rebuilding = Rebuilding { sale: sale.clone(), epoch: known, guard, before: None };
         self.freeze_above(&mut rebuilding, known).await?;
         Ok(rebuilding)

@@ -10,7 +10,7 @@ use super::survey::{Survey, Turn};
 use super::write::Writer;
 use super::{Filter, LOOK, ReplayError, Report, Work};
 use crate::domain::{CLOCK_SKEW, Entry, Millis, SaleId};
-use crate::store::{StoreError, Writing};
+use crate::store::{StoreError, WriteMode};
 
 /// Orders in one transaction.
 const BATCH: usize = 800;
@@ -79,11 +79,11 @@ impl Work<'_> {
         Ok(next.flatten())
     }
 
-    fn writing(&self) -> Writing {
+    fn writing(&self) -> WriteMode {
         match (self.run, &self.asked.source) {
-            (None, _) => Writing::Not,
-            (Some(_), super::Source::File(_)) => Writing::RowsAndLog,
-            (Some(_), _) => Writing::Rows,
+            (None, _) => WriteMode::DryRun,
+            (Some(_), super::Source::File(_)) => WriteMode::RowsAndLog,
+            (Some(_), _) => WriteMode::Rows,
         }
     }
 

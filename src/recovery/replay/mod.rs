@@ -351,7 +351,7 @@ impl<'a> Work<'a> {
         // The books of many sales are long, and told to whoever waits for the end.
         let short = Report { before: Vec::new(), after: Vec::new(), ..self.report.clone() };
         let report = serde_json::to_string(&short).unwrap_or_default();
-        Ok(self.replay.store.tell_run(run, state, &report).await?)
+        Ok(self.replay.store.update_run(run, state, &report).await?)
     }
 }
 

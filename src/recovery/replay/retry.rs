@@ -25,7 +25,7 @@ impl ReplayError {
     pub(super) fn passes(&self) -> bool {
         match self {
             Self::Queue(_) | Self::Lease(_) => true,
-            Self::Store(error) => matches!(error, StoreError::Away(_) | StoreError::Overdue),
+            Self::Store(error) => matches!(error, StoreError::Away(_) | StoreError::LeaseEnded),
             Self::Gate(error) => {
                 matches!(error, GateError::Unavailable(_) | GateError::Late(_) | GateError::Full(_))
             }

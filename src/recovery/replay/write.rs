@@ -13,14 +13,14 @@ use crate::gate::{GateError, Outcome, Settlement};
 use crate::lease::{COMMIT_MARGIN, Guard, LeaseOptions, release_all};
 use crate::link::call_together;
 use crate::settlement::give_back;
-use crate::store::{Restore, Restored, Return, StoreError, Writing};
+use crate::store::{Restore, Restored, Return, StoreError, WriteMode};
 
 /// How long a user's lease lasts.
 const LEASE: std::time::Duration = std::time::Duration::from_secs(5);
 
 pub(super) struct Writer<'a> {
     pub(super) replay: &'a Replay,
-    pub(super) writing: Writing,
+    pub(super) writing: WriteMode,
     pub(super) progress: &'a Progress<'a>,
     pub(super) stop: CancellationToken,
 }
@@ -45,7 +45,7 @@ impl Writer<'_> {
     /// Writes what is not there yet, and tells what became of each order. After an error some of those of
     /// which nothing was told may be written all the same.
     async fn batch(&self, mut pending: Vec<Entry>, told: &mut Report) -> Result<(), ReplayError> {
-        if self.writing == Writing::Not {
+        if self.writing == WriteMode::DryRun {
             let rows = self.leave_out_settled(&mut pending, told).await?;
             let changed =
                 pending.iter().filter_map(Entry::order).filter(|order| rows.contains_key(&order.id));
@@ -144,7 +144,7 @@ impl Writer<'_> {
         told: &mut Report,
     ) -> Result<(), ReplayError> {
         let valid = || guards.iter().all(|guard| guard.is_valid_for(COMMIT_MARGIN));
-        let relog = self.writing == Writing::RowsAndLog;
+        let relog = self.writing == WriteMode::RowsAndLog;
         let restored = self.replay.store.restore_orders(restores, relog, &valid).await?;
         let mut settlements: BTreeMap<&SaleId, Vec<Settlement>> = BTreeMap::new();
         let mut owed: BTreeMap<&SaleId, Vec<Return>> = BTreeMap::new();

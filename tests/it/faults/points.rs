@@ -120,7 +120,7 @@ async fn life(fault: String) {
     let gate = parts.gate.describe(&sale.id).await.unwrap().expect("loaded");
     assert_eq!(gate.limit_per_user, 2, "{fault}");
     for order in [&queued, &confirmed, &unpaid] {
-        let events = parts.store.events(order.order_id().parse().unwrap()).await.unwrap();
+        let events = parts.store.history(order.order_id().parse().unwrap()).await.unwrap();
         assert_eq!(events.len(), 1, "{fault}: it ended once: {events:?}");
     }
 }

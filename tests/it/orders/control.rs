@@ -120,7 +120,12 @@ async fn an_act_that_died_half_way_is_finished_and_comes_first() {
     assert_eq!((left(&parts, &sale).await, stock(&parts, &sale).await), (8, 8));
     parts.store.begin_restock(&sale.id, &sku, -2, &keyed("died-too")).await.unwrap().expect("begun");
     let limit = TermsChange { limit_per_user: Some(3), ..Default::default() };
-    parts.store.begin_change(&sale.id, &limit, Millis(0), &keyed("change")).await.unwrap().expect("begun");
+    parts
+        .store
+        .begin_terms_change(&sale.id, &limit, Millis(0), &keyed("change"))
+        .await
+        .unwrap()
+        .expect("begun");
     assert_eq!(control.finish_acts().await.unwrap(), 2);
     assert_eq!((left(&parts, &sale).await, stock(&parts, &sale).await), (6, 6));
     assert_eq!(parts.gate.describe(&sale.id).await.unwrap().expect("loaded").limit_per_user, 3);
@@ -280,7 +285,7 @@ async fn a_gate_that_lost_a_change_is_noticed() {
     let (world, parts, control, sale) = opened(5, 1, Terms::default()).await;
     control.restock(&sale.id, &id("unit"), 2, &keyed("r")).await.unwrap();
     let number = parts.gate.describe(&sale.id).await.unwrap().expect("loaded").number;
-    assert_eq!(parts.store.sale(&sale.id).await.unwrap().expect("a row").told, number);
+    assert_eq!(parts.store.sale(&sale.id).await.unwrap().expect("a row").witnessed, number);
     let key = format!("{}:{{{}}}:sale", world.name, sale.id);
     let _: i64 = ask_redis(&servers().redis, &format!("HSET {key} seq {}", number.seq - 1)).await;
     let fresh = world.parts().await;

@@ -151,7 +151,7 @@ async fn many_who_cancel_at_once_give_one_unit_back() {
     let books = at_rest(&running, &sale).await;
     assert_eq!((books.live_orders, books.items[0].left), (0, 5));
     let id = order.order_id().parse().unwrap();
-    assert_eq!(running.parts.store.events(id).await.unwrap().len(), 1, "one end, told once");
+    assert_eq!(running.parts.store.history(id).await.unwrap().len(), 1, "one end, told once");
     running.stop().await;
 }
 
@@ -282,7 +282,7 @@ async fn a_gate_that_lost_a_return_is_noticed_and_takes_no_other() {
     }
     let asked = ActRequest::by("op");
     orders.act(&sale.id, accepted[0].id, Act::Cancel, &asked).await.unwrap();
-    let told = parts.store.sale(&sale.id).await.unwrap().expect("a row").told;
+    let told = parts.store.sale(&sale.id).await.unwrap().expect("a row").witnessed;
     let gate = parts.gate.describe(&sale.id).await.unwrap().expect("loaded");
     assert_eq!((told, gate.items[0].left), (gate.number, 3));
     let key = format!("{}:{{{}}}:sale", world.name, sale.id);
@@ -300,7 +300,7 @@ async fn a_gate_that_lost_a_return_is_noticed_and_takes_no_other() {
     orders.act(&sale.id, accepted[1].id, Act::Cancel, &asked).await.unwrap();
     let frozen = fresh.gate.describe(&sale.id).await.unwrap().expect("loaded");
     assert_eq!((frozen.state, frozen.items[0].left), (SaleState::Frozen, 3));
-    assert_eq!(parts.store.returns_of(&sale.id).await.unwrap(), 1, "it waits for the rebuild");
+    assert_eq!(parts.store.count_returns(&sale.id).await.unwrap(), 1, "it waits for the rebuild");
 }
 
 /// A frozen gate takes no unit back, and must not tell the buyer that his order lives.

@@ -105,7 +105,7 @@ async fn a_genuine_payment_counts_once_and_a_forged_one_not_at_all() {
         let again = paid.send(&running).await;
         assert_eq!((again.status, again.json["state"].as_str()), (200, Some("applied")), "{}", again.text);
     }
-    let events = running.parts.store.events(order.parse().unwrap()).await.unwrap();
+    let events = running.parts.store.history(order.parse().unwrap()).await.unwrap();
     assert_eq!(events.len(), 1, "paid once: {events:?}");
     assert_eq!((events[0].actor.as_str(), events[0].reason.as_deref()), ("payment acme", Some("evt-1")));
 
@@ -256,7 +256,7 @@ async fn an_order_that_is_paid_twice_is_paid_once_and_the_rest_is_late() {
     assert_eq!(first.json["state"], "applied", "{}", first.text);
     let second = event("evt-2", "payment.succeeded", &sale, &order).send(&running).await;
     assert_eq!(second.json["state"], "late", "{}", second.text);
-    assert_eq!(running.parts.store.events(order.parse().unwrap()).await.unwrap().len(), 1);
+    assert_eq!(running.parts.store.history(order.parse().unwrap()).await.unwrap().len(), 1);
     running.stop().await;
 }
 
@@ -271,7 +271,7 @@ async fn an_unpaid_order_expires_late_and_its_unit_is_sold_again() {
     assert_eq!(read.json["pay_by"], pay_by.to_string(), "{}", read.text);
     assert_eq!(event("evt-1", "payment.succeeded", &sale, &second).send(&running).await.status, 200);
     until_it_is(&running, &first, OrderStatus::Expired).await;
-    let ended = running.parts.store.events(first.parse().unwrap()).await.unwrap();
+    let ended = running.parts.store.history(first.parse().unwrap()).await.unwrap();
     assert!(ended[0].at >= pay_by, "never early: {ended:?}");
     assert_eq!(ended[0].actor, "deadline");
     let carl = until("the unit is on sale again", LONG, async || {

@@ -64,7 +64,7 @@ async fn every_difference_is_named_and_mended() {
     };
     parts.store.change(&[change], &|| true).await.unwrap();
     let number = parts.gate.describe(&sale.id).await.unwrap().expect("loaded").number;
-    parts.store.returned(&sale.id, number, &[orders[1]]).await.unwrap();
+    parts.store.finish_returns(&sale.id, number, &[orders[1]]).await.unwrap();
     drop(lease);
     // Published, and then gone from queue and outbox: the log has it.
     let lost = buy(&front, &sale, 4..5).await;

@@ -29,7 +29,7 @@ async fn contents(parts: &Parts, sale: &SaleId) -> Contents {
     let store = &parts.store;
     let mut orders = BTreeMap::new();
     for mut row in store.orders_after(sale, None, 10_000).await.unwrap() {
-        let events = store.events(row.order.id).await.unwrap();
+        let events = store.history(row.order.id).await.unwrap();
         // A row that was written anew was written later.
         (row.recorded_at, row.updated_at, row.pay_by) = (Millis(0), Millis(0), None);
         orders.insert(row.order.id, (row, events));

@@ -164,7 +164,7 @@ async fn what_has_no_right_any_more_is_not_committed(database: Database) {
     let (_world, store, sale) = world(database, 9, 1).await;
     let claims: Vec<Claim> = orders(&sale, 0..3).iter().map(|order| claim(order, 1)).collect();
     let answer = store.record(&claims, &|| false).await;
-    assert!(matches!(answer, Err(StoreError::Overdue)), "{answer:?}");
+    assert!(matches!(answer, Err(StoreError::LeaseEnded)), "{answer:?}");
     assert_eq!(store.order(claims[0].order.id).await.unwrap(), None);
     assert_eq!(sold(&store, &sale).await, 0);
     assert_eq!(store.record(&claims, &|| true).await.unwrap(), vec![Recorded::Confirmed; 3]);

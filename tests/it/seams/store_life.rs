@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use doorbuster::domain::{Act, ActRequest, Millis, Number, Order, OrderStatus, TermsChange};
-use doorbuster::store::{Begun, Change, Changed, Claim, Recorded, Return, StoreError};
+use doorbuster::store::{BegunAct, Change, Changed, Claim, Recorded, Return, StoreError};
 
 use crate::seams::store::{claim, on_every_database, sold, world};
 use crate::support::{Database, order, until};
@@ -32,10 +32,10 @@ async fn an_order_moves_along_its_arrows_and_no_other(database: Database) {
     );
     assert_eq!(act(Act::Pay, 4).await, Changed::Stale);
     let overdue = store.change(&[change(&order, Act::Pay, 6)], &|| false).await;
-    assert!(matches!(overdue, Err(StoreError::Overdue)), "{overdue:?}");
-    assert!(store.events(order.id).await.unwrap().is_empty(), "nothing was written");
+    assert!(matches!(overdue, Err(StoreError::LeaseEnded)), "{overdue:?}");
+    assert!(store.history(order.id).await.unwrap().is_empty(), "nothing was written");
     assert!(matches!(act(Act::Pay, 6).await, Changed::Now(row) if row.status == OrderStatus::Paid));
-    assert!(matches!(act(Act::Pay, 6).await, Changed::Before(row) if row.status == OrderStatus::Paid));
+    assert!(matches!(act(Act::Pay, 6).await, Changed::Already(row) if row.status == OrderStatus::Paid));
     assert!(matches!(act(Act::Cancel, 7).await, Changed::Refused(_)), "what is paid is refunded");
     assert_eq!(sold(&store, &sale).await, 1);
     assert!(matches!(act(Act::Refund, 7).await, Changed::Now(_)));
@@ -43,7 +43,7 @@ async fn an_order_moves_along_its_arrows_and_no_other(database: Database) {
     for act_again in Act::ALL {
         assert!(!matches!(act(act_again, 8).await, Changed::Now(_)), "it has ended");
     }
-    let events = store.events(order.id).await.unwrap();
+    let events = store.history(order.id).await.unwrap();
     let told: Vec<_> = events.iter().map(|event| (event.from, event.to, event.actor.as_str())).collect();
     assert_eq!(
         told,
@@ -64,8 +64,8 @@ async fn an_ended_order_gives_its_units_back_once(database: Database) {
     assert_eq!(now, 1, "{ended:?}");
     assert_eq!(sold(&store, &sale).await, 0);
     let owed = Return { id: order.id, sale: sale.id.clone(), user: order.user.clone() };
-    assert_eq!(store.returns(&[], 10).await.unwrap(), [owed]);
-    assert!(store.returns(std::slice::from_ref(&sale.id), 10).await.unwrap().is_empty());
+    assert_eq!(store.pending_returns(&[], 10).await.unwrap(), [owed]);
+    assert!(store.pending_returns(std::slice::from_ref(&sale.id), 10).await.unwrap().is_empty());
     assert_eq!(store.totals(&sale.id).await.unwrap().returning_units.values().sum::<i64>(), 3);
     // A late copy of the message meets the row.
     let late = store.record(&[claim(&order, 3)], &|| true).await.unwrap();
@@ -75,9 +75,9 @@ async fn an_ended_order_gives_its_units_back_once(database: Database) {
     let again = Order { quantity: 3, limit: 3, key: order.key, ..self::order(&sale.id, "ada", 2) };
     assert_eq!(store.record(&[claim(&again, 4)], &|| true).await.unwrap(), [Recorded::Confirmed]);
     for seq in [7, 5] {
-        store.returned(&sale.id, Number { epoch: 1, seq }, &[order.id]).await.unwrap();
-        assert!(store.returns(&[], 10).await.unwrap().is_empty());
-        let told = store.sale(&sale.id).await.unwrap().expect("there").told;
+        store.finish_returns(&sale.id, Number { epoch: 1, seq }, &[order.id]).await.unwrap();
+        assert!(store.pending_returns(&[], 10).await.unwrap().is_empty());
+        let told = store.sale(&sale.id).await.unwrap().expect("there").witnessed;
         assert_eq!(told, Number { epoch: 1, seq: 7 }, "the highest stays");
     }
 }
@@ -87,7 +87,8 @@ async fn an_order_is_cancelled_before_it_has_a_row(database: Database) {
     let order = order(&sale.id, "ada", 1);
     let asked = ActRequest::by("buyer");
     // Two at once: one writes, and for the other there is a row.
-    let cancel = || store.cancel_unrecorded(&order, &asked, 1, &|| true);
+    let claimed = claim(&order, 1);
+    let cancel = || store.cancel_unrecorded(&claimed, &asked, &|| true);
     let (one, other) = tokio::join!(cancel(), cancel());
     let written: Vec<_> = [one, other].into_iter().filter_map(|row| row.expect("no error")).collect();
     assert!(matches!(&written[..], [row] if row.status == OrderStatus::Cancelled), "{written:?}");
@@ -95,17 +96,19 @@ async fn an_order_is_cancelled_before_it_has_a_row(database: Database) {
     let late = store.record(&[claim(&order, 2)], &|| true).await.unwrap();
     assert_eq!(late, [Recorded::Already(OrderStatus::Cancelled, None)]);
     assert_eq!(sold(&store, &sale).await, 0, "it was never sold");
-    assert_eq!(store.returns_of(&sale.id).await.unwrap(), 1, "its unit was taken by the gate");
-    assert_eq!(store.events(order.id).await.unwrap()[0].from, OrderStatus::Accepted);
+    assert_eq!(store.count_returns(&sale.id).await.unwrap(), 1, "its unit was taken by the gate");
+    assert_eq!(store.history(order.id).await.unwrap()[0].from, OrderStatus::Accepted);
 }
 
 async fn many_orders_expire_together_and_none_early(database: Database) {
     let (_world, store, sale) = world(database, 9, 2).await;
     let deadline = |seconds| TermsChange { pay_within_s: Some(Some(seconds)), ..Default::default() };
     let amend = async |seconds| {
-        let begun =
-            store.begin_change(&sale.id, &deadline(seconds), Millis(0), &ActRequest::by("op")).await.unwrap();
-        assert!(matches!(begun, Ok(Begun::New(_))), "{begun:?}");
+        let begun = store
+            .begin_terms_change(&sale.id, &deadline(seconds), Millis(0), &ActRequest::by("op"))
+            .await
+            .unwrap();
+        assert!(matches!(begun, Ok(BegunAct::New(_))), "{begun:?}");
     };
     amend(3_600).await;
     let early = order(&sale.id, "early", 1);
@@ -117,16 +120,16 @@ async fn many_orders_expire_together_and_none_early(database: Database) {
         .map(|(user, seq)| Order { limit: 2, ..order(&sale.id, user, seq) })
         .collect();
     let claims: Vec<Claim> = due.iter().map(|order| claim(order, 1)).collect();
-    let before = store.clock_now().await.unwrap();
+    let before = store.read_clock().await.unwrap();
     store.record(&claims, &|| true).await.unwrap();
-    let after = store.clock_now().await.unwrap();
+    let after = store.read_clock().await.unwrap();
     let pay_by = store.order(due[0].id).await.unwrap().and_then(|row| row.pay_by).expect("a deadline");
     let second = Duration::from_secs(1);
     assert!((before.plus(second)..=after.plus(second)).contains(&pay_by), "{before} {pay_by} {after}");
     let all: Vec<Order> = due.iter().cloned().chain([early.clone()]).collect();
     let changes: Vec<Change> = all.iter().map(|order| change(order, Act::Expire, 2)).collect();
     let overdue = until("they are overdue", Duration::from_secs(20), async || {
-        Some(store.overdue(10).await.unwrap()).filter(|overdue| overdue.len() == 3)
+        Some(store.overdue_orders(10).await.unwrap()).filter(|overdue| overdue.len() == 3)
     })
     .await;
     assert!(overdue.iter().all(|overdue| overdue.id != early.id));
@@ -135,8 +138,8 @@ async fn many_orders_expire_together_and_none_early(database: Database) {
     assert!(changed[..3].iter().all(now), "{changed:?}");
     assert!(matches!(&changed[3], Changed::Refused(_)), "an hour is not over: {changed:?}");
     assert_eq!(sold(&store, &sale).await, 1);
-    assert_eq!(store.returns_of(&sale.id).await.unwrap(), 3);
-    assert!(store.overdue(10).await.unwrap().is_empty());
+    assert_eq!(store.count_returns(&sale.id).await.unwrap(), 3);
+    assert!(store.overdue_orders(10).await.unwrap().is_empty());
     let again = store.change(&changes[..3], &|| true).await.unwrap();
-    assert!(again.iter().all(|changed| matches!(changed, Changed::Before(_))), "{again:?}");
+    assert!(again.iter().all(|changed| matches!(changed, Changed::Already(_))), "{again:?}");
 }
