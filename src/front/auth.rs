@@ -1,5 +1,5 @@
-//! Who is asking? Bearer tokens, signed with HS256 and a secret that the shop's login shares, or with its
-//! Ed25519 key, of which only the public half is known here.
+//! Who sends a request: bearer tokens (JWT), signed by the shop's login with a shared secret (HS256) or with its
+//! Ed25519 key (EdDSA), of which Doorbuster has only the public half.
 
 use std::sync::Arc;
 
@@ -9,38 +9,45 @@ use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use serde::{Deserialize, Serialize};
 
+use super::codes::{FORBIDDEN, UNAUTHENTICATED};
 use super::known_tokens::{Known, KnownTokens};
-use super::problem::{Answered, FORBIDDEN, Problem, UNAUTHENTICATED};
+use super::problem::{Answered, Problem};
 use crate::domain::{Millis, UserId};
 
+/// How tokens are verified.
 #[derive(Debug, Clone)]
 pub struct AuthSettings {
-    /// Of HS256; empty where only the public key counts.
+    /// The secret of HS256; empty if only the public key counts.
     pub secret: String,
-    /// Of Ed25519, as the `x` of its JWK; empty for none.
+    /// The Ed25519 key, as the `x` of its JWK; empty for none.
     pub public_key: String,
+    /// The `iss` that a token must have.
     pub issuer: String,
+    /// The `aud` that a token must have.
     pub audience: String,
-    /// Seconds by which clocks may differ.
+    /// Seconds by which the clocks of the login and of this host may differ.
     pub leeway: u64,
 }
 
-/// What an operator may do; each role may do what those before it may.
+/// What an operator may do. Each role includes the roles before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
+    /// May read everything.
     Viewer,
+    /// May also act upon sales, orders and dead letters.
     Operator,
+    /// May also create sales.
     Admin,
 }
 
-/// What is read of a token whose signature, times, issuer and audience are right.
+/// The claims of a token whose signature, times, issuer and audience are valid.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Claims {
     pub(super) sub: String,
     /// Seconds since 1970, which may have a fraction (RFC 7519).
     exp: f64,
-    /// A role that Doorbuster does not know is none: the shop's login may have roles of its own.
+    /// An unknown role counts as none: the shop's login may have other roles.
     #[serde(default, deserialize_with = "known_role")]
     pub(super) role: Option<Role>,
 }
@@ -50,7 +57,7 @@ fn known_role<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Optio
     Ok(serde_json::from_value(role).ok())
 }
 
-/// A token's claims, times in seconds since 1970.
+/// The claims of a new token, with times in seconds since 1970.
 #[derive(Serialize)]
 struct Minted<'a> {
     sub: &'a UserId,
@@ -62,8 +69,8 @@ struct Minted<'a> {
     role: Option<Role>,
 }
 
-/// A key with the one algorithm that it is good for: a token that names another, or `none`, or that was
-/// signed with a public key as if that were a secret, is not looked at.
+/// A key with its one algorithm. It refuses tokens that name another algorithm or `none`, and tokens that were
+/// signed with the public key as if that were a secret.
 struct Verifier {
     algorithm: Algorithm,
     key: DecodingKey,
@@ -84,7 +91,7 @@ impl Verifier {
     }
 }
 
-/// Verifies tokens, and mints them for development.
+/// Verifies tokens, and mints them for development and drills.
 pub struct Tokens {
     settings: AuthSettings,
     verifiers: Vec<Verifier>,
@@ -93,13 +100,14 @@ pub struct Tokens {
 }
 
 impl Tokens {
+    /// An invalid public key verifies nothing; check it first with [`check_public_key`].
     pub fn new(settings: AuthSettings) -> Self {
         let mut verifiers = Vec::new();
         if !settings.secret.is_empty() {
             let key = DecodingKey::from_secret(settings.secret.as_bytes());
             verifiers.push(Verifier::new(Algorithm::HS256, key, &settings));
         }
-        // What cannot be read was refused with the configuration, and verifies nothing.
+        // The check of the configuration has refused an invalid key.
         if let Ok(Some(key)) = public_key(&settings.public_key) {
             verifiers.push(Verifier::new(Algorithm::EdDSA, key, &settings));
         }
@@ -111,7 +119,7 @@ impl Tokens {
         }
     }
 
-    /// A token for `lasts` seconds from now, signed with the secret.
+    /// A token that is valid for `lasts` seconds from now, signed with the secret.
     pub fn mint(&self, user: &UserId, role: Option<Role>, lasts: u32) -> String {
         let now = Millis::now().0 / 1000;
         let claims = Minted {
@@ -122,16 +130,18 @@ impl Tokens {
             nbf: now,
             role,
         };
-        // HMAC over texts and numbers cannot fail.
+        // Signing text and numbers with HMAC cannot fail.
         jsonwebtoken::encode(&Header::new(Algorithm::HS256), &claims, &self.sign).unwrap_or_default()
     }
 
+    /// The buyer who sends a request.
     pub(super) fn user(&self, headers: &HeaderMap) -> Answered<UserId> {
         let known = self.claims(headers)?;
         UserId::parse(known.claims.sub.as_str())
             .map_err(|error| Problem::new(UNAUTHENTICATED, format!("the token's sub: {error}")))
     }
 
+    /// The claims of an operator who has at least the role `needed`.
     pub(super) fn operator(&self, headers: &HeaderMap, needed: Role) -> Answered<Claims> {
         let known = self.claims(headers)?;
         match known.claims.role {
@@ -158,7 +168,7 @@ impl Tokens {
         }
         let invalid = |error| refuse(&format!("the token is not valid: {error}"));
         let verifier = match &self.verifiers[..] {
-            // It looks at the algorithm itself.
+            // Decoding checks the algorithm.
             [only] => only,
             several => {
                 let algorithm = jsonwebtoken::decode_header(token).map_err(invalid)?.alg;
@@ -173,19 +183,24 @@ impl Tokens {
     }
 }
 
-/// The `x` of an Ed25519 JWK: 32 bytes in base64url. `None` for the empty text.
-fn public_key(x: &str) -> Result<Option<DecodingKey>, String> {
+/// The text is not a public key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("it is not the x of an Ed25519 JWK: 32 bytes in base64url without padding")]
+pub struct InvalidPublicKey;
+
+/// Checks the `x` of an Ed25519 JWK. The empty text is valid and means no key.
+pub fn check_public_key(x: &str) -> Result<(), InvalidPublicKey> {
+    public_key(x).map(|_| ())
+}
+
+/// `None` for the empty text.
+fn public_key(x: &str) -> Result<Option<DecodingKey>, InvalidPublicKey> {
     if x.is_empty() {
         return Ok(None);
     }
     let bytes = base64::prelude::BASE64_URL_SAFE_NO_PAD.decode(x);
     if !bytes.is_ok_and(|bytes| bytes.len() == 32) {
-        return Err("it is not the x of an Ed25519 JWK: 32 bytes in base64url without padding".into());
+        return Err(InvalidPublicKey);
     }
-    DecodingKey::from_ed_components(x).map(Some).map_err(|error| error.to_string())
-}
-
-/// Why a public key cannot be used.
-pub fn check_public_key(x: &str) -> Result<(), String> {
-    public_key(x).map(|_| ())
+    DecodingKey::from_ed_components(x).map(Some).map_err(|_| InvalidPublicKey)
 }

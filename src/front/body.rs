@@ -1,30 +1,53 @@
-//! Reading a request's body within its limits of size and time, and as strict JSON.
+//! Reads a request's body within its limits of size and time, and parses it as strict JSON.
 
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
-use super::problem::{Answered, BODY_TOO_LARGE, MALFORMED, Problem, REQUEST_TIMEOUT};
+use super::codes::{BODY_TOO_LARGE, MALFORMED, REQUEST_TIMEOUT};
+use super::problem::{Answered, Problem};
+
+/// Bytes of a body that is larger than an order: a sale, an act upon it, a payment event.
+pub(super) const LARGE: usize = 64 * 1024;
+
+/// The body of an act upon an order.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Reason {
+    #[serde(default)]
+    pub(super) reason: Option<String>,
+}
 
 pub(super) async fn read(body: Body, limit: usize, within: Duration) -> Answered<Bytes> {
     match tokio::time::timeout(within, Limited::new(body, limit).collect()).await {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            Err(Problem::new(BODY_TOO_LARGE, format!("the body may have {limit} bytes")))
+            Err(Problem::new(BODY_TOO_LARGE, format!("the body may have at most {limit} bytes")))
         }
         Ok(Err(error)) => Err(Problem::new(MALFORMED, format!("reading the body: {error}"))),
         Err(_) => Err(Problem::new(REQUEST_TIMEOUT, format!("the body must arrive within {within:?}"))),
     }
 }
 
-/// An empty body is an empty object.
+/// An empty body counts as an empty object.
 pub(super) fn json<T: DeserializeOwned>(bytes: &[u8]) -> Answered<T> {
     let bytes = if bytes.is_empty() { b"{}" } else { bytes };
-    // A list would be read as the fields in their order.
+    // serde would read a list as the fields in order.
     if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
         return Err(Problem::new(MALFORMED, "the body must be a JSON object"));
     }
-    serde_json::from_slice(bytes).map_err(|error| Problem::new(MALFORMED, format!("the body: {error}")))
+    serde_json::from_slice(bytes).map_err(|error| malformed(&error))
+}
+
+/// Reads fields that are parsed already.
+pub(super) fn fields<T: DeserializeOwned>(fields: Value) -> Answered<T> {
+    serde_json::from_value(fields).map_err(|error| malformed(&error))
+}
+
+fn malformed(error: &serde_json::Error) -> Box<Problem> {
+    Problem::new(MALFORMED, format!("the body: {error}"))
 }

@@ -1,23 +1,23 @@
-//! Tokens that were verified before: somebody who clicks ten times is verified once. Bounded in number, and
-//! each by its own `exp`. A token that was withdrawn elsewhere is not known of here, cache or no cache: it is
-//! good until it expires.
+//! A cache of verified tokens, so that a buyer who clicks ten times is verified once. It is bounded in number, and
+//! each token by its `exp`. Revocation is not supported, with or without the cache: a token is valid until it
+//! expires.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, RwLock};
 
-/// Tokens in one generation. Two are kept: when the younger is full, the elder goes.
+/// Tokens in one generation. There are two: when the younger is full, the elder is dropped.
 const GENERATION: usize = 50_000;
 
-/// What is known of a verified token.
+/// A verified token.
 pub(super) struct Known<T> {
     pub(super) claims: T,
-    /// Seconds since 1970 until which it is good, leeway included.
+    /// When it expires, in seconds since 1970, leeway included.
     pub(super) until: i64,
 }
 
-/// By two keyed hashes of the token, 128 bits that nobody outside of this process can foretell: so no token
-/// can be made that meets one that is known.
+/// Keyed by two keyed hashes of the token, 128 bits that nobody outside this process can predict. So nobody can
+/// make a token that collides with a cached one.
 pub(super) struct KnownTokens<T> {
     keys: [RandomState; 2],
     generations: RwLock<Generations<T>>,
@@ -34,7 +34,7 @@ impl<T> KnownTokens<T> {
         Self { keys: Default::default(), generations: RwLock::new(generations) }
     }
 
-    /// `now`: seconds since 1970.
+    /// The token, unless it has expired at `now`, in seconds since 1970.
     pub(super) fn get(&self, token: &str, now: i64) -> Option<Arc<Known<T>>> {
         let name = self.name(token);
         let generations = self.generations.read().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_has_a_bound_and_the_youngest_stay() {
+    fn the_cache_is_bounded_and_keeps_the_youngest() {
         let known = KnownTokens::new();
         let all = 3 * GENERATION;
         for nth in 0..all {

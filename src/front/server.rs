@@ -1,5 +1,4 @@
-//! A listener with limits: on header time, request time and connections. What `axum::serve` leaves
-//! open for ever is closed here.
+//! A listener with limits on header time, request time and connections. `axum::serve` has none of them.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -21,48 +20,45 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
-use super::problem::{INTERNAL, OUTCOME_UNKNOWN, Problem, STATUS_UNAVAILABLE, sent_id};
+use super::codes::{INTERNAL, OUTCOME_UNKNOWN, STATUS_UNAVAILABLE};
+use super::problem::{Problem, request_id};
 
-/// Milliseconds for which a peer may leave an answer unread.
+/// How long a peer may leave a response unread, in milliseconds.
 #[cfg(target_os = "linux")]
 const UNREAD_MS: u32 = 30_000;
 
+/// The limits of a listener.
 #[derive(Debug, Clone, Copy)]
 pub struct ServerSettings {
-    /// Connections at once; more wait in the kernel's backlog.
+    /// Open connections; more wait in the kernel's backlog.
     pub connections: usize,
     /// How long a request's headers may take, and how long a connection may idle.
     pub header_within: Duration,
-    /// How long an answer may take.
+    /// How long a response may take.
     pub request_within: Duration,
-    /// How long requests under way may take after `stop`.
+    /// How long open requests may take after `stop`.
     pub drain: Duration,
 }
 
-/// Whose connection a request came with.
+/// The address of the connection that a request came on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Peer(pub(super) SocketAddr);
 
-/// Serves until `stop`, then finishes what is under way, and cuts off what is not done by then.
+/// Serves until `stop`, then lets open requests finish, and cuts off those that are still open after the drain.
 pub async fn serve(listener: TcpListener, router: Router, settings: ServerSettings, stop: CancellationToken) {
     let graceful = GracefulShutdown::new();
     let slots = Arc::new(Semaphore::new(settings.connections));
     loop {
         let accepted = stop.run_until_cancelled(accept(&listener, &slots)).await;
         let Some((stream, peer, slot)) = accepted else { break };
-        // Small answers must not wait for more to send.
+        // Without it, a small response would wait for more data to send.
         let _ = stream.set_nodelay(true);
-        // A peer that never reads its answers must not hold its place for ever.
+        // Without it, a peer that never reads would hold its connection for ever.
         #[cfg(target_os = "linux")]
         let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, UNREAD_MS);
         let (router, watcher, stop) = (router.clone(), graceful.watcher(), stop.clone());
         tokio::spawn(async move {
-            // Serving takes ten kilobytes and more, and many connections are opened that say nothing for long:
-            // those who wait for noon. Until the first byte there is the socket and no more. Peeked at, because
-            // `readable` may say so when nothing has come.
-            let mut byte = [0];
-            let first = tokio::time::timeout(settings.header_within, stream.peek(&mut byte));
-            if let Some(Ok(Ok(1))) = stop.run_until_cancelled(first).await {
+            if stop.run_until_cancelled(first_byte(&stream, settings.header_within)).await == Some(true) {
                 Box::pin(serve_one(stream, peer, router, settings, watcher)).await;
             }
             drop(slot);
@@ -70,8 +66,16 @@ pub async fn serve(listener: TcpListener, router: Router, settings: ServerSettin
     }
     drop(listener);
     if tokio::time::timeout(settings.drain, graceful.shutdown()).await.is_err() {
-        tracing::warn!(after = ?settings.drain, "requests were still under way when the drain ended");
+        tracing::warn!(after = ?settings.drain, "requests were still open when the drain ended");
     }
+}
+
+/// Whether the peer sends anything in time. Serving a connection takes ten kilobytes and more, and before the
+/// opening many connections stay silent for long: until its first byte, a connection costs only its socket. It
+/// peeks, because `readable` may resolve when nothing has come.
+async fn first_byte(stream: &TcpStream, within: Duration) -> bool {
+    let mut byte = [0];
+    matches!(tokio::time::timeout(within, stream.peek(&mut byte)).await, Ok(Ok(1)))
 }
 
 async fn serve_one(
@@ -91,10 +95,11 @@ async fn serve_one(
         .header_read_timeout(settings.header_within)
         .max_headers(64)
         .serve_connection(TokioIo::new(stream), service);
-    // A peer that breaks its connection is not our trouble.
+    // A connection that its peer breaks is not our error.
     let _ = watcher.watch(connection).await;
 }
 
+/// The next connection, once there is a free slot for it.
 async fn accept(
     listener: &TcpListener,
     slots: &Arc<Semaphore>,
@@ -107,33 +112,37 @@ async fn accept(
         match listener.accept().await {
             Ok((stream, peer)) => return (stream, peer, slot),
             Err(error) => {
-                // Out of file descriptors, most likely: some connection has to end first.
-                tracing::warn!(%error, "accepting a connection");
+                // Most likely out of file descriptors: another connection has to end first.
+                tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
     }
 }
 
+/// The router's response, or a problem if it panics or takes too long.
 async fn answer(router: Router, request: Request<Body>, within: Duration) -> Result<Response, Infallible> {
     let may_have_acted = request.method() == Method::POST;
-    let id = sent_id(request.headers());
+    let id = request_id(request.headers());
     let work = AssertUnwindSafe(router.oneshot(request)).catch_unwind();
     Ok(match tokio::time::timeout(within, work).await {
         Ok(Ok(Ok(response))) => response,
         Ok(Ok(Err(never))) => match never {},
         Ok(Err(_)) => {
             metrics::counter!("front_panics_total").increment(1);
-            // The order may be taken, if it was one.
+            // If it placed an order, the order may be taken.
             let kind = if may_have_acted { OUTCOME_UNKNOWN } else { INTERNAL };
-            Problem::new(kind, "a fault of the server's; repeat with the same key").named(id).into_response()
+            Problem::new(kind, "the server failed; repeat with the same Idempotency-Key, it is safe")
+                .with_request_id(id)
+                .into_response()
         }
         Err(_) if may_have_acted => {
-            let detail = "no answer in time; repeat with the same Idempotency-Key, it is safe";
-            Problem::new(OUTCOME_UNKNOWN, detail).named(id).retry_after(1).into_response()
+            let detail = "no response in time; repeat with the same Idempotency-Key, it is safe";
+            Problem::new(OUTCOME_UNKNOWN, detail).with_request_id(id).retry_after(1).into_response()
         }
-        Err(_) => {
-            Problem::new(STATUS_UNAVAILABLE, "no answer in time").named(id).retry_after(1).into_response()
-        }
+        Err(_) => Problem::new(STATUS_UNAVAILABLE, "no response in time")
+            .with_request_id(id)
+            .retry_after(1)
+            .into_response(),
     })
 }

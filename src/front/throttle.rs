@@ -1,4 +1,4 @@
-//! A cheap limit per address, before anything else is done for a request.
+//! A cheap limit per address, checked before anything else is done for a request.
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
@@ -12,19 +12,20 @@ use axum::response::{IntoResponse as _, Response};
 use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 
-use super::problem::{Problem, RATE_LIMITED};
+use super::codes::RATE_LIMITED;
+use super::problem::Problem;
 use super::server::Peer;
 use crate::domain::{Limited, Rate};
 
-/// How many requests until addresses that were quiet are forgotten.
+/// Requests between two removals of idle addresses.
 const TIDY_EVERY: u64 = 50_000;
 
-/// Which address a request comes from, and how often it may.
+/// The limit per address, and where the address is read from.
 #[derive(Debug, Clone)]
 pub struct ThrottleSettings {
-    /// `None` for no limit.
+    /// Requests per address; `None` for no limit.
     pub rate: Option<Rate>,
-    /// A header that a proxy of ours sets, whose last address is the client's; the peer's without it.
+    /// A header that our own proxy sets: its last address is the client's. Without it, the peer's address counts.
     pub header: Option<String>,
 }
 
@@ -52,8 +53,8 @@ impl Throttle {
 
     fn client(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> Option<IpAddr> {
         let Some(header) = &self.header else { return peer.map(network) };
-        // The last one is what the proxy next to us saw; those before it anyone can write, and not as
-        // text alone. Whoever cannot be told apart shares the bucket of the connection.
+        // Our proxy wrote the last address. Anyone can write those before it, and with any bytes. Clients whose
+        // address cannot be read share the bucket of their connection.
         let passed = headers.get_all(header.as_str()).iter().next_back().and_then(|value| {
             let last = value.as_bytes().rsplit(|byte| *byte == b',').next()?.trim_ascii();
             let last = std::str::from_utf8(last).ok()?;
@@ -64,7 +65,7 @@ impl Throttle {
     }
 }
 
-/// Whoever has an IPv6 address has 2^64 of them.
+/// An IPv6 client has 2^64 addresses, so the limit is on its /64 network.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
@@ -72,6 +73,7 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
+/// Middleware that refuses requests above the limit of their address.
 pub(super) async fn throttle(
     State(throttle): State<Arc<Throttle>>,
     request: Request,
@@ -92,7 +94,7 @@ pub(super) async fn throttle(
     }
 }
 
-/// 429, with what the limit is and when to try again.
+/// 429, with the limit and the time to retry. `whose` is `address`, `user` or `sale`.
 pub(super) fn rate_limited(limited: &Limited, whose: &str) -> Box<Problem> {
     let Limited { rate, retry_after, .. } = limited;
     let seconds = u64::try_from(retry_after.as_millis().div_ceil(1000)).unwrap_or(1).max(1);

@@ -1,0 +1,32 @@
+//! The admin routes: creating, steering and auditing sales; acts upon orders and dead letters; the listings.
+
+mod dead_letters;
+mod errors;
+mod orders;
+mod payments;
+mod sale_acts;
+mod sales;
+mod views;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::{get, post};
+
+use super::state::Operations;
+
+pub(super) fn routes() -> Router<Arc<Operations>> {
+    Router::new()
+        .route("/v1/admin/sales", get(sales::list).post(sales::create))
+        .route("/v1/admin/sales/{sale}", get(sales::show).post(sale_acts::act))
+        .route("/v1/admin/sales/{sale}/acts", get(sale_acts::list))
+        .route("/v1/admin/sales/{sale}/audit", get(sales::audit))
+        .route("/v1/admin/sales/{sale}/check", get(sales::check))
+        .route("/v1/admin/sales/{sale}/orders", get(orders::list))
+        .route("/v1/admin/sales/{sale}/orders/{id}", get(orders::show).post(orders::act))
+        .route("/v1/admin/dead-letters", get(dead_letters::list))
+        .route("/v1/admin/dead-letters/{id}", get(dead_letters::show))
+        .route("/v1/admin/dead-letters:replay", post(dead_letters::replay))
+        .route("/v1/admin/dead-letters:fail", post(dead_letters::fail))
+        .route("/v1/admin/payments", get(payments::list))
+}

@@ -1,0 +1,103 @@
+//! Orders for operators: list a sale's orders, show one with its history, mark it paid, cancel or refund it.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{RawQuery, State};
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+use super::errors::control_problem;
+use super::views::AdminOrderJson;
+use crate::domain::{Act, ActRequest, OrderId, SaleId};
+use crate::front::auth::Role;
+use crate::front::body;
+use crate::front::codes::{MALFORMED, NOT_FOUND};
+use crate::front::order_errors::order_problem;
+use crate::front::problem::{Answered, Problem, respond};
+use crate::front::request::{PathOf, in_path, order_and_act, query_value, sale_id};
+use crate::front::state::Operations;
+use crate::orders::OrderError;
+use crate::store::OrderEvent;
+
+/// Orders in one page.
+const PAGE: u64 = 1_000;
+
+/// One page of a sale's orders that have a row, by id. `?after=` takes the last id of the previous page.
+pub(super) async fn list(
+    State(app): State<Arc<Operations>>,
+    path: PathOf<String>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Response {
+    let answer = async {
+        app.tokens.operator(&headers, Role::Viewer)?;
+        let after: Option<OrderId> = query_value(query.as_deref(), "after=")
+            .map(|id| id.parse().map_err(|_| Problem::new(MALFORMED, "after must be an order id")))
+            .transpose()?;
+        let rows = app.store.orders_after(&sale_id(&in_path(path)?)?, after, PAGE).await;
+        let rows = rows.map_err(|error| control_problem(error.into()))?;
+        let orders: Vec<AdminOrderJson<'_>> = rows.iter().map(AdminOrderJson::of).collect();
+        Ok(Json(json!({ "orders": orders, "page_size": PAGE })).into_response())
+    };
+    respond(answer.await, &headers)
+}
+
+pub(super) async fn show(
+    State(app): State<Arc<Operations>>,
+    path: PathOf<(String, String)>,
+    headers: HeaderMap,
+) -> Response {
+    let answer = async {
+        app.tokens.operator(&headers, Role::Viewer)?;
+        let (sale, id, _) = order_and_act(path)?;
+        shown(&app, &sale, id).await
+    };
+    respond(answer.await, &headers)
+}
+
+/// `POST …/orders/{id}:pay`, `:cancel` and `:refund`.
+pub(super) async fn act(
+    State(app): State<Arc<Operations>>,
+    path: PathOf<(String, String)>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let answer = async {
+        let claims = app.tokens.operator(&headers, Role::Operator)?;
+        let (sale, id, act) = order_and_act(path)?;
+        let act = Act::OF_OPERATORS.into_iter().find(|known| known.as_str() == act);
+        let act = act.ok_or_else(|| Problem::new(NOT_FOUND, "the acts are :pay, :cancel and :refund"))?;
+        let bytes = body::read(body, app.settings.body_limit, app.settings.body_within).await?;
+        let body::Reason { reason } = body::json(&bytes)?;
+        let request = ActRequest::by(format!("operator {}", claims.sub)).because(reason);
+        app.orders.act(&sale, id, act, &request).await.map_err(problem)?;
+        shown(&app, &sale, id).await
+    };
+    respond(answer.await, &headers)
+}
+
+/// The order with its history. An order in flight has no history yet.
+async fn shown(app: &Operations, sale: &SaleId, id: OrderId) -> Answered {
+    let (row, events) = match app.orders.show(sale, id).await {
+        Err(OrderError::NotFound(_)) => {
+            let in_flight = app.orders.in_flight(sale, id).await.map_err(problem)?;
+            let order = in_flight.ok_or_else(|| problem(OrderError::NotFound(id)))?;
+            let body = json!({ "order": AdminOrderJson::in_flight(&order), "events": [] });
+            return Ok(Json(body).into_response());
+        }
+        shown => shown.map_err(problem)?,
+    };
+    let events: Vec<_> = events.iter().map(event_json).collect();
+    Ok(Json(json!({ "order": AdminOrderJson::of(&row), "events": events })).into_response())
+}
+
+fn event_json(event: &OrderEvent) -> serde_json::Value {
+    json!({ "from": event.from, "to": event.to, "by": event.actor, "reason": event.reason, "at": event.at })
+}
+
+fn problem(error: OrderError) -> Box<Problem> {
+    order_problem(error, &Act::OF_OPERATORS)
+}

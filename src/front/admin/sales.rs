@@ -1,0 +1,107 @@
+//! Sales for operators: create, list, show, check and audit them.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::errors::control_problem;
+use super::views::{AdminSaleJson, AuditJson};
+use crate::domain::{Item, Millis, Sale, Terms, Window};
+use crate::front::auth::Role;
+use crate::front::body;
+use crate::front::codes::INVALID_SALE;
+use crate::front::problem::{Answered, Problem, respond};
+use crate::front::request::{PathOf, in_path, sale_id};
+use crate::front::state::Operations;
+
+type App = State<Arc<Operations>>;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SaleBody {
+    sale_id: String,
+    name: Option<String>,
+    opens_at: Option<Millis>,
+    closes_at: Option<Millis>,
+    #[serde(default = "one")]
+    limit_per_user: u32,
+    #[serde(default)]
+    rules: Terms,
+    items: Vec<Item>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+impl SaleBody {
+    /// The name defaults to the id, and the opening to now.
+    fn sale(self) -> Answered<Sale> {
+        let id = self.sale_id.parse();
+        Ok(Sale {
+            id: id.map_err(|error| Problem::new(INVALID_SALE, format!("sale_id: {error}")))?,
+            name: self.name.unwrap_or(self.sale_id),
+            window: Window { opens_at: self.opens_at.unwrap_or_else(Millis::now), closes_at: self.closes_at },
+            limit_per_user: self.limit_per_user,
+            terms: self.rules,
+            items: self.items,
+        })
+    }
+}
+
+pub(super) async fn create(State(app): App, headers: HeaderMap, body: Body) -> Response {
+    let answer = async {
+        app.tokens.operator(&headers, Role::Admin)?;
+        let bytes = body::read(body, body::LARGE, app.settings.body_within).await?;
+        let sale = body::json::<SaleBody>(&bytes)?.sale()?;
+        app.control.create(&sale).await.map_err(control_problem)?;
+        Ok((StatusCode::CREATED, Json(AdminSaleJson::draft(&sale))).into_response())
+    };
+    respond(answer.await, &headers)
+}
+
+pub(super) async fn list(State(app): App, headers: HeaderMap) -> Response {
+    let answer = async {
+        app.tokens.operator(&headers, Role::Viewer)?;
+        let listed = app.control.list().await.map_err(control_problem)?;
+        let sales: Vec<AdminSaleJson<'_>> = listed.iter().map(AdminSaleJson::of).collect();
+        Ok(Json(json!({ "sales": sales })).into_response())
+    };
+    respond(answer.await, &headers)
+}
+
+pub(super) async fn show(State(app): App, path: PathOf<String>, headers: HeaderMap) -> Response {
+    let answer = async {
+        app.tokens.operator(&headers, Role::Viewer)?;
+        let status = app.control.show(&sale_id(&in_path(path)?)?).await.map_err(control_problem)?;
+        Ok(Json(AdminSaleJson::of(&status)).into_response())
+    };
+    respond(answer.await, &headers)
+}
+
+/// Whether the sale is ready for its buyers. `/readyz` reports on the broker.
+pub(super) async fn check(State(app): App, path: PathOf<String>, headers: HeaderMap) -> Response {
+    let answer = async {
+        app.tokens.operator(&headers, Role::Viewer)?;
+        let checks = app.control.check(&sale_id(&in_path(path)?)?).await.map_err(control_problem)?;
+        let ready = checks.iter().all(|check| check.good);
+        Ok(Json(json!({ "ready": ready, "checks": checks })).into_response())
+    };
+    respond(answer.await, &headers)
+}
+
+pub(super) async fn audit(State(app): App, path: PathOf<String>, headers: HeaderMap) -> Response {
+    let answer = async {
+        app.tokens.operator(&headers, Role::Viewer)?;
+        let audit = crate::audit::audit(&app.gate, &app.store, &sale_id(&in_path(path)?)?).await;
+        let audit = audit.map_err(|error| control_problem(error.into()))?;
+        Ok(Json(AuditJson::of(&audit)).into_response())
+    };
+    respond(answer.await, &headers)
+}

@@ -1,0 +1,32 @@
+//! The buyers' routes: placing an order, reading orders and sales, cancelling an order.
+
+mod cancel;
+mod place;
+mod read;
+mod refusals;
+mod views;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::{get, post};
+
+use super::problem::{method_not_allowed, no_such_path};
+use super::state::Buyers;
+use super::throttle::{Throttle, throttle};
+
+pub(super) fn router(buyers: Arc<Buyers>) -> Router {
+    let limit = Throttle::new(&buyers.throttle);
+    let router = Router::new()
+        .route("/v1/sales/{sale}/orders", post(place::place))
+        .route("/v1/sales/{sale}/orders/mine", get(read::my_orders))
+        .route("/v1/sales/{sale}/orders/{id}", get(read::order).post(cancel::cancel))
+        .route("/v1/sales/{sale}", get(read::sale))
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(method_not_allowed)
+        .with_state(buyers);
+    match limit {
+        Some(limit) => router.layer(axum::middleware::from_fn_with_state(limit, throttle)),
+        None => router,
+    }
+}

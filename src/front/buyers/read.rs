@@ -1,0 +1,103 @@
+//! What a buyer reads: one order, all their orders of a sale, and the sale itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{RawQuery, State};
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde_json::json;
+
+use super::refusals::{sale_lost, sale_not_found, status_unavailable};
+use super::views::{OrderJson, SaleJson};
+use crate::domain::{Millis, OrderId, SaleId, UserId};
+use crate::front::codes::ORDER_NOT_FOUND;
+use crate::front::problem::{Problem, respond};
+use crate::front::request::{PathOf, in_path, order_id, query_wait, sale_id};
+use crate::front::state::Buyers;
+use crate::intake::{KnownSale, OrderView, StatusUnknown};
+
+type App = State<Arc<Buyers>>;
+
+/// `GET …/orders/{id}`; with `?wait=N` once the order is decided, or after N seconds.
+pub(super) async fn order(
+    State(app): App,
+    path: PathOf<(String, String)>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Response {
+    let answer = async {
+        let user = app.tokens.user(&headers)?;
+        let (sale, id) = in_path(path)?;
+        let sale = sale_id(&sale)?;
+        let id = order_id(&id)?;
+        let wait = query_wait(query.as_deref(), app.settings.longest_wait)?;
+        match view_within(&app, &sale, &user, id, wait).await {
+            Ok(Some(view)) => {
+                let payments = app.payments.of(&view).await.unwrap_or_default();
+                Ok(uncached(OrderJson::of(&view).with(&payments)))
+            }
+            Ok(None) => Err(Problem::new(ORDER_NOT_FOUND, "you have no order with this id")),
+            Err(error) => Err(status_unavailable(&error)),
+        }
+    };
+    respond(answer.await, &headers)
+}
+
+/// `GET …/orders/mine`.
+pub(super) async fn my_orders(State(app): App, path: PathOf<String>, headers: HeaderMap) -> Response {
+    let answer = async {
+        let user = app.tokens.user(&headers)?;
+        let sale = sale_id(&in_path(path)?)?;
+        if let Ok(KnownSale::Missing) = app.intake.sales().get(&sale).await {
+            return Err(sale_not_found());
+        }
+        let views = app.intake.orders_of(&sale, &user).await.map_err(|error| status_unavailable(&error))?;
+        let orders: Vec<OrderJson<'_>> = views.iter().map(OrderJson::of).collect();
+        Ok(uncached(json!({ "orders": orders })))
+    };
+    respond(answer.await, &headers)
+}
+
+/// `GET /v1/sales/{sale}`, the one route without a token: a page that counts down to the opening has no buyer
+/// yet.
+pub(super) async fn sale(State(app): App, path: PathOf<String>, headers: HeaderMap) -> Response {
+    let answer = async {
+        let id = sale_id(&in_path(path)?)?;
+        match app.intake.sales().get(&id).await {
+            Ok(KnownSale::Loaded(sale)) => Ok(uncached(SaleJson::loaded(&id, &sale, sale.clock()))),
+            Ok(KnownSale::NotOpened(row) | KnownSale::Ended(row)) => {
+                Ok(uncached(SaleJson::from_row(&id, &row, Millis::now())))
+            }
+            Ok(KnownSale::Missing) => Err(sale_not_found()),
+            Ok(KnownSale::Lost) => Err(sale_lost()),
+            Err(error) => Err(status_unavailable(&error)),
+        }
+    };
+    respond(answer.await, &headers)
+}
+
+/// The order once it is decided, once `wait` is over, or once the process stops. `None` if the user has no such
+/// order.
+pub(super) async fn view_within(
+    app: &Buyers,
+    sale: &SaleId,
+    user: &UserId,
+    id: OrderId,
+    wait: Duration,
+) -> Result<Option<OrderView>, StatusUnknown> {
+    let decided = app.intake.view_within(sale, user, id, wait);
+    match app.stop.run_until_cancelled(decided).await {
+        Some(view) => view,
+        None => app.intake.view(sale, user, id).await,
+    }
+}
+
+/// The answer may be wrong a second later, so no cache may keep it.
+fn uncached(body: impl Serialize) -> Response {
+    let mut response = Json(body).into_response();
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

@@ -1,0 +1,188 @@
+//! The JSON that buyers get: an order, and a sale.
+
+use serde::Serialize;
+
+use crate::domain::{Durability, Failure, Millis, Order, OrderId, OrderStatus, SaleId, SaleState, Sku};
+use crate::gate::GateSale;
+use crate::intake::OrderView;
+use crate::store::{Payment, PaymentKind, PaymentState, SaleRow};
+
+/// An order as its buyer sees it.
+#[derive(Serialize)]
+pub(super) struct OrderJson<'a> {
+    order_id: OrderId,
+    sale_id: &'a SaleId,
+    sku: &'a Sku,
+    quantity: u32,
+    status: OrderStatus,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    durability: Option<Durability>,
+    accepted_at: Millis,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    history: Vec<HistoryJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failure: Option<Failure>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pay_by: Option<Millis>,
+    /// Only of an order that is paid or has ended.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    payments: Vec<PaymentJson>,
+}
+
+#[derive(Serialize)]
+struct PaymentJson {
+    state: PaymentState,
+    received_at: Millis,
+    /// The new order, if the payment came late and retook a unit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    new_order_id: Option<OrderId>,
+}
+
+#[derive(Serialize)]
+struct HistoryJson {
+    status: OrderStatus,
+    at: Millis,
+}
+
+impl<'a> OrderJson<'a> {
+    /// A new order, which is still in flight.
+    pub(super) fn accepted(order: &'a Order, durability: Durability) -> Self {
+        Self {
+            order_id: order.id,
+            sale_id: &order.sale,
+            sku: &order.sku,
+            quantity: order.quantity,
+            status: OrderStatus::Accepted,
+            durability: Some(durability),
+            accepted_at: order.accepted_at,
+            history: Vec::new(),
+            failure: None,
+            pay_by: None,
+            payments: Vec::new(),
+        }
+    }
+
+    pub(super) fn of(view: &'a OrderView) -> Self {
+        Self {
+            order_id: view.order.id,
+            sale_id: &view.order.sale,
+            sku: &view.order.sku,
+            quantity: view.order.quantity,
+            status: view.status,
+            durability: view.durability,
+            accepted_at: view.order.accepted_at,
+            history: view
+                .history
+                .iter()
+                .map(|(status, at)| HistoryJson { status: *status, at: *at })
+                .collect(),
+            failure: view.failure,
+            pay_by: view.pay_by,
+            payments: Vec::new(),
+        }
+    }
+
+    /// Adds what was paid for the order; refunds are not shown.
+    pub(super) fn with(mut self, payments: &[Payment]) -> Self {
+        let paid = payments.iter().filter(|payment| payment.kind == PaymentKind::Paid);
+        let shown = paid.map(|payment| PaymentJson {
+            state: payment.state,
+            received_at: payment.received_at,
+            new_order_id: payment.new_order,
+        });
+        self.payments = shown.collect();
+        self
+    }
+
+    /// The path of the order, for the `Location` header.
+    pub(super) fn location(&self) -> String {
+        format!("/v1/sales/{}/orders/{}", self.sale_id, self.order_id)
+    }
+}
+
+/// A sale as buyers see it: enough to decide, too little to count the stock.
+#[derive(Serialize)]
+pub(super) struct SaleJson<'a> {
+    sale_id: &'a SaleId,
+    name: &'a str,
+    state: SaleState,
+    opens_at: Millis,
+    closes_at: Option<Millis>,
+    server_time: Millis,
+    limit_per_user: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pay_within_s: Option<u32>,
+    /// The operator's message while the sale is paused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<&'a str>,
+    items: Vec<AvailabilityJson<'a>>,
+}
+
+#[derive(Serialize)]
+struct AvailabilityJson<'a> {
+    sku: &'a Sku,
+    availability: &'static str,
+}
+
+fn availability(left: i64, stock: i64) -> &'static str {
+    match left {
+        i64::MIN..=0 => "gone",
+        // A tenth or less.
+        left if left * 10 <= stock => "few",
+        _ => "plenty",
+    }
+}
+
+impl<'a> SaleJson<'a> {
+    /// A sale as the gate has it.
+    pub(super) fn loaded(id: &'a SaleId, sale: &'a GateSale, now: Millis) -> Self {
+        let over = sale.window.closes_at.is_some_and(|closes_at| now >= closes_at);
+        Self {
+            sale_id: id,
+            name: &sale.name,
+            state: match sale.state {
+                _ if over => SaleState::Closed,
+                // Only operators see that the gate froze the sale.
+                SaleState::Frozen => SaleState::Paused,
+                state => state,
+            },
+            opens_at: sale.window.opens_at,
+            closes_at: sale.window.closes_at,
+            server_time: now,
+            limit_per_user: sale.limit_per_user,
+            pay_within_s: sale.terms.pay_within_s,
+            message: sale.terms.message.as_deref().filter(|_| sale.state == SaleState::Paused),
+            items: sale
+                .items
+                .iter()
+                .map(|item| AvailabilityJson {
+                    sku: &item.sku,
+                    availability: availability(item.left, item.stock),
+                })
+                .collect(),
+        }
+    }
+
+    /// A sale that the gate does not have: not opened yet, or over.
+    pub(super) fn from_row(id: &'a SaleId, row: &'a SaleRow, now: Millis) -> Self {
+        Self {
+            sale_id: id,
+            name: &row.sale.name,
+            state: row.state,
+            opens_at: row.sale.window.opens_at,
+            closes_at: row.sale.window.closes_at,
+            server_time: now,
+            limit_per_user: row.sale.limit_per_user,
+            pay_within_s: row.sale.terms.pay_within_s,
+            message: None,
+            items: row
+                .items
+                .iter()
+                .map(|item| AvailabilityJson {
+                    sku: &item.sku,
+                    availability: availability(item.stock, item.stock),
+                })
+                .collect(),
+        }
+    }
+}

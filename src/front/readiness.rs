@@ -1,0 +1,38 @@
+//! The result of a health check, as `/readyz` shows it.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// What the last health check found.
+#[derive(Debug, Clone, Serialize)]
+pub struct Readiness {
+    /// `starting`, `ready`, `degraded` (it takes orders, but a server is away) or `unavailable`.
+    pub status: &'static str,
+    /// Each server that was checked, by name.
+    pub dependencies: BTreeMap<&'static str, Dependency>,
+}
+
+impl Readiness {
+    /// Whether this process can do its work: `ready` or `degraded`.
+    pub(super) fn takes_orders(&self) -> bool {
+        matches!(self.status, "ready" | "degraded")
+    }
+}
+
+/// Before the first check.
+impl Default for Readiness {
+    fn default() -> Self {
+        Self { status: "starting", dependencies: BTreeMap::new() }
+    }
+}
+
+/// The health of one server.
+#[derive(Debug, Clone, Serialize)]
+pub struct Dependency {
+    /// Whether it answered and may be used.
+    pub up: bool,
+    /// Why it is down, or what is notable about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+}

@@ -1,0 +1,86 @@
+//! What a request says outside its body: the path, the query, and the headers of the contract.
+
+use std::time::Duration;
+
+use axum::extract::Path;
+use axum::extract::rejection::PathRejection;
+use axum::http::HeaderMap;
+
+use super::codes::{MALFORMED, NOT_FOUND, ORDER_NOT_FOUND, SALE_NOT_FOUND};
+use super::problem::{Answered, Problem};
+use crate::domain::{IdempotencyKey, OrderId, SaleId};
+
+/// The parameters of a path, or why they cannot be read. A path that is not UTF-8 then gets the same answer as
+/// any other path that names nothing.
+pub(super) type PathOf<T> = Result<Path<T>, PathRejection>;
+
+pub(super) fn in_path<T>(path: PathOf<T>) -> Answered<T> {
+    path.map(|Path(parts)| parts).map_err(|error| Problem::new(NOT_FOUND, error.to_string()))
+}
+
+/// An invalid sale id is a sale that does not exist.
+pub(super) fn sale_id(text: &str) -> Answered<SaleId> {
+    SaleId::parse(text).map_err(|error| Problem::new(SALE_NOT_FOUND, error.to_string()))
+}
+
+pub(super) fn order_id(text: &str) -> Answered<OrderId> {
+    text.parse().map_err(|_| Problem::new(ORDER_NOT_FOUND, "an order id is a UUID"))
+}
+
+/// An order and the act upon it, from `…/sales/{sale}/orders/{id}:{act}`; the act may be empty.
+pub(super) fn order_and_act(path: PathOf<(String, String)>) -> Answered<(SaleId, OrderId, String)> {
+    let (sale, rest) = in_path(path)?;
+    let (id, act) = split_act(&rest);
+    let id = order_id(id)?;
+    Ok((sale_id(&sale)?, id, act.to_owned()))
+}
+
+/// Splits `{id}:{act}`. The router matches no suffix after a parameter.
+pub(super) fn split_act(text: &str) -> (&str, &str) {
+    text.split_once(':').unwrap_or((text, ""))
+}
+
+/// The `Idempotency-Key` header, which may be absent.
+pub(super) fn idempotency_key(headers: &HeaderMap) -> Answered<Option<IdempotencyKey>> {
+    let mut values = headers.get_all("idempotency-key").iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(Problem::new(MALFORMED, "there is more than one Idempotency-Key header"));
+    }
+    value
+        .to_str()
+        .ok()
+        .and_then(|text| IdempotencyKey::parse(text).ok())
+        .map(Some)
+        .ok_or_else(|| Problem::new(MALFORMED, "an Idempotency-Key must be 1 to 64 visible ASCII characters"))
+}
+
+/// `Prefer: wait=N` (RFC 7240), N in seconds, cut to `longest`. Other preferences are ignored.
+pub(super) fn preferred_wait(headers: &HeaderMap, longest: Duration) -> Answered<Option<Duration>> {
+    for value in headers.get_all("prefer") {
+        let text = value.to_str().map_err(|_| Problem::new(MALFORMED, "the Prefer header is not text"))?;
+        for preference in text.split([',', ';']) {
+            if let Some(seconds) = preference.trim().strip_prefix("wait=") {
+                return wait(seconds, longest).map(Some);
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// `?wait=N`, N in seconds, cut to `longest`; zero if absent.
+pub(super) fn query_wait(query: Option<&str>, longest: Duration) -> Answered<Duration> {
+    query_value(query, "wait=").map_or(Ok(Duration::ZERO), |seconds| wait(seconds, longest))
+}
+
+/// The value of the first pair that begins with `name=`.
+pub(super) fn query_value<'a>(query: Option<&'a str>, name: &str) -> Option<&'a str> {
+    query?.split('&').find_map(|pair| pair.strip_prefix(name))
+}
+
+fn wait(seconds: &str, longest: Duration) -> Answered<Duration> {
+    let seconds: u64 = seconds.parse().map_err(|_| {
+        Problem::new(MALFORMED, format!("wait must be a number of seconds, at most {longest:?}"))
+    })?;
+    Ok(Duration::from_secs(seconds).min(longest))
+}

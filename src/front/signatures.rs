@@ -1,0 +1,147 @@
+//! Signatures of payment providers, by the Standard Webhooks specification: HMAC-SHA256 over an id, a time and the
+//! raw body.
+
+use std::collections::BTreeMap;
+
+use aws_lc_rs::hmac;
+use axum::http::HeaderMap;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::codes::BAD_SIGNATURE;
+use super::problem::{Answered, Problem};
+use crate::domain::Millis;
+
+/// Seconds by which a callback's time may differ from this host's. An older callback may be a recorded copy.
+const FRESH_S: i64 = 300;
+
+/// Why the secrets of the providers cannot be used. Never contains a secret, because it is printed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SecretsError {
+    /// The name is empty, too long, or has other characters.
+    #[error("a provider's name must be 1 to 40 of a-z, 0-9 and '-'")]
+    InvalidName,
+    /// The provider could sign nothing.
+    #[error("the provider {0} has no secret")]
+    NoSecret(String),
+    /// Two lines name the same provider.
+    #[error("the provider {0} is listed twice")]
+    Duplicate(String),
+    /// A secret of this provider has the wrong form or length.
+    #[error("a secret of {0} must be whsec_ and the base64 of 24 to 64 bytes")]
+    InvalidSecret(String),
+}
+
+/// The providers that may call, each with its secrets: several while one is being replaced.
+#[derive(Clone, Default)]
+pub struct Providers(BTreeMap<String, Vec<hmac::Key>>);
+
+impl Providers {
+    /// Parses `provider secret secret…`: one provider per line, or several separated by `;`. A secret is
+    /// `whsec_` and the base64 of 24 to 64 bytes.
+    pub fn parse(text: &str) -> Result<Self, SecretsError> {
+        let mut providers = BTreeMap::new();
+        for line in text.split(['\n', ';']).map(str::trim).filter(|line| !line.is_empty()) {
+            let mut words = line.split_whitespace();
+            let name = words.next().unwrap_or_default().to_owned();
+            let named = name.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-');
+            if !named || name.len() > 40 {
+                return Err(SecretsError::InvalidName);
+            }
+            let secrets = words.map(|secret| key(secret, &name)).collect::<Result<Vec<_>, _>>()?;
+            if secrets.is_empty() {
+                return Err(SecretsError::NoSecret(name));
+            }
+            if providers.insert(name.clone(), secrets).is_some() {
+                return Err(SecretsError::Duplicate(name));
+            }
+        }
+        Ok(Self(providers))
+    }
+
+    /// The secrets of one provider, if it may call.
+    pub(super) fn secrets(&self, provider: &str) -> Option<&[hmac::Key]> {
+        self.0.get(provider).map(Vec::as_slice)
+    }
+}
+
+fn key(secret: &str, provider: &str) -> Result<hmac::Key, SecretsError> {
+    let invalid = || SecretsError::InvalidSecret(provider.to_owned());
+    let base64 = secret.strip_prefix("whsec_").ok_or_else(invalid)?;
+    let bytes = STANDARD.decode(base64).map_err(|_| invalid())?;
+    if !(24..=64).contains(&bytes.len()) {
+        return Err(invalid());
+    }
+    Ok(hmac::Key::new(hmac::HMAC_SHA256, &bytes))
+}
+
+/// Signs an event as a provider does, for drills and tests. `timestamp` is in seconds since 1970. The result is
+/// the value of the `webhook-signature` header.
+pub fn signature(secret: &str, id: &str, timestamp: i64, body: &str) -> Result<String, SecretsError> {
+    let tag = hmac::sign(&key(secret, "the drill")?, format!("{id}.{timestamp}.{body}").as_bytes());
+    Ok(format!("v1,{}", STANDARD.encode(tag)))
+}
+
+/// The event's id, if one of the secrets signed the id, the time and the body, and the time is recent.
+pub(super) fn verified_id(secrets: &[hmac::Key], headers: &HeaderMap, body: &[u8]) -> Answered<String> {
+    let header = |name: &str| {
+        let text = headers.get(name).and_then(|value| value.to_str().ok());
+        text.ok_or_else(|| Problem::new(BAD_SIGNATURE, format!("there is no readable {name} header")))
+    };
+    let (id, timestamp, signatures) =
+        (header("webhook-id")?, header("webhook-timestamp")?, header("webhook-signature")?);
+    if !(1..=100).contains(&id.len()) || !id.bytes().all(|c| c.is_ascii_graphic()) {
+        return Err(Problem::new(BAD_SIGNATURE, "webhook-id must be 1 to 100 visible ASCII characters"));
+    }
+    let mut signed = format!("{id}.{timestamp}.").into_bytes();
+    signed.extend_from_slice(body);
+    let genuine = signatures.split(' ').filter_map(|signature| signature.strip_prefix("v1,")).any(|tag| {
+        let Ok(tag) = STANDARD.decode(tag) else { return false };
+        secrets.iter().any(|secret| hmac::verify(secret, &signed, &tag).is_ok())
+    });
+    if !genuine {
+        metrics::counter!("payments_forged_total").increment(1);
+        return Err(Problem::new(BAD_SIGNATURE, "no secret of this provider made this signature"));
+    }
+    // Checked after the signature, so that a forger learns nothing from the answer.
+    let age_s = timestamp.parse::<i64>().ok().and_then(|sent| (Millis::now().0 / 1000).checked_sub(sent));
+    if !age_s.is_some_and(|age| (-FRESH_S..=FRESH_S).contains(&age)) {
+        metrics::counter!("payments_stale_total").increment(1);
+        tracing::warn!(
+            event_id = id,
+            ?age_s,
+            "a genuine payment event is too old or too new: check the clocks"
+        );
+        let detail = format!("webhook-timestamp must be within {FRESH_S} seconds of now");
+        return Err(Problem::new(BAD_SIGNATURE, detail));
+    }
+    Ok(id.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+
+    /// The example of the specification.
+    #[test]
+    fn a_signature_is_that_of_the_standard() {
+        let signature =
+            signature(SECRET, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, r#"{"test": 2432232314}"#);
+        assert_eq!(signature.as_deref(), Ok("v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="));
+    }
+
+    #[test]
+    fn secrets_are_read_and_never_shown() {
+        assert!(Providers::parse(&format!("acme {SECRET} {SECRET}\n\nother {SECRET}")).is_ok());
+        assert!(Providers::parse("").is_ok());
+        for wrong in
+            ["acme", "acme whsec_short", "Acme x", "acme hunter2hunter2", &format!("a {SECRET};a {SECRET}")]
+        {
+            let error = Providers::parse(wrong).err().expect(wrong);
+            let error = error.to_string();
+            assert!(!error.contains("whsec_short") && !error.contains("hunter2"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! What the routes share: one value for the buyers' listener, one for the operations listener.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::auth::Tokens;
+use super::readiness::Readiness;
+use super::signatures::Providers;
+use super::throttle::ThrottleSettings;
+use crate::control::{Control, DeadLetterActs};
+use crate::gate::Gate;
+use crate::intake::Intake;
+use crate::orders::{Orders, Payments};
+use crate::store::Store;
+
+/// Limits that hold for every request.
+#[derive(Debug, Clone)]
+pub struct FrontSettings {
+    /// The largest body, in bytes.
+    pub body_limit: usize,
+    /// How long a body may take to arrive.
+    pub body_within: Duration,
+    /// The longest that a request may wait for an order to be decided, even if it asks for longer.
+    pub longest_wait: Duration,
+}
+
+/// The state of the buyers' routes.
+pub struct Buyers {
+    /// Places and reads orders.
+    pub intake: Intake,
+    /// Cancels orders.
+    pub orders: Orders,
+    /// Takes the events of payment providers.
+    pub payments: Payments,
+    /// The providers that may call, with their secrets.
+    pub providers: Providers,
+    /// The limit per address.
+    pub throttle: ThrottleSettings,
+    /// Verifies buyers' tokens.
+    pub tokens: Arc<Tokens>,
+    /// Limits that hold for every request.
+    pub settings: FrontSettings,
+    /// Ends long polls, so that they are answered before the process stops.
+    pub stop: CancellationToken,
+}
+
+/// The state of the operations routes.
+pub struct Operations {
+    /// Acts upon sales.
+    pub control: Control,
+    /// Acts upon dead letters.
+    pub dead_letters: DeadLetterActs,
+    /// Acts upon orders.
+    pub orders: Orders,
+    /// Read by the audit.
+    pub gate: Gate,
+    /// Read by the audit and by the listings.
+    pub store: Store,
+    /// Verifies operators' tokens.
+    pub tokens: Arc<Tokens>,
+    /// Limits that hold for every request.
+    pub settings: FrontSettings,
+    /// The result of the last health check.
+    pub readiness: tokio::sync::watch::Receiver<Readiness>,
+    /// Renders the metrics in the Prometheus text format.
+    pub metrics: Box<dyn Fn() -> String + Send + Sync>,
+}

@@ -1,0 +1,110 @@
+//! Payment providers' callbacks: signed events that say an order was paid or refunded.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::body;
+use super::codes::{ACT_UNFINISHED, EVENT_REUSED, INTERNAL, NOT_FOUND, PAYMENT_MISMATCH};
+use super::problem::{Answered, Problem, respond};
+use super::request::{PathOf, in_path};
+use super::signatures::verified_id;
+use super::state::Buyers;
+use crate::domain::{Millis, OrderId, SaleId, UserId};
+use crate::orders::PaymentError;
+use crate::store::{Payment, PaymentKind, PaymentState, StoreError};
+
+pub(super) fn router(buyers: Arc<Buyers>) -> Router {
+    Router::new().route("/v1/payments/callback/{provider}", post(callback)).with_state(buyers)
+}
+
+#[derive(Deserialize)]
+struct Event {
+    #[serde(rename = "type")]
+    kind: String,
+    data: EventData,
+}
+
+/// A provider may send more fields. They are ignored.
+#[derive(Deserialize)]
+struct EventData {
+    sale_id: SaleId,
+    order_id: OrderId,
+    #[serde(default)]
+    user_id: Option<UserId>,
+}
+
+impl Event {
+    /// `None` for the types of event that change no order.
+    fn payment(self, provider: String, event_id: String) -> Option<Payment> {
+        let kind = match self.kind.as_str() {
+            "payment.succeeded" => PaymentKind::Paid,
+            "payment.refunded" => PaymentKind::Refunded,
+            _ => return None,
+        };
+        Some(Payment {
+            provider,
+            event_id,
+            kind,
+            sale: self.data.sale_id,
+            order: self.data.order_id,
+            user: self.data.user_id,
+            state: PaymentState::Pending,
+            new_order: None,
+            detail: None,
+            received_at: Millis::now(),
+        })
+    }
+}
+
+/// `POST /v1/payments/callback/{provider}`. Answers 200 only once the event is durable. A repeat gets the event's
+/// present state.
+async fn callback(
+    State(app): State<Arc<Buyers>>,
+    path: PathOf<String>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    respond(receive(&app, path, &headers, body).await, &headers)
+}
+
+async fn receive(app: &Buyers, path: PathOf<String>, headers: &HeaderMap, body: Body) -> Answered {
+    let provider = in_path(path)?;
+    let secrets = app.providers.secrets(&provider);
+    let secrets =
+        secrets.ok_or_else(|| Problem::new(NOT_FOUND, "no payment provider of this name is configured"))?;
+    let bytes = body::read(body, body::LARGE, app.settings.body_within).await?;
+    let event_id = verified_id(secrets, headers, &bytes)?;
+    let event: Event = body::json(&bytes)?;
+    let Some(payment) = event.payment(provider, event_id) else {
+        // Not an error: the provider would only send it again.
+        return Ok(Json(json!({ "state": "ignored" })).into_response());
+    };
+    let payment = app.payments.receive(&payment).await.map_err(payment_problem)?;
+    if payment.state == PaymentState::Mismatch {
+        return Err(Problem::new(PAYMENT_MISMATCH, payment.detail.unwrap_or_default()));
+    }
+    Ok(Json(json!({
+        "state": payment.state,
+        "order_id": payment.order,
+        "new_order_id": payment.new_order,
+        "detail": payment.detail,
+    }))
+    .into_response())
+}
+
+fn payment_problem(error: PaymentError) -> Box<Problem> {
+    let detail = error.to_string();
+    match error {
+        PaymentError::Reused => Problem::new(EVENT_REUSED, detail),
+        PaymentError::Store(StoreError::Broken(_)) => Problem::new(INTERNAL, detail),
+        PaymentError::Store(_) => Problem::new(ACT_UNFINISHED, detail).retry_after(1),
+    }
+}
