@@ -1,19 +1,17 @@
-//! `audit`: do the books balance; and `rebuild`, for a gate that lost writes.
+//! `audit`: do the books balance, and what repairs them.
 
 use std::time::Duration;
 
+use super::books::summary;
 use super::confirm::confirmed;
-use super::replay::tell_books;
-use super::terms::{Why as Because, operator};
-use super::{Ended, Failed};
+use super::ended::{Ended, Failed};
+use super::output::Output;
+use super::terms::operator;
 use crate::audit::AuditError;
 use crate::domain::{ActRequest, SaleId, SaleState};
-use crate::process::Parts;
-use crate::process::config::Config;
-use crate::queue::{DeadLetters, OrderLog, Publisher};
-use crate::recovery::{
-    Comparison, Difference, DifferenceKind, Rebuild, RebuildError, Repair, Repaired, compare,
-};
+use crate::process::{Config, Parts};
+use crate::queue::{OrderLog, Publisher};
+use crate::recovery::{Comparison, Difference, DifferenceKind, Repair, Repaired, compare};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -22,130 +20,156 @@ pub(super) struct Args {
     /// Every sale that was opened and is not archived.
     #[arg(long)]
     all: bool,
-    /// Say what would mend it, ask, and mend it.
+    /// Show the repairs, ask for confirmation, and apply them.
     #[arg(long)]
     repair: bool,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(long, requires = "repair")]
     yes: bool,
-    /// Leave out orders that were accepted in the last seconds: somebody is still at work on them.
+    /// Ignore orders accepted in the last seconds: they are still being processed.
     #[arg(long, value_name = "SECONDS", default_value_t = 15)]
     older_than: u64,
-    /// Do not ask the broker for what the order log has of orders that only the gate knows.
+    /// Do not search the order log for orders that only the gate knows.
     #[arg(long, conflicts_with = "repair")]
     without_log: bool,
-    #[arg(long, default_value = "text", value_parser = ["text", "json"])]
-    output: String,
-}
-
-#[derive(Debug, clap::Args)]
-pub(super) struct RebuildArgs {
-    #[arg(long)]
-    sale: SaleId,
-    /// Do not ask.
-    #[arg(long)]
-    yes: bool,
     #[command(flatten)]
-    why: Because,
-    #[arg(long, default_value = "text", value_parser = ["text", "json"])]
-    output: String,
+    output: Output,
 }
 
-/// Differences that are shown, of each sale.
+/// Differences to show per sale.
 const SHOWN: usize = 50;
 
 pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
-    let parts = Parts::open(config).await?;
-    let publisher = Publisher::open(config.queue());
-    let log = OrderLog::with(config.queue(), publisher.clone());
-    let older_than = Duration::from_secs(args.older_than);
-    let repair = Repair {
-        gate: parts.gate.clone(),
-        store: parts.store.clone(),
-        leases: parts.leases.clone(),
-        publisher,
-    };
+    let audit = Auditing::open(config, args).await?;
     let mut worst = Ended::Done;
     let mut shown = Vec::new();
-    for sale in sales(&parts, &args).await? {
-        let look = async || {
-            let log = (!args.without_log).then_some(&log);
-            compare(&parts.gate, &parts.store, log, &sale, older_than).await
-        };
-        let mut found = match look().await {
-            Ok(found) => found,
-            // Trouble with one sale is not the others'.
-            Err(error) if args.all => {
+    for sale in audit.sales().await? {
+        let audited = match audit.one(&sale).await {
+            // A sale that cannot be audited does not keep the others from being audited.
+            Err(Failed::Audit(error)) if audit.args.all => {
                 eprintln!("doorbuster: {sale}: {error}");
                 worst = if worst == Ended::OutOfBalance { worst } else { Ended::ItemsLeft };
                 continue;
             }
-            Err(error) => return Err(said(error)),
+            audited => audited?,
         };
-        let mut mended = None;
-        if args.repair {
-            let plan = plan(&found);
-            for line in &plan {
-                eprintln!("{line}");
-            }
-            if !plan.is_empty() && confirmed("this repairs the books", sale.as_str(), args.yes)? {
-                let asked = ActRequest::by(operator(None)).because(Some("audit --repair".into()));
-                let done = repair.apply(&found, &asked).await;
-                if args.output == "text" {
-                    print_mended(&done);
-                }
-                mended = Some(done);
-                found = look().await.map_err(said)?;
-            }
-        }
-        let ended = verdict(&found, mended.as_ref());
+        let ended = audited.verdict();
         if ended != Ended::Done && worst != Ended::OutOfBalance {
             worst = ended;
         }
-        if args.output == "json" {
-            shown.push(serde_json::json!({ "balances": found.balances(), "books": found, "mended": mended }));
+        if audit.args.output.is_json() {
+            shown.push(audited.json());
         } else {
-            print(&found);
+            print(&audited.found);
         }
     }
-    if args.output == "json" {
+    if audit.args.output.is_json() {
         println!("{}", serde_json::json!({ "audits": shown }));
     }
     Ok(worst)
 }
 
-async fn sales(parts: &Parts, args: &Args) -> Result<Vec<SaleId>, Failed> {
-    if let Some(sale) = &args.sale {
-        return Ok(vec![sale.clone()]);
-    }
-    let rows = parts.store.sales().await?;
-    let opened = rows.into_iter().filter(|row| !matches!(row.state, SaleState::Draft | SaleState::Archived));
-    Ok(opened.map(|row| row.sale.id).collect())
+struct Auditing {
+    args: Args,
+    parts: Parts,
+    log: OrderLog,
+    repair: Repair,
 }
 
-fn verdict(found: &Comparison, mended: Option<&Repaired>) -> Ended {
-    // What was published again just now has its row in a moment.
-    let on_its_way = |differs: &Difference| mended.is_some() && differs.why == DifferenceKind::Lost;
-    let only_those =
-        found.differences.iter().all(|differs| on_its_way(differs) || differs.why == DifferenceKind::Waiting);
-    let sums = found.books.balances() || found.books.moved;
-    match mended {
-        _ if found.books.needs_rebuild() || !sums || !only_those => Ended::OutOfBalance,
-        Some(mended) if !mended.left.is_empty() => Ended::ItemsLeft,
-        // Orders that wait for long are shown, and in nobody's way.
-        _ => Ended::Done,
+/// One sale, after its repair if there was one.
+struct Audited {
+    found: Comparison,
+    repaired: Option<Repaired>,
+}
+
+impl Auditing {
+    async fn open(config: &Config, args: Args) -> Result<Self, Failed> {
+        let parts = Parts::open(config).await?;
+        let publisher = Publisher::open(config.queue());
+        let log = OrderLog::with(config.queue(), publisher.clone());
+        let repair = Repair {
+            gate: parts.gate.clone(),
+            store: parts.store.clone(),
+            leases: parts.leases.clone(),
+            publisher,
+        };
+        Ok(Self { args, parts, log, repair })
+    }
+
+    async fn sales(&self) -> Result<Vec<SaleId>, Failed> {
+        if let Some(sale) = &self.args.sale {
+            return Ok(vec![sale.clone()]);
+        }
+        let rows = self.parts.store.sales().await?;
+        let opened =
+            rows.into_iter().filter(|row| !matches!(row.state, SaleState::Draft | SaleState::Archived));
+        Ok(opened.map(|row| row.sale.id).collect())
+    }
+
+    async fn one(&self, sale: &SaleId) -> Result<Audited, Failed> {
+        let found = self.compare(sale).await?;
+        let plan = if self.args.repair { plan(&found) } else { Vec::new() };
+        for line in &plan {
+            eprintln!("{line}");
+        }
+        if plan.is_empty() || !confirmed("this repairs the books", sale.as_str(), self.args.yes)? {
+            return Ok(Audited { found, repaired: None });
+        }
+        let request = ActRequest::by(operator(None)).because(Some("audit --repair".into()));
+        let repaired = self.repair.apply(&found, &request).await;
+        if !self.args.output.is_json() {
+            print_repaired(&repaired);
+        }
+        // After a repair the command fails if it cannot look again, whatever other sales there are.
+        let found = self.compare(sale).await.map_err(|error| Failed::Other(error.to_string()))?;
+        Ok(Audited { found, repaired: Some(repaired) })
+    }
+
+    async fn compare(&self, sale: &SaleId) -> Result<Comparison, AuditError> {
+        let log = (!self.args.without_log).then_some(&self.log);
+        let older_than = Duration::from_secs(self.args.older_than);
+        compare(&self.parts.gate, &self.parts.store, log, sale, older_than).await
+    }
+}
+
+impl Audited {
+    fn verdict(&self) -> Ended {
+        let Self { found, repaired } = self;
+        // An order that the repair has published again gets its row in a moment.
+        let queued = |difference: &Difference| repaired.is_some() && difference.why == DifferenceKind::Lost;
+        let only_those = found
+            .differences
+            .iter()
+            .all(|difference| queued(difference) || difference.why == DifferenceKind::Waiting);
+        let sums = found.books.balances() || found.books.moved;
+        match repaired {
+            _ if found.books.needs_rebuild() || !sums || !only_those => Ended::OutOfBalance,
+            Some(repaired) if !repaired.left.is_empty() => Ended::ItemsLeft,
+            // Orders that have waited for long are shown, but nothing is wrong with them.
+            _ => Ended::Done,
+        }
+    }
+
+    fn json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "balances": self.found.balances(), "books": self.found, "mended": self.repaired,
+        })
     }
 }
 
 fn plan(found: &Comparison) -> Vec<String> {
+    if found.books.needs_rebuild() {
+        return Vec::new();
+    }
     let mut plan: Vec<String> = found
         .differences
         .iter()
-        .map(|differs| format!("{} {}: {}", differs.order_id, differs.why.as_str(), differs.why.remedy()))
+        .map(|difference| {
+            let why = difference.why;
+            format!("{} {}: {}", difference.order_id, why.as_str(), why.remedy())
+        })
         .collect();
-    if found.books.needs_rebuild() {
-        plan.clear();
-    } else if found.differences.is_empty() && !found.books.moved {
+    if found.differences.is_empty() && !found.books.moved {
         for item in found.books.items.iter().filter(|item| item.missing() != 0) {
             plan.push(format!("{}: change the units left in the gate by {:+}", item.sku, item.missing()));
         }
@@ -153,78 +177,34 @@ fn plan(found: &Comparison) -> Vec<String> {
     plan
 }
 
-fn print_mended(mended: &Repaired) {
-    for done in &mended.done {
+fn print_repaired(repaired: &Repaired) {
+    for done in &repaired.done {
         println!("repaired: {done}");
     }
-    for left in &mended.left {
+    for left in &repaired.left {
         println!("left: {left}");
     }
 }
 
 fn print(found: &Comparison) {
-    println!("{}", tell_books(&found.books));
+    println!("{}", summary(&found.books));
     if found.books.needs_rebuild() {
         println!("  use `doorbuster rebuild --sale {}`", found.books.sale_id);
     }
     for item in found.books.items.iter().filter(|item| item.sold != item.live) {
-        println!("  {}: the database counts {} as sold, and has {} live", item.sku, item.sold, item.live);
+        println!("  {}: the database counts {} sold, but {} live", item.sku, item.sold, item.live);
     }
-    for differs in found.differences.iter().take(SHOWN) {
+    for difference in found.differences.iter().take(SHOWN) {
         println!(
             "  {:<15} {} of {}: {} {}",
-            differs.why.as_str(),
-            differs.order_id,
-            differs.user_id,
-            differs.quantity,
-            differs.sku
+            difference.why.as_str(),
+            difference.order_id,
+            difference.user_id,
+            difference.quantity,
+            difference.sku
         );
     }
     if found.differences.len() > SHOWN {
-        println!("  and {} more: --output json has all", found.differences.len() - SHOWN);
+        println!("  and {} more: --output json shows all", found.differences.len() - SHOWN);
     }
-}
-
-fn said(error: AuditError) -> Failed {
-    Failed::Said(error.to_string())
-}
-
-pub(super) async fn rebuild(config: &Config, args: RebuildArgs) -> Result<Ended, Failed> {
-    let parts = Parts::open(config).await?;
-    let what = format!("this freezes {} and rebuilds its gate from log and database", args.sale);
-    if !confirmed(&what, args.sale.as_str(), args.yes)? {
-        return Ok(Ended::ItemsLeft);
-    }
-    let rebuild = Rebuild {
-        gate: parts.gate,
-        store: parts.store,
-        leases: parts.leases,
-        dead_letters: DeadLetters::open(config.queue()),
-        log: OrderLog::open(config.queue()),
-    };
-    match rebuild.run(&args.sale, &args.why.asked()).await {
-        Ok(rebuilt) if args.output == "json" => {
-            println!("{}", serde_json::json!(rebuilt));
-            return Ok(if rebuilt.unreadable == 0 { Ended::Done } else { Ended::ItemsLeft });
-        }
-        Ok(rebuilt) => {
-            println!(
-                "{} is {} again, at {}: {} users, {} orders in flight",
-                rebuilt.sale_id, rebuilt.state, rebuilt.number, rebuilt.users, rebuilt.in_flight
-            );
-            println!("{}", tell_books(&rebuilt.books));
-            if let Some(begins_at) = rebuilt.log_begins_at {
-                println!(
-                    "the order log begins at {begins_at}, after the sale: it lacks older orders without a row"
-                );
-            }
-        }
-        Err(RebuildError::OutOfBalance(books)) => {
-            println!("{}", tell_books(&books));
-            eprintln!("doorbuster: {}", RebuildError::OutOfBalance(books));
-            return Ok(Ended::OutOfBalance);
-        }
-        Err(error) => return Err(Failed::Said(error.to_string())),
-    }
-    Ok(Ended::Done)
 }

@@ -1,58 +1,66 @@
-//! `bench`: measures Doorbuster beside the servers' own speed.
+//! `bench`: how fast Doorbuster is, next to the raw speed of its servers.
 
-use super::{Ended, Failed};
+use super::ended::{Ended, Failed};
+use super::output::Output;
+use crate::process::log;
 use crate::rehearsal::bench;
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
-    /// The way of an order beside its ceilings: HTTP, gate, publisher, worker, stores, memory. All parts
-    /// take about ten minutes.
+    /// Each step of an order next to its ceiling: HTTP, gate, publisher, worker, stores, memory. All parts take
+    /// about ten minutes.
+    #[command(
+        after_help = "Example:\n  doorbuster bench speed\n  doorbuster bench speed refusals backlog --output json"
+    )]
     Speed {
-        /// Only these parts.
+        /// Measure only these parts.
         #[arg(value_enum)]
         parts: Vec<bench::Part>,
-        #[arg(long, default_value = "text", value_parser = ["text", "json"])]
-        output: String,
+        #[command(flatten)]
+        output: Output,
     },
     /// The bare HTTP route that the front is compared with, on a port of 127.0.0.1.
-    #[command(hide = true)]
+    #[command(hide = true, after_help = "Example:\n  doorbuster bench bare-http 8090")]
     BareHttp { port: u16 },
-    /// The lease: take and release, renewal, waking, batches. Takes about a minute and a half.
+    /// Leases: take and release, renew, wake, batches. Takes about a minute and a half.
+    #[command(after_help = "Example:\n  doorbuster bench lease")]
     Lease {
-        #[arg(long, default_value = "text", value_parser = ["text", "json"])]
-        output: String,
+        #[command(flatten)]
+        output: Output,
     },
-    /// Replaying the order log, beside the workers' ordinary rate. Takes about a minute.
+    /// Replaying the order log, next to the workers' ordinary rate. Takes about a minute.
+    #[command(after_help = "Example:\n  doorbuster bench replay")]
     Replay {
-        #[arg(long, default_value = "text", value_parser = ["text", "json"])]
-        output: String,
+        #[command(flatten)]
+        output: Output,
     },
 }
 
-/// Exit code 3 where a figure falls short of what is wanted, 1 where not all could be measured.
+/// Ends with exit code 3 if a figure misses its target, 1 if not everything could be measured.
 pub(super) async fn run(verb: Verb) -> Result<Ended, Failed> {
-    crate::process::log::start_with("text", "warn");
+    log::start_with("text", "warn");
     if cfg!(debug_assertions) {
-        eprintln!("doorbuster: this is a debug build: its figures say nothing");
+        eprintln!("doorbuster: this is a debug build; its figures mean nothing");
     }
-    let tell = |step: &str| eprintln!("doorbuster: {step}");
+    let failed = |error: bench::BenchError| Failed::Other(error.to_string());
+    let show = |step: &str| eprintln!("doorbuster: {step}");
     let (report, output) = match verb {
         Verb::BareHttp { port } => {
-            bench::bare_http(port).await.map_err(|error| Failed::Said(error.to_string()))?;
+            bench::bare_http(port).await.map_err(|error| Failed::Other(error.to_string()))?;
             return Ok(Ended::Done);
         }
-        Verb::Speed { parts, output } => (Box::pin(bench::speed(&parts, tell)).await, output),
-        Verb::Lease { output } => (bench::lease(tell).await, output),
-        Verb::Replay { output } => (Box::pin(bench::replay(tell)).await, output),
+        Verb::Speed { parts, output } => (Box::pin(bench::speed(&parts, show)).await, output),
+        Verb::Lease { output } => (bench::lease(show).await, output),
+        Verb::Replay { output } => (Box::pin(bench::replay(show)).await, output),
     };
-    let report = report.map_err(|error| Failed::Said(error.to_string()))?;
-    if output == "json" {
+    let report = report.map_err(failed)?;
+    if output.is_json() {
         println!("{}", serde_json::json!(report));
     } else {
         print!("{report}");
     }
     if let Some(why) = report.unfinished {
-        return Err(Failed::Said(format!("not finished: {why}")));
+        return Err(Failed::Other(format!("not finished: {why}")));
     }
     let met = report.figures.iter().all(bench::Figure::is_met);
     Ok(if met { Ended::Done } else { Ended::ItemsLeft })

@@ -1,24 +1,24 @@
-//! Asking before something that many depend on.
+//! Asks before an act that many people depend on.
 
 use std::io::{IsTerminal as _, Write as _};
 
-use super::Failed;
+use super::ended::Failed;
 
-/// Has the caller said yes: by `--yes`, or by typing the word on a terminal?
+/// Has the caller agreed, by `--yes` or by typing `word` on a terminal? Without a terminal only `--yes` counts.
 pub(super) fn confirmed(what: &str, word: &str, yes: bool) -> Result<bool, Failed> {
     if yes {
         return Ok(true);
     }
     if !std::io::stdin().is_terminal() {
-        return Err(Failed::Usage(format!("{what}: say --yes, since nobody can be asked here")));
+        return Err(Failed::Usage(format!("{what}: add --yes, since there is no terminal to ask on")));
     }
-    eprint!("{what}. Type {word} to go on: ");
+    eprint!("{what}. Type {word} to continue: ");
     let _ = std::io::stderr().flush();
     let mut typed = String::new();
     let read = std::io::stdin().read_line(&mut typed);
-    let said_yes = read.is_ok() && typed.trim() == word;
-    if !said_yes {
+    let agreed = read.is_ok() && typed.trim() == word;
+    if !agreed {
         eprintln!("nothing was done");
     }
-    Ok(said_yes)
+    Ok(agreed)
 }

@@ -1,48 +1,46 @@
-//! `dead-letters`: what no worker could process, and its end.
+//! `dead-letters`: the messages that no worker could process: list them, replay them, fail their orders.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{Ended, Failed};
+use super::ended::{Ended, Failed};
+use super::output::Output;
 use crate::control::{DeadLetterActs, DeadLetterEnd, DeadLetterError, dead_letter_json};
-use crate::process::Parts;
-use crate::process::config::Config;
+use crate::process::{Config, Parts};
 use crate::queue::{DeadLetter, DeadLetters};
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
     /// List them, the oldest first.
+    #[command(after_help = "Example:\n  doorbuster dead-letters list --output json")]
     List(Output),
     /// Show one, with the message byte for byte.
+    #[command(after_help = "Example:\n  doorbuster dead-letters show 0190c2a4-7b1e-7c3a-9d51-3f6f1a2b4c5d")]
     Show {
-        /// As `list` shows it: the id of its order.
+        /// The id that `list` shows: that of its order.
         id: String,
         #[command(flatten)]
         output: Output,
     },
-    /// Give them to the workers again, after what was wrong has been mended.
+    /// Give them back to the workers, once the cause is fixed.
+    #[command(after_help = "Example:\n  doorbuster dead-letters replay --all")]
     Replay(Which),
-    /// End their orders: the buyer reads `failed`, and the units are on sale again.
+    /// Fail their orders: buyers read `failed`, and the units are on sale again.
+    #[command(after_help = "Example:\n  doorbuster dead-letters fail 0190c2a4-7b1e-7c3a-9d51-3f6f1a2b4c5d")]
     Fail(Which),
-}
-
-#[derive(Debug, clap::Args)]
-pub(super) struct Output {
-    #[arg(long, default_value = "text", value_parser = ["text", "json"])]
-    output: String,
 }
 
 #[derive(Debug, clap::Args)]
 #[group(required = true)]
 pub(super) struct Which {
-    /// As `list` shows them.
+    /// The ids that `list` shows.
     ids: Vec<String>,
-    /// All that are there now.
+    /// Every dead letter that is there now.
     #[arg(long, conflicts_with = "ids")]
     all: bool,
 }
 
-/// How long the broker may take to be reached.
+/// How long connecting to the broker may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
 pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
@@ -51,17 +49,16 @@ pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
     let dead = DeadLetterActs::new(letters.clone(), parts.gate.clone(), parts.store.clone());
     match verb {
         Verb::List(output) => {
-            let letters = dead.list().await.map_err(said)?;
-            print_list(&letters, &output);
+            print_list(&dead.list().await?, &output);
             Ok(Ended::Done)
         }
         Verb::Show { id, output } => {
-            print_one(&dead.show(&id).await.map_err(said)?, &output);
+            print_one(&dead.show(&id).await?, &output);
             Ok(Ended::Done)
         }
         Verb::Replay(which) => {
             tokio::time::timeout(CONNECT_WITHIN, letters.wait_until_up()).await.map_err(|_| {
-                Failed::Said(format!("the broker could not be reached within {CONNECT_WITHIN:?}"))
+                Failed::Other(format!("the broker could not be reached within {CONNECT_WITHIN:?}"))
             })?;
             each(&dead, which, async |id| dead.replay(id).await).await
         }
@@ -69,7 +66,7 @@ pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
     }
 }
 
-/// Says of each what became of it. Exit code 3 where some are left.
+/// Prints the outcome of each. Ends with exit code 3 if some are left.
 async fn each(
     dead: &DeadLetterActs,
     which: Which,
@@ -80,22 +77,22 @@ async fn each(
     let mut ids = which.ids;
     loop {
         if which.all {
-            // A page at a time; one that is left is not tried twice.
-            ids = dead.list().await.map_err(said)?.into_iter().map(|letter| letter.id).collect();
+            // A page at a time; a dead letter that is left is not tried again.
+            ids = dead.list().await?.into_iter().map(|letter| letter.id).collect();
             ids.retain(|id| !seen.contains(id));
         }
         if ids.is_empty() {
             break;
         }
         for id in std::mem::take(&mut ids) {
-            // A letter may lie there twice.
+            // The queue may hold a dead letter twice.
             if !seen.insert(id.clone()) {
                 continue;
             }
             match act(&id).await {
                 Ok(end) => {
                     done += 1;
-                    println!("{id}  {}", tell(end));
+                    println!("{id}  {}", outcome(end));
                 }
                 Err(error) => {
                     left += 1;
@@ -108,19 +105,17 @@ async fn each(
     Ok(if left == 0 { Ended::Done } else { Ended::ItemsLeft })
 }
 
-fn tell(end: DeadLetterEnd) -> &'static str {
+fn outcome(end: DeadLetterEnd) -> &'static str {
     match end {
-        DeadLetterEnd::Replayed => "replayed: a worker takes it again",
+        DeadLetterEnd::Replayed => "replayed: back in the workers' queue",
         DeadLetterEnd::Failed => "failed: its units are on sale again",
-        DeadLetterEnd::EndedBefore => "removed: its order had ended before, and stays so",
-        DeadLetterEnd::Discarded => {
-            "removed: unreadable; an accepted order in it comes again from the outbox"
-        }
+        DeadLetterEnd::EndedBefore => "removed: its order had ended before; left as it is",
+        DeadLetterEnd::Discarded => "removed: unreadable; the outbox publishes an accepted order in it again",
     }
 }
 
 fn print_list(letters: &[DeadLetter], output: &Output) {
-    if output.output == "json" {
+    if output.is_json() {
         let letters: Vec<_> = letters.iter().map(|letter| dead_letter_json(letter, false)).collect();
         println!("{}", serde_json::json!({ "dead_letters": letters }));
         return;
@@ -142,14 +137,14 @@ fn print_list(letters: &[DeadLetter], output: &Output) {
     }
 }
 
-/// What fits a terminal; `show` has all of it.
+/// As much as fits a terminal; `show` prints all of it.
 fn first_line(letter: &DeadLetter) -> String {
     let error = letter.first_error.as_deref().unwrap_or("-");
     error.lines().next().unwrap_or_default().chars().take(80).collect()
 }
 
 fn print_one(letter: &DeadLetter, output: &Output) {
-    if output.output == "json" {
+    if output.is_json() {
         println!("{}", dead_letter_json(letter, true));
         return;
     }
@@ -171,8 +166,4 @@ fn print_one(letter: &DeadLetter, output: &Output) {
         Err(why) => println!("unreadable   {why}"),
     }
     println!("payload      {}", String::from_utf8_lossy(&letter.payload));
-}
-
-fn said(error: DeadLetterError) -> Failed {
-    Failed::Said(error.to_string())
 }

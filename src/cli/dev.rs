@@ -1,26 +1,27 @@
-//! `dev`: a whole Doorbuster on this machine, with private servers.
+//! `dev`: all of Doorbuster on this machine, on private servers.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
+use super::discover::{Advertised, FOLDER};
+use super::drill;
+use super::ended::{Ended, Failed};
 use super::stack::Stack;
-use super::{Ended, Failed};
 use crate::domain::UserId;
 use crate::front::Role;
-use crate::process::config::{Sources, redact};
-use crate::process::{log, signal};
+use crate::process::{Sources, log, redact, signal};
 use crate::rehearsal::drill::{Preset, Progress};
 use crate::rehearsal::servers::{Ending, Folder};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Where the servers keep their data.
-    #[arg(long, default_value = ".doorbuster", value_name = "FOLDER")]
+    #[arg(long, default_value = FOLDER, value_name = "FOLDER")]
     data_dir: PathBuf,
     /// Keep the data in a temporary folder, and remove it at the end.
     #[arg(long)]
     ephemeral: bool,
-    /// Hold a sale of 500 units for a crowd of 20,000 buyers, print the verdict, and end.
+    /// Hold a sale of 500 units for a crowd of 20,000 buyers, print the verdict, and stop.
     #[arg(long)]
     demo: bool,
 }
@@ -29,8 +30,8 @@ pub(super) struct Args {
 const TOKENS_LAST: u32 = 24 * 3600;
 
 pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> {
-    // That the broker is not there yet is said below, and no news; and it takes no crowd, so that many files are
-    // not missed.
+    // `dev` prints below that the broker is still starting, and it serves no crowd, so a low limit of open files
+    // does no harm: both warnings would only distract.
     log::start_with("auto", "warn,doorbuster::queue=error,doorbuster::process::listen=error");
     if args.demo {
         return Box::pin(demo(sources)).await;
@@ -39,7 +40,7 @@ pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> 
     let stop = signal::stop_token();
     let folder = if args.ephemeral { Folder::ephemeral()? } else { Folder::open(&args.data_dir)? };
     let mut stack = Stack::start(sources, folder).await?;
-    let settings = write_settings(&stack)?;
+    let settings = stack.advertise()?;
     introduce(&stack, &settings, began);
     let ending = if args.ephemeral { Ending::AtOnce } else { Ending::Orderly };
     let broker = stop.run_until_cancelled(stack.broker_is_up()).await;
@@ -54,54 +55,24 @@ pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> 
     );
     let died = tokio::select! {
         () = stop.cancelled() => None,
-        () = stack.redis.ended() => Some("redis-server ended by itself; its log is in the data folder".into()),
-        () = broker.ended() => Some("rabbitmq-server ended by itself; its log is in the data folder".into()),
-        why = stack.running.part_ended() => Some(why),
+        () = stack.redis.ended() => Some("redis-server ended by itself; its log is in the data folder".to_owned()),
+        () = broker.ended() => Some("rabbitmq-server ended by itself; its log is in the data folder".to_owned()),
+        why = stack.running.task_ended() => Some(why.to_string()),
     };
     println!("  stopping");
     stack.stop(Some(broker), ending).await;
-    match died {
-        Some(why) => Err(Failed::Said(why)),
-        None => Ok(Ended::Done),
-    }
+    died.map_or(Ok(Ended::Done), |why| Err(Failed::Other(why)))
 }
 
-/// A file for `--config`, so that other commands meet this stack.
-fn write_settings(stack: &Stack) -> Result<PathBuf, Failed> {
-    let path = stack.folder().join("config.toml");
-    let config = &stack.config;
-    let quoted = |text: &str| toml::Value::from(text).to_string();
-    let mut text = String::from("# Written by `doorbuster dev`: how to reach its servers.\n");
-    for (key, value) in [
-        ("redis.url", &config.redis.url),
-        ("redis.prefix", &config.redis.prefix),
-        ("queue.url", &config.queue.url),
-        ("queue.prefix", &config.queue.prefix),
-        ("database.url", &config.database.url),
-        ("auth.secret", &config.auth.secret),
-        ("auth.issuer", &config.auth.issuer),
-        ("auth.audience", &config.auth.audience),
-    ] {
-        text.push_str(&format!("{key} = {}\n", quoted(value)));
-    }
-    std::fs::write(&path, text)
-        .map_err(|error| Failed::Said(format!("writing {}: {error}", path.display())))?;
-    Ok(path)
-}
-
-fn introduce(stack: &Stack, settings: &Path, began: Instant) {
+fn introduce(stack: &Stack, settings: &Advertised, began: Instant) {
     let running = &stack.running;
     let Some(buyers) = running.buyers else { return };
-    let shown = std::env::current_dir()
-        .ok()
-        .and_then(|here| settings.strip_prefix(here).ok().map(Path::to_owned))
-        .unwrap_or_else(|| settings.to_owned());
     let mint = |user: &str, role| {
         UserId::parse(user).map(|user| running.tokens.mint(&user, role, TOKENS_LAST)).unwrap_or_default()
     };
     let (admin, buyer) = (mint("admin", Some(Role::Admin)), mint("ada", None));
     println!(
-        "Doorbuster is up after {:.1} s (the broker still starts; orders are taken meanwhile)\n",
+        "Doorbuster is up after {:.1} s (the broker is still starting; orders are taken meanwhile)\n",
         began.elapsed().as_secs_f64()
     );
     println!("  buyers       http://{buyers}");
@@ -109,9 +80,7 @@ fn introduce(stack: &Stack, settings: &Path, began: Instant) {
     println!("  database     {}", redact(&stack.config.database.url));
     println!("  admin token  {admin}");
     println!("  buyer token  {buyer}   (user ada)\n");
-    // As it was called, so that the lines can be pasted.
-    let called = std::env::args().next().unwrap_or_else(|| "doorbuster".into());
-    let doorbuster = format!("{called} --config {}", shown.display());
+    let doorbuster = called(settings);
     println!("Try, in another terminal:\n");
     println!("  {doorbuster} sale create shoes --item shoe=500");
     println!("  {doorbuster} sale open shoes");
@@ -121,12 +90,24 @@ fn introduce(stack: &Stack, settings: &Path, began: Instant) {
     println!("Ctrl-C ends everything.\n");
 }
 
-/// In a temporary folder, so that it can be run again and again.
+/// How another terminal calls this program for this stack, so that the printed lines can be pasted: with
+/// `--config` only if the file would not be found without it.
+fn called(settings: &Advertised) -> String {
+    let program = std::env::args().next().unwrap_or_else(|| "doorbuster".into());
+    let here = std::env::current_dir().unwrap_or_default();
+    if settings.is_found_from(&here) {
+        return program;
+    }
+    let file = settings.path().strip_prefix(&here).unwrap_or(settings.path());
+    format!("{program} --config {}", file.display())
+}
+
+/// In a temporary folder, so that it can be repeated.
 async fn demo(sources: &Sources) -> Result<Ended, Failed> {
     println!("Doorbuster: 500 units, 20,000 buyers, a real Redis, a real RabbitMQ, a real database.\n");
     let progress = Progress::on_stderr();
     progress.say("starting private servers on free ports of 127.0.0.1, in a temporary folder");
-    let report = super::drill::on_private_stack(sources, &Preset::Demo.plan(), &progress).await?;
+    let report = drill::on_private_stack(sources, &Preset::Demo.plan(), &progress).await?;
     println!("{report}");
-    Ok(super::drill::judge(&report))
+    Ok(drill::verdict(report.balances, report.complete))
 }

@@ -1,20 +1,19 @@
-//! `export`: a sale as lines, for `replay run file`.
+//! `export`: writes a sale to a file of JSON lines, which `replay run file` reads.
 
 use std::path::PathBuf;
 
-use super::{Ended, Failed};
+use super::ended::{Ended, Failed};
 use crate::domain::SaleId;
-use crate::process::Parts;
-use crate::process::config::Config;
+use crate::process::{Config, Parts};
 use crate::recovery::replay::export;
 use crate::rehearsal::drill::Progress as Bar;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Which sale.
+    /// The sale to export.
     #[arg(long)]
     sale: SaleId,
-    /// The file that is written, or - for standard output.
+    /// The file to write, or - for standard output.
     #[arg(long)]
     file: PathBuf,
 }
@@ -25,7 +24,7 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
     bar.begin(0, "orders");
     let exported = export(&parts.gate, &parts.store, &args.sale, &args.file, &|done| bar.reach(done)).await;
     bar.end();
-    let exported = exported.map_err(|error| Failed::Said(error.to_string()))?;
+    let exported = exported?;
     eprintln!(
         "{} orders, {} in flight, {} sales, acts and payments",
         exported.orders, exported.accepted, exported.others

@@ -1,21 +1,21 @@
-//! `health`: one question to /readyz, without needing curl in a container.
+//! `health`: one request to /readyz, for containers without curl.
 
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::{Ended, Failed};
+use super::ended::{Ended, Failed};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The operations listener.
+    /// The operations listener of the process.
     #[arg(default_value = "127.0.0.1:9090")]
     address: String,
 }
 
 pub(super) async fn run(args: &Args) -> Result<Ended, Failed> {
-    let failed = |why: String| Failed::Said(format!("{}: {why}", args.address));
+    let failed = |why: String| Failed::Other(format!("{}: {why}", args.address));
     let asking = async {
         let mut stream = TcpStream::connect(&args.address).await?;
         let request = format!("GET /readyz HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", args.address);

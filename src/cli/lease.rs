@@ -1,78 +1,78 @@
-//! `lease`: who holds what, and an operator's release.
+//! `lease`: who holds which lease, and an operator's release.
 
 use std::time::Duration;
 
-use super::{Ended, Failed};
-use crate::lease::{Lease, LeaseError, Leases};
-use crate::process::config::Config;
+use super::ended::{Ended, Failed};
+use super::output::Output;
+use crate::lease::{Lease, Leases};
+use crate::process::Config;
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
     /// List the leases that are held now.
+    #[command(after_help = "Example:\n  doorbuster lease list --scope shoes")]
     List {
-        /// Of this scope alone: a sale, or one that begins with an underscore.
+        /// Only this scope: a sale, or an internal scope, which begins with an underscore.
         #[arg(long)]
         scope: Option<String>,
         #[command(flatten)]
         output: Output,
     },
-    /// Show one.
+    /// Show one lease.
+    #[command(after_help = "Example:\n  doorbuster lease show shoes ada")]
     Show {
-        /// As `list` shows it: the sale.
+        /// The scope that `list` shows: the sale.
         scope: String,
-        /// As `list` shows it: the user.
+        /// The name that `list` shows: the user.
         name: String,
         #[command(flatten)]
         output: Output,
     },
     /// Take a lease from a holder that is gone.
     ///
-    /// Leases also end by themselves. A holder that lives learns it late: until then its fencing token
-    /// alone keeps it from writing.
+    /// Leases also expire by themselves. A holder that is still alive learns late that its lease is gone: until
+    /// then only its fencing token keeps it from writing.
+    #[command(after_help = "Example:\n  doorbuster lease release shoes ada --token 17")]
     Release {
+        /// The scope that `list` shows: the sale.
         scope: String,
+        /// The name that `list` shows: the user.
         name: String,
-        /// As `show` tells it: what somebody else has taken meanwhile is not touched.
+        /// The token that `show` prints. A lease that has been taken again since then is not touched.
         #[arg(long)]
         token: i64,
     },
 }
 
-#[derive(Debug, clap::Args)]
-pub(super) struct Output {
-    #[arg(long, default_value = "text", value_parser = ["text", "json"])]
-    output: String,
-}
-
 pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
-    let leases = Leases::open(&config.redis(), &config.redis.prefix).map_err(said)?;
+    let leases = Leases::open(&config.redis(), &config.redis.prefix)?;
     match verb {
         Verb::List { scope, output } => {
             let scopes = match scope {
                 Some(scope) => vec![scope],
-                None => leases.scopes().await.map_err(said)?,
+                None => leases.scopes().await?,
             };
             let mut held = Vec::new();
             for scope in scopes {
-                held.extend(leases.list(&scope).await.map_err(said)?);
+                held.extend(leases.list(&scope).await?);
             }
             print_list(&held, &output);
             Ok(Ended::Done)
         }
-        Verb::Show { scope, name, output } => match leases.show(&scope, &name).await.map_err(said)? {
+        Verb::Show { scope, name, output } => match leases.show(&scope, &name).await? {
             Some(lease) => {
                 print_one(&lease, &output);
                 Ok(Ended::Done)
             }
-            None => Err(Failed::Said(format!("nobody holds {name} in {scope}"))),
+            None => Err(Failed::Other(format!("nobody holds {name} in {scope}"))),
         },
         Verb::Release { scope, name, token } => {
-            if leases.force_release(&scope, &name, token).await.map_err(said)? {
+            if leases.force_release(&scope, &name, token).await? {
                 println!("{name} in {scope} is free");
                 return Ok(Ended::Done);
             }
-            let now = leases.show(&scope, &name).await.map_err(said)?;
-            Err(Failed::Said(match now {
+            let now = leases.show(&scope, &name).await?;
+            Err(Failed::Other(match now {
                 Some(lease) => format!(
                     "nothing released: {name} in {scope} is held with token {} by {}",
                     lease.token, lease.holder
@@ -84,7 +84,7 @@ pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
 }
 
 fn print_list(leases: &[Lease], output: &Output) {
-    if output.output == "json" {
+    if output.is_json() {
         let leases: Vec<_> = leases.iter().map(json).collect();
         println!("{}", serde_json::json!({ "leases": leases }));
         return;
@@ -115,7 +115,7 @@ fn print_list(leases: &[Lease], output: &Output) {
 }
 
 fn print_one(lease: &Lease, output: &Output) {
-    if output.output == "json" {
+    if output.is_json() {
         println!("{}", json(lease));
         return;
     }
@@ -146,11 +146,4 @@ fn seconds(time: Duration) -> String {
 
 fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn said(error: LeaseError) -> Failed {
-    match error {
-        LeaseError::Invalid(text) => Failed::Usage(text),
-        other => Failed::Said(other.to_string()),
-    }
 }

@@ -1,45 +1,52 @@
-//! The command line.
+//! The command line: one binary, a sub-command per process and per act of an operator.
+//!
+//! A command reads its options, calls one of the rooms below, and prints the result. Standard output carries the
+//! result alone, standard error everything else; the exit code says how it ended.
 
 mod audit;
 mod bench;
+mod books;
+mod completions;
 mod confirm;
 mod dead_letters;
 mod dev;
+mod discover;
 mod drill;
+mod ended;
 mod export;
 mod health;
 mod lease;
 mod order;
+mod output;
 mod payment;
+mod rebuild;
 mod replay;
 mod sale;
 mod serve;
 mod servers;
+mod sources;
 mod stack;
 mod terms;
 mod token;
 mod user;
 
-use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
-use crate::control::ControlError;
-use crate::domain::Invalid;
-use crate::process::StartError;
-use crate::process::config::{Config, Mistakes, Sources};
-use crate::rehearsal::servers::ServerError;
-use crate::store::StoreError;
+use self::ended::{Ended, Failed};
+use self::sources::{Needs, SourceArgs, load, load_and_log};
+use crate::process::{Role, Sources};
 
-/// The flash-sale order engine: Redis decides who gets a unit, RabbitMQ carries the order, workers
-/// persist it. Begin with `doorbuster dev --demo`.
+/// Doorbuster runs flash sales: Redis decides who gets a unit, RabbitMQ carries the order, workers write it to
+/// the database. Start with `doorbuster dev --demo`.
 #[derive(Debug, Parser)]
 #[command(
     version,
     arg_required_else_help = true,
-    after_help = "Exit codes: 0 done; 1 error; 2 usage; 3 finished with items left; 4 the books do not balance."
+    after_help = "Without --config, commands read the file that DOORBUSTER_CONFIG names, or else .doorbuster/config.toml \
+                  in this folder or the nearest above, which `doorbuster dev` writes.\n\n\
+                  Exit codes: 0 done; 1 error; 2 usage; 3 finished, with something left to do; 4 the books do not balance."
 )]
 pub struct Cli {
     #[command(flatten)]
@@ -48,118 +55,137 @@ pub struct Cli {
     verb: Verb,
 }
 
-#[derive(Debug, Clone, clap::Args)]
-struct SourceArgs {
-    /// Read config/<PROFILE>.toml over the defaults.
-    #[arg(long, global = true)]
-    profile: Option<String>,
-    /// Read this file over the profile.
-    #[arg(long, global = true, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Set one key, over everything else. May be repeated.
-    #[arg(long = "set", global = true, value_name = "SECTION.KEY=VALUE")]
-    overrides: Vec<String>,
-}
-
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Everything on this machine: private servers, a front and a worker.
+    /// Run everything on this machine: private servers, a front and a worker.
+    #[command(after_help = "Example:\n  doorbuster dev\n  doorbuster dev --demo")]
     Dev(dev::Args),
     /// Serve buyers.
+    #[command(after_help = "Example:\n  doorbuster front --config /etc/doorbuster.toml")]
     Front,
-    /// Persist orders.
+    /// Write accepted orders to the database.
+    #[command(after_help = "Example:\n  doorbuster worker --config /etc/doorbuster.toml")]
     Worker,
-    /// Create or upgrade the tables.
+    /// Create the tables, or upgrade them to this build's.
+    #[command(after_help = "Example:\n  doorbuster migrate --config /etc/doorbuster.toml")]
     Migrate,
-    /// Create and steer sales.
-    #[command(subcommand)]
+    /// Create and control sales.
+    #[command(subcommand, after_help = "Example:\n  doorbuster sale create shoes --item shoe=500")]
     Sale(sale::Verb),
-    /// See what became of an order, and change it.
-    #[command(subcommand)]
+    /// Show one order, or change it.
+    #[command(
+        subcommand,
+        after_help = "Example:\n  doorbuster order show shoes 0190c2a4-7b1e-7c3a-9d51-3f6f1a2b4c5d"
+    )]
     Order(order::Verb),
-    /// See what payment providers have told.
-    #[command(subcommand)]
+    /// List the events of payment providers.
+    #[command(subcommand, after_help = "Example:\n  doorbuster payment list --state late")]
     Payment(payment::Verb),
-    /// Forget a person.
-    #[command(subcommand)]
+    /// Erase a person's name.
+    #[command(subcommand, after_help = "Example:\n  doorbuster user erase ada --yes")]
     User(user::Verb),
-    /// Look at what no worker could process, and end it.
-    #[command(subcommand)]
+    /// List, replay or fail the messages that no worker could process.
+    #[command(subcommand, after_help = "Example:\n  doorbuster dead-letters list")]
     DeadLetters(dead_letters::Verb),
-    /// Compare the books of gate, queue and database; `--repair` mends what differs.
+    /// Compare gate, queue and database; with `--repair`, fix what differs.
+    #[command(after_help = "Example:\n  doorbuster audit --all\n  doorbuster audit --sale shoes --repair")]
     Audit(audit::Args),
-    /// Rebuild the gate of a sale that Redis has lost, or has lost writes of.
-    Rebuild(audit::RebuildArgs),
-    /// After an outage: give what was accepted its row.
-    #[command(subcommand)]
+    /// Rebuild a sale's gate after Redis lost the sale, or some of its writes.
+    #[command(after_help = "Example:\n  doorbuster rebuild --sale shoes --reason \"redis lost its disk\"")]
+    Rebuild(rebuild::Args),
+    /// After an outage: write the missing rows of accepted orders.
+    #[command(subcommand, after_help = "Example:\n  doorbuster replay plan log --since 2h")]
     Replay(replay::Verb),
-    /// Write a sale to a file, for `replay run file`.
+    /// Write a sale to a file that `replay run file` can read.
+    #[command(after_help = "Example:\n  doorbuster export --sale shoes --file shoes.jsonl")]
     Export(export::Args),
-    /// See who may act for which user now.
-    #[command(subcommand)]
+    /// Show who holds the lease on a user, or release it.
+    #[command(subcommand, after_help = "Example:\n  doorbuster lease list --scope shoes")]
     Lease(lease::Verb),
-    /// Send a crowd of buyers, and judge by the books.
+    /// Send a crowd of buyers, then check the books.
+    #[command(
+        after_help = "Example:\n  doorbuster drill rush\n  doorbuster drill chaos --seed 7 --seconds 60"
+    )]
     Drill(drill::Args),
-    /// Measure beside the servers' own speed, on private servers.
-    #[command(subcommand)]
+    /// Measure Doorbuster next to the raw speed of its servers, on private servers.
+    #[command(subcommand, after_help = "Example:\n  doorbuster bench speed")]
     Bench(bench::Verb),
     /// Mint a bearer token, for development.
+    #[command(
+        after_help = "Example:\n  doorbuster token ada\n  doorbuster token root --role admin --lasts 600"
+    )]
     Token(token::Args),
-    /// Show the configuration that would be used, without secrets.
-    #[command(subcommand)]
+    /// Show the effective configuration.
+    #[command(subcommand, after_help = "Example:\n  doorbuster config show --profile production")]
     Config(ConfigVerb),
-    /// Ask a running process whether it is ready; for a container's HEALTHCHECK.
+    /// Ask a running process whether it is ready, for a container's HEALTHCHECK.
+    #[command(after_help = "Example:\n  doorbuster health 127.0.0.1:9090")]
     Health(health::Args),
+    /// Print a script that completes commands in a shell.
+    #[command(after_help = "Example:\n  doorbuster completions bash > /etc/bash_completion.d/doorbuster")]
+    Completions(completions::Args),
     /// Start private servers, print their URLs as JSON, end them when standard input closes.
-    #[command(hide = true)]
+    #[command(hide = true, after_help = "Example:\n  doorbuster servers redis rabbitmq")]
     Servers(servers::Args),
 }
 
 #[derive(Debug, Subcommand)]
 enum ConfigVerb {
-    /// Print it as TOML.
+    /// Print it as TOML, without secrets.
+    #[command(after_help = "Example:\n  doorbuster config show --set worker.batch=100")]
     Show,
 }
 
-/// Why a command failed. Shown as one line, or a few.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Failed {
-    #[error(transparent)]
-    Config(#[from] Mistakes),
-    #[error(transparent)]
-    Start(#[from] StartError),
-    #[error(transparent)]
-    Servers(#[from] ServerError),
-    #[error(transparent)]
-    Control(#[from] ControlError),
-    #[error(transparent)]
-    Invalid(#[from] Invalid),
-    #[error("the database: {0}")]
-    Store(#[from] StoreError),
-    #[error("{0}")]
-    Said(String),
-    /// Something that the caller wrote and that cannot be meant.
-    #[error("{0}")]
-    Usage(String),
-}
+impl Verb {
+    fn needs(&self) -> Needs {
+        match self {
+            Self::Dev(_) => Needs { secret: true, signs: true, discovers: false },
+            Self::Drill(args) => Needs { secret: true, signs: true, discovers: args.has_target() },
+            Self::Token(_) => Needs { secret: true, signs: true, discovers: true },
+            Self::Front | Self::Worker => Needs { secret: true, signs: false, discovers: true },
+            Self::Bench(_) | Self::Health(_) | Self::Servers(_) | Self::Completions(_) => Needs::default(),
+            _ => Needs { discovers: true, ..Needs::default() },
+        }
+    }
 
-/// How a command ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ended {
-    Done,
-    /// Exit code 3.
-    ItemsLeft,
-    /// Exit code 4.
-    OutOfBalance,
+    async fn run(self, sources: &Sources) -> Result<Ended, Failed> {
+        match self {
+            Self::Dev(args) => dev::run(sources, args).await,
+            Self::Front => serve::run(&load_and_log(sources)?, Role::Front).await,
+            Self::Worker => serve::run(&load_and_log(sources)?, Role::Worker).await,
+            Self::Migrate => serve::migrate(&load(sources)?).await,
+            Self::Sale(verb) => sale::run(&load(sources)?, verb).await,
+            Self::Order(verb) => order::run(&load(sources)?, verb).await,
+            Self::Payment(verb) => payment::run(&load(sources)?, verb).await,
+            Self::User(verb) => user::run(&load(sources)?, verb).await,
+            Self::DeadLetters(verb) => dead_letters::run(&load(sources)?, verb).await,
+            Self::Audit(args) => audit::run(&load(sources)?, args).await,
+            Self::Rebuild(args) => rebuild::run(&load(sources)?, args).await,
+            Self::Replay(verb) => replay::run(&load(sources)?, verb).await,
+            Self::Export(args) => export::run(&load(sources)?, args).await,
+            Self::Lease(verb) => lease::run(&load(sources)?, verb).await,
+            Self::Drill(args) => drill::run(sources, args).await,
+            Self::Bench(verb) => bench::run(verb).await,
+            Self::Token(args) => token::run(&load(sources)?, &args),
+            Self::Config(ConfigVerb::Show) => {
+                print!("{}", load(sources)?.redacted());
+                Ok(Ended::Done)
+            }
+            Self::Health(args) => health::run(&args).await,
+            Self::Completions(args) => completions::run(&args, Cli::command()),
+            Self::Servers(args) => servers::run(args).await,
+        }
+    }
 }
 
 impl Cli {
-    /// Reads the process's arguments. `--set`, `--config` and `--profile` may stand anywhere: clap
-    /// would let those behind the verb silently replace those before it.
+    /// Reads the process's arguments, and ends the process with a message if they cannot be understood. `--set`,
+    /// `--config` and `--profile` may stand before or after the command.
     pub fn from_args() -> Self {
-        Self::parse_from(sources_first(std::env::args_os()))
+        Self::parse_from(sources::first(std::env::args_os()))
     }
 
+    /// Runs the command to its end and returns its exit code. An error is on standard error by then.
     pub fn run(self) -> ExitCode {
         crate::process::raise_file_limit();
         let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -170,106 +196,53 @@ impl Cli {
             }
         };
         match runtime.block_on(self.dispatch()) {
-            Ok(Ended::Done) => ExitCode::SUCCESS,
-            Ok(Ended::ItemsLeft) => ExitCode::from(3),
-            Ok(Ended::OutOfBalance) => ExitCode::from(4),
+            Ok(ended) => ended.exit_code(),
             Err(error) => {
                 eprintln!("doorbuster: {error}");
-                let mistyped = matches!(error, Failed::Config(_) | Failed::Invalid(_) | Failed::Usage(_));
-                ExitCode::from(if mistyped { 2 } else { 1 })
+                error.exit_code()
             }
         }
     }
 
     async fn dispatch(self) -> Result<Ended, Failed> {
-        let sources = Sources {
-            defaults: Vec::new(),
-            needs_secret: matches!(
-                self.verb,
-                Verb::Dev(_) | Verb::Front | Verb::Worker | Verb::Drill(_) | Verb::Token(_)
-            ),
-            signs: matches!(self.verb, Verb::Dev(_) | Verb::Drill(_) | Verb::Token(_)),
-            profile: self.sources.profile,
-            file: self.sources.config,
-            overrides: self.sources.overrides,
-        };
-        match self.verb {
-            Verb::Dev(args) => dev::run(&sources, args).await,
-            Verb::Front => serve::run(&load_and_log(&sources)?, crate::process::Role::Front).await,
-            Verb::Worker => serve::run(&load_and_log(&sources)?, crate::process::Role::Worker).await,
-            Verb::Migrate => serve::migrate(&load(&sources)?).await,
-            Verb::Sale(verb) => sale::run(&load(&sources)?, verb).await,
-            Verb::Order(verb) => order::run(&load(&sources)?, verb).await,
-            Verb::Payment(verb) => payment::run(&load(&sources)?, verb).await,
-            Verb::User(verb) => user::run(&load(&sources)?, verb).await,
-            Verb::DeadLetters(verb) => dead_letters::run(&load(&sources)?, verb).await,
-            Verb::Audit(args) => audit::run(&load(&sources)?, args).await,
-            Verb::Rebuild(args) => audit::rebuild(&load(&sources)?, args).await,
-            Verb::Replay(verb) => replay::run(&load(&sources)?, verb).await,
-            Verb::Export(args) => export::run(&load(&sources)?, args).await,
-            Verb::Lease(verb) => lease::run(&load(&sources)?, verb).await,
-            Verb::Drill(args) => drill::run(&sources, args).await,
-            Verb::Bench(verb) => bench::run(verb).await,
-            Verb::Token(args) => token::run(&load(&sources)?, &args),
-            Verb::Config(ConfigVerb::Show) => {
-                print!("{}", load(&sources)?.redacted());
-                Ok(Ended::Done)
-            }
-            Verb::Health(args) => health::run(&args).await,
-            Verb::Servers(args) => servers::run(args).await,
-        }
+        let sources = self.sources.resolve(self.verb.needs())?;
+        self.verb.run(&sources).await
     }
-}
-
-fn sources_first(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
-    let mut args = args.into_iter();
-    let mut first: Vec<OsString> = args.next().into_iter().collect();
-    let mut rest = Vec::new();
-    while let Some(arg) = args.next() {
-        let text = arg.to_string_lossy();
-        let option = ["--set", "--config", "--profile"]
-            .into_iter()
-            .find(|option| text == *option || text.starts_with(&format!("{option}=")));
-        if text == "--" {
-            rest.push(arg);
-            rest.extend(args);
-            break;
-        } else if let Some(option) = option {
-            let has_value = text.len() > option.len();
-            first.push(arg);
-            if !has_value {
-                first.extend(args.next());
-            }
-        } else {
-            rest.push(arg);
-        }
-    }
-    first.extend(rest);
-    first
-}
-
-/// For commands whose answer is what they print: the log holds what went wrong.
-fn load(sources: &Sources) -> Result<Config, Failed> {
-    crate::process::log::start_with("text", "warn");
-    Ok(Config::load(sources)?)
-}
-
-/// For processes: the log is as configured.
-fn load_and_log(sources: &Sources) -> Result<Config, Failed> {
-    let config = Config::load(sources)?;
-    crate::process::log::start(&config);
-    Ok(config)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// The words of a line; quoted ones stay together.
+    fn words(line: &str) -> Vec<String> {
+        let mut words = Vec::new();
+        for (nth, part) in line.split('"').enumerate() {
+            match nth % 2 {
+                0 => words.extend(part.split_whitespace().map(str::to_owned)),
+                _ => words.push(part.to_owned()),
+            }
+        }
+        words
+    }
+
+    fn check(command: &clap::Command, path: &str) {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let (_, examples) = help.split_once("Example:\n").unwrap_or_else(|| panic!("{path} has no example"));
+        for example in examples.lines().map(str::trim) {
+            assert!(example.starts_with(path), "{path}: another command's example: {example}");
+            let example = example.split(" > ").next().unwrap_or_default();
+            Cli::try_parse_from(words(example)).unwrap_or_else(|error| panic!("{path}: {example}\n{error}"));
+        }
+        for inner in command.get_subcommands() {
+            check(inner, &format!("{path} {}", inner.get_name()));
+        }
+    }
+
     #[test]
-    fn settings_before_and_behind_the_verb_all_count() {
-        let line = "doorbuster --set a.b=1 token --set=c.d=2 ada --config x.toml -- --set";
-        let sorted = sources_first(line.split(' ').map(OsString::from));
-        let expected = "doorbuster --set a.b=1 --set=c.d=2 --config x.toml token ada -- --set";
-        assert_eq!(sorted, expected.split(' ').map(OsString::from).collect::<Vec<_>>());
+    fn the_help_of_every_command_has_an_example_that_is_understood() {
+        for command in Cli::command().get_subcommands() {
+            check(command, &format!("doorbuster {}", command.get_name()));
+        }
     }
 }

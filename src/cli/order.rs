@@ -1,21 +1,26 @@
-//! `order`: what becomes of one order after it was accepted.
+//! `order`: one accepted order, and an operator's changes to it.
 
-use super::terms::Why;
-use super::{Ended, Failed};
+use super::ended::{Ended, Failed};
+use super::terms::Reason;
 use crate::domain::{Act, OrderId, SaleId};
 use crate::orders::{OrderError, Orders};
-use crate::process::Parts;
-use crate::process::config::Config;
+use crate::process::{Config, Parts};
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
     /// Show its row and its history.
+    #[command(after_help = "Example:\n  doorbuster order show shoes 0190c2a4-7b1e-7c3a-9d51-3f6f1a2b4c5d")]
     Show(Which),
-    /// Say that it is paid.
+    /// Record that it is paid.
+    #[command(
+        after_help = "Example:\n  doorbuster order pay shoes 0190c2a4-7b1e-7c3a-9d51-3f6f1a2b4c5d --reason \"by transfer\""
+    )]
     Pay(Change),
-    /// End it; its units are on sale again.
+    /// Cancel it; its units are on sale again.
+    #[command(after_help = "Example:\n  doorbuster order cancel shoes 0190c2a4-7b1e-7c3a-9d51-3f6f1a2b4c5d")]
     Cancel(Change),
-    /// End a paid one, after its money was given back; its units are on sale again.
+    /// Refund a paid order, after the money was returned; its units are on sale again.
+    #[command(after_help = "Example:\n  doorbuster order refund shoes 0190c2a4-7b1e-7c3a-9d51-3f6f1a2b4c5d")]
     Refund(Change),
 }
 
@@ -30,7 +35,7 @@ pub(super) struct Change {
     #[command(flatten)]
     which: Which,
     #[command(flatten)]
-    why: Why,
+    reason: Reason,
 }
 
 pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
@@ -43,7 +48,7 @@ pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
         Verb::Refund(change) => (Act::Refund, change),
     };
     let sale = SaleId::parse(&change.which.sale)?;
-    let row = orders.act(&sale, change.which.id, act, &change.why.asked()).await.map_err(said)?;
+    let row = orders.act(&sale, change.which.id, act, &change.reason.request()).await?;
     println!("{} is {}", row.order.id, row.status);
     Ok(Ended::Done)
 }
@@ -52,16 +57,16 @@ async fn show(orders: &Orders, which: &Which) -> Result<Ended, Failed> {
     let sale = SaleId::parse(&which.sale)?;
     let (row, events) = match orders.show(&sale, which.id).await {
         Err(OrderError::NotFound(id)) => {
-            let waiting = orders.in_flight(&sale, id).await.map_err(said)?;
-            let order = waiting.ok_or_else(|| said(OrderError::NotFound(id)))?;
+            let waiting = orders.in_flight(&sale, id).await?;
+            let order = waiting.ok_or(OrderError::NotFound(id))?;
             println!("order     {id}");
             println!("user      {}", order.user);
             println!("units     {} {}", order.quantity, order.sku);
-            println!("status    accepted, and waiting for its row");
+            println!("status    accepted; its row is not written yet");
             println!("accepted  {}", order.accepted_at);
             return Ok(Ended::Done);
         }
-        shown => shown.map_err(said)?,
+        shown => shown?,
     };
     let order = &row.order;
     println!("order     {}", order.id);
@@ -79,11 +84,4 @@ async fn show(orders: &Orders, which: &Which) -> Result<Ended, Failed> {
         println!("{:<9} {} by {}{reason}", event.to, event.at, event.actor);
     }
     Ok(Ended::Done)
-}
-
-fn said(error: OrderError) -> Failed {
-    match error {
-        OrderError::Invalid(invalid) => Failed::Invalid(invalid),
-        other => Failed::Said(other.to_string()),
-    }
 }

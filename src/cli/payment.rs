@@ -1,19 +1,20 @@
-//! `payment`: what payment providers have told.
+//! `payment`: the events that payment providers have sent.
 
-use super::{Ended, Failed};
-use crate::process::Parts;
-use crate::process::config::Config;
+use super::ended::{Ended, Failed};
+use super::output::Output;
+use crate::process::{Config, Parts};
 use crate::store::PaymentState;
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
-    /// List them, the newest first: those that came too late, or another state's.
+    /// List the events in one state, the newest first; without --state those that came too late.
+    #[command(after_help = "Example:\n  doorbuster payment list --state mismatch")]
     List {
         /// pending, applied, late, retaken, refunded or mismatch.
         #[arg(long, default_value = "late")]
         state: String,
-        #[arg(long, default_value = "text", value_parser = ["text", "json"])]
-        output: String,
+        #[command(flatten)]
+        output: Output,
     },
 }
 
@@ -29,7 +30,7 @@ pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
         .ok_or_else(|| Failed::Usage(format!("--state {state}: it must be one of {states}")))?;
     let parts = Parts::open(config).await?;
     let payments = parts.store.payments(state, LISTED).await?;
-    if output == "json" {
+    if output.is_json() {
         println!("{}", serde_json::json!({ "payments": payments }));
         return Ok(Ended::Done);
     }

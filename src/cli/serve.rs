@@ -1,9 +1,7 @@
 //! `front`, `worker` and `migrate`.
 
-use super::{Ended, Failed};
-use crate::process::config::{Config, redact};
-use crate::process::run::{Role, Running};
-use crate::process::signal;
+use super::ended::{Ended, Failed};
+use crate::process::{Config, Role, Running, redact, signal};
 use crate::store::Store;
 
 pub(super) async fn run(config: &Config, role: Role) -> Result<Ended, Failed> {
@@ -13,10 +11,10 @@ pub(super) async fn run(config: &Config, role: Role) -> Result<Ended, Failed> {
         tracing::info!(%buyers, "serving buyers");
     }
     tracing::info!(operations = %running.operations, database = running.parts.store.engine(), "started");
-    let failed = stop.run_until_cancelled(running.part_ended()).await;
-    tracing::info!("stopping: taking nothing new, finishing what is under way");
+    let failed = stop.run_until_cancelled(running.task_ended()).await;
+    tracing::info!("stopping: taking no new work, finishing what is in progress");
     running.stop().await;
-    failed.map_or(Ok(Ended::Done), |why| Err(Failed::Said(why)))
+    failed.map_or(Ok(Ended::Done), |why| Err(Failed::Other(why.to_string())))
 }
 
 pub(super) async fn migrate(config: &Config) -> Result<Ended, Failed> {

@@ -1,10 +1,10 @@
-//! `servers`: private servers for a test run. They live as long as whoever started this holds its
-//! standard input open, so that they end even when a test run is killed.
+//! `servers`: private servers for a test run. They live until standard input closes, so they end even when the
+//! test run that holds its other end is killed.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
 
-use super::{Ended, Failed};
+use super::ended::{Ended, Failed};
 use crate::process::{log, signal};
 use crate::rehearsal::servers::{Ending, Folder, Kind, Server};
 
@@ -20,16 +20,16 @@ pub(super) async fn run(args: Args) -> Result<Ended, Failed> {
     let folder = Folder::ephemeral()?;
     let starting = args.kinds.iter().map(|kind| Server::start(*kind, folder.path()));
     let servers = futures_util::future::try_join_all(starting).await?;
-    let told: BTreeMap<&str, serde_json::Value> = servers
+    let started: BTreeMap<&str, serde_json::Value> = servers
         .iter()
         .map(|server| (server.kind.name(), serde_json::json!({ "url": server.url, "pid": server.pid() })))
         .collect();
-    println!("{}", serde_json::json!(told));
-    let (tell, closed) = tokio::sync::oneshot::channel::<()>();
+    println!("{}", serde_json::json!(started));
+    let (open, closed) = tokio::sync::oneshot::channel::<()>();
     std::thread::spawn(move || {
-        // Returns at the end of the input; nothing is expected on it.
+        // Returns at the end of the input; no data is expected.
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
-        drop(tell);
+        drop(open);
     });
     let _ = stop.run_until_cancelled(closed).await;
     futures_util::future::join_all(servers.into_iter().map(|server| server.stop(Ending::AtOnce))).await;

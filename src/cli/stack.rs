@@ -1,27 +1,30 @@
-//! A whole stack in this process, on private servers: what `dev` and the drills start.
+//! A front and a worker in this process, on private servers: the stack that `dev` and the drills start.
 
 use std::path::Path;
 
-use super::Failed;
-use crate::front::Tokens;
-use crate::process::config::{Config, Sources};
-use crate::process::run::{Role, Running};
-use crate::rehearsal::drill::{Target, payment_secret};
-use crate::rehearsal::servers::{Ending, Folder, Kind, Secret, Server};
+use tokio::task::JoinHandle;
 
-/// Private servers with a front and a worker on top. Used by `dev` and by the drills.
+use super::discover::Advertised;
+use super::ended::Failed;
+use crate::front::Tokens;
+use crate::process::{Config, Role, Running, Sources};
+use crate::rehearsal::drill::{Target, payment_secret};
+use crate::rehearsal::servers::{Ending, Folder, Kind, Secret, Server, ServerError};
+
+/// Private servers, with a front and a worker on top.
 pub(super) struct Stack {
     pub(super) running: Running,
     pub(super) config: Config,
     pub(super) redis: Server,
     folder: Folder,
-    broker: tokio::task::JoinHandle<Result<Server, crate::rehearsal::servers::ServerError>>,
+    broker: JoinHandle<Result<Server, ServerError>>,
 }
 
 impl Stack {
-    /// Serves before the broker has started: intake does not need it, only `durability` tells.
+    /// Serves before the broker has started: the front takes orders without it, and `durability` in its answers
+    /// shows the difference.
     pub(super) async fn start(sources: &Sources, folder: Folder) -> Result<Self, Failed> {
-        // Mistakes are told before anything starts; the addresses are not known yet.
+        // Reports mistakes before anything starts; the addresses are not known yet.
         configure(sources, folder.path(), "redis://127.0.0.1", "amqp://127.0.0.1")?;
         let redis = Server::start(Kind::Redis, folder.path()).await?;
         let starting = Server::begin_rabbitmq(folder.path()).await?;
@@ -31,13 +34,10 @@ impl Stack {
         Ok(Self { running, config, redis, folder, broker })
     }
 
-    pub(super) fn folder(&self) -> &Path {
-        self.folder.path()
-    }
-
-    /// This stack as a drill meets it.
+    /// This stack as the target of a drill.
     pub(super) fn target(&self) -> Result<Target, Failed> {
-        let buyers = self.running.buyers.ok_or_else(|| Failed::Said("this stack serves no buyers".into()))?;
+        let buyers =
+            self.running.buyers.ok_or_else(|| Failed::Other("this stack serves no buyers".into()))?;
         let tokens = Tokens::new(self.config.auth());
         let payment_secret = payment_secret(&self.config.auth.secret);
         Ok(Target { buyers, operations: self.running.operations, tokens, payment_secret })
@@ -46,8 +46,27 @@ impl Stack {
     pub(super) async fn broker_is_up(&mut self) -> Result<Server, Failed> {
         match (&mut self.broker).await {
             Ok(started) => Ok(started?),
-            Err(error) => Err(Failed::Said(format!("starting rabbitmq: {error}"))),
+            Err(error) => Err(Failed::Other(format!("starting rabbitmq: {error}"))),
         }
+    }
+
+    /// Writes the file by which the commands of other terminals reach this stack.
+    pub(super) fn advertise(&self) -> Result<Advertised, Failed> {
+        let config = &self.config;
+        let settings = [
+            ("redis.url", config.redis.url.as_str()),
+            ("redis.prefix", &config.redis.prefix),
+            ("queue.url", &config.queue.url),
+            ("queue.prefix", &config.queue.prefix),
+            ("database.url", &config.database.url),
+            ("auth.secret", &config.auth.secret),
+            ("auth.issuer", &config.auth.issuer),
+            ("auth.audience", &config.auth.audience),
+        ];
+        let folder = self.folder.path();
+        Advertised::write(folder, &settings).map_err(|error| {
+            Failed::Other(format!("writing the settings into {}: {error}", folder.display()))
+        })
     }
 
     pub(super) async fn stop(self, broker: Option<Server>, ending: Ending) {
@@ -56,7 +75,7 @@ impl Stack {
             broker.stop(ending).await;
         } else {
             self.broker.abort();
-            // Its end kills what it had started.
+            // On return the process that it had started is gone.
             let _ = self.broker.await;
         }
         self.redis.stop(ending).await;
@@ -70,9 +89,9 @@ async fn start(config: &Config) -> Result<Running, Failed> {
     Ok(running)
 }
 
-/// What is configured, with the private servers under it. The URLs of Redis and the broker are
-/// always the private ones, unless `--set` names others: a shell in which a production's addresses
-/// are set must not make `dev` meet them.
+/// The configuration, with the private servers as its defaults. The URLs of Redis and the broker are always the
+/// private ones unless `--set` names others: `dev` must not connect to production because a shell has its
+/// addresses in the environment.
 fn configure(sources: &Sources, folder: &Path, redis: &str, broker: &str) -> Result<Config, Failed> {
     let mut sources = sources.clone();
     let secret = Secret::in_folder(folder)?.0;
@@ -91,7 +110,7 @@ fn configure(sources: &Sources, folder: &Path, redis: &str, broker: &str) -> Res
     Ok(Config::load(&sources)?)
 }
 
-/// The usual address, or a free port where somebody has it already.
+/// The usual address, or a free port if another process has taken it.
 fn free_or_any(usual: &str) -> String {
     match std::net::TcpListener::bind(usual) {
         Ok(_) => usual.to_owned(),

@@ -1,11 +1,11 @@
-//! A sale's terms as options of a command: for creating one, and for changing it.
+//! A sale's terms as options: to create a sale with, and to change them later. Also who acts, and why.
 
 use std::collections::BTreeMap;
 
-use super::Failed;
-use crate::domain::{LatePayment, Millis, Rate, Sku, TermsChange};
+use super::ended::Failed;
+use crate::domain::{ActRequest, LatePayment, Millis, Rate, Sku, TermsChange};
 
-/// `none` takes a rule away.
+/// `none` removes a term.
 #[derive(Debug, Clone)]
 struct OrNone<T>(Option<T>);
 
@@ -18,37 +18,37 @@ impl<T: std::str::FromStr> std::str::FromStr for OrNone<T> {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct TermsArgs {
-    /// RFC 3339; a new sale opens now, if it is left out.
+    /// RFC 3339. A new sale without it opens now.
     #[arg(long, value_name = "TIME")]
     opens_at: Option<Millis>,
-    /// RFC 3339, or none: open until it is closed.
+    /// RFC 3339, or none to sell until the sale is closed.
     #[arg(long, value_name = "TIME|none")]
     closes_at: Option<OrNone<Millis>>,
-    /// Units per buyer; of a new sale 1, if it is left out.
+    /// Units per buyer. In a new sale 1 by default.
     #[arg(long, value_name = "UNITS")]
     limit: Option<u32>,
     /// Units of one item per buyer. May be repeated.
     #[arg(long = "item-limit", value_name = "SKU=UNITS|none")]
     item_limits: Vec<String>,
-    /// Seconds from the confirmation within which an order must be paid, or none.
+    /// Seconds after its confirmation within which an order must be paid, or none.
     #[arg(long, value_name = "SECONDS|none")]
     pay_within: Option<OrNone<u32>>,
-    /// May a buyer whose order has ended buy again?
+    /// Whether a buyer whose order has ended may buy again.
     #[arg(long, value_name = "true|false")]
     rebuy: Option<bool>,
-    /// What becomes of a payment for an order that has ended: retake (a unit, if there is one) or refund.
+    /// For a payment that arrives after its order has ended: retake (take a unit again, if one is left) or refund.
     #[arg(long, value_name = "POLICY")]
     late_payment: Option<LatePayment>,
-    /// Attempts of one buyer, such as 5/10s, or none.
+    /// Attempts per buyer, such as 5/10s, or none.
     #[arg(long, value_name = "RATE|none")]
     user_rate: Option<OrNone<Rate>>,
     /// Attempts of all buyers together, such as 5000/1s, or none.
     #[arg(long, value_name = "RATE|none")]
     sale_rate: Option<OrNone<Rate>>,
-    /// Told to buyers while the sale is paused, or none.
+    /// What buyers read while the sale is paused, or none.
     #[arg(long, value_name = "TEXT|none")]
     message: Option<OrNone<String>>,
-    /// Seconds after which they are told to try again, or none.
+    /// Seconds after which they should try again, or none.
     #[arg(long, value_name = "SECONDS|none")]
     retry_after: Option<OrNone<u32>>,
 }
@@ -58,7 +58,7 @@ impl TermsArgs {
         self.opens_at
     }
 
-    pub(super) fn amendment(self) -> Result<TermsChange, Failed> {
+    pub(super) fn change(self) -> Result<TermsChange, Failed> {
         let mut item_limits = BTreeMap::new();
         for text in &self.item_limits {
             let wrong =
@@ -83,23 +83,24 @@ impl TermsArgs {
     }
 }
 
-/// Who does it, and why: kept in the history of the sale or the order.
+/// Who acts, and why: kept in the history of the sale or the order.
 #[derive(Debug, clap::Args)]
-pub(super) struct Why {
+pub(super) struct Reason {
+    /// Why, for the history.
     #[arg(long)]
     reason: Option<String>,
-    /// Your name; the one that you are logged in with, if it is left out.
+    /// Your name. By default the one you are logged in with.
     #[arg(long, value_name = "NAME")]
     by: Option<String>,
 }
 
-impl Why {
-    pub(super) fn asked(self) -> crate::domain::ActRequest {
-        crate::domain::ActRequest::by(operator(self.by)).because(self.reason)
+impl Reason {
+    pub(super) fn request(self) -> ActRequest {
+        ActRequest::by(operator(self.by)).because(self.reason)
     }
 }
 
-/// Whoever is logged in, where no name is given.
+/// The name as the history shows it; without one, that of the user who is logged in.
 pub(super) fn operator(name: Option<String>) -> String {
     let name = name.or_else(|| std::env::var("USER").ok()).filter(|name| !name.is_empty());
     name.map_or_else(|| "operator".to_owned(), |name| format!("operator {name}"))

@@ -1,15 +1,15 @@
-//! `token`: for trying things out. In production the shop's login signs tokens.
+//! `token`: a bearer token for development. In production the shop's login signs tokens.
 
-use super::{Ended, Failed};
+use super::ended::{Ended, Failed};
 use crate::domain::UserId;
 use crate::front::{Role, Tokens};
-use crate::process::config::Config;
+use crate::process::Config;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The buyer or operator: the token's `sub`.
     user: String,
-    /// With a role the token opens the admin API.
+    /// Gives access to the admin API.
     #[arg(long, value_parser = ["viewer", "operator", "admin"])]
     role: Option<String>,
     /// Seconds for which it is valid.

@@ -1,17 +1,17 @@
-//! `user`: what is known of a person.
+//! `user`: erases a person's name from archived sales.
 
-use super::{Ended, Failed};
+use super::ended::{Ended, Failed};
 use crate::control::Control;
-use crate::domain::UserId;
-use crate::process::Parts;
-use crate::process::config::Config;
+use crate::domain::{SaleId, UserId};
+use crate::process::{Config, Parts};
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
-    /// Put a name that says nothing in the place of a user's, in all archived sales.
+    /// Replace a user's name by a pseudonym in all archived sales.
+    #[command(after_help = "Example:\n  doorbuster user erase ada --yes")]
     Erase {
         user: UserId,
-        /// It cannot be undone.
+        /// Required, because it cannot be undone.
         #[arg(long)]
         yes: bool,
     },
@@ -20,7 +20,7 @@ pub(super) enum Verb {
 pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
     let Verb::Erase { user, yes } = verb;
     if !yes {
-        return Err(Failed::Usage("this cannot be undone: say --yes".into()));
+        return Err(Failed::Usage("this cannot be undone: add --yes".into()));
     }
     let parts = Parts::open(config).await?;
     let erased = Control::new(parts.gate, parts.store).erase(&user).await?;
@@ -32,7 +32,7 @@ pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
     if erased.left.is_empty() {
         return Ok(Ended::Done);
     }
-    let left: Vec<&str> = erased.left.iter().map(crate::domain::SaleId::as_str).collect();
-    println!("not in these sales, which have to be archived first: {}", left.join(", "));
+    let left: Vec<&str> = erased.left.iter().map(SaleId::as_str).collect();
+    println!("still named in these sales, which have to be archived first: {}", left.join(", "));
     Ok(Ended::ItemsLeft)
 }

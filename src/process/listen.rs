@@ -1,5 +1,5 @@
-//! Listening for a crowd: how many wait to be let in, and how many can be, since each connection is an open
-//! file, and those that buyers take are missing for Redis and the database.
+//! Listening for a crowd: how many connections wait to be accepted, and how many can be open. Each is an open file,
+//! and buyers must leave some for Redis and the database.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,14 +11,14 @@ use super::config::Config;
 use super::parts::StartError;
 use crate::front::ServerSettings;
 
-/// Connections that wait to be accepted, or what `net.core.somaxconn` has room for. The usual 128 are full in a
-/// moment at noon, and whoever is not let in there knocks again after a second.
+/// Connections that wait to be accepted, capped by `net.core.somaxconn`. The usual 128 fill up the moment a sale
+/// opens, and a client that finds the backlog full retries only after a second.
 const BACKLOG: u32 = 65_535;
 
-/// What a process has open besides the connections of buyers and those to its database.
+/// Files that a process has open besides the connections of buyers and those to its database.
 const OTHERS: u64 = 256;
 
-/// Connections of those who operate, among [`OTHERS`].
+/// Connections of operators, counted in [`OTHERS`].
 const OPERATORS: usize = 128;
 
 pub(super) async fn listen(what: &'static str, address: &str) -> Result<TcpListener, StartError> {
@@ -37,16 +37,17 @@ pub(super) async fn listen(what: &'static str, address: &str) -> Result<TcpListe
 
 fn bind(at: SocketAddr) -> io::Result<TcpListener> {
     let socket = if at.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // Else a process that is started again waits for the connections of the one before to be forgotten.
+    // Otherwise a restarted process would wait until the kernel forgets its predecessor's connections.
     socket.set_reuseaddr(true)?;
     socket.bind(at)?;
     socket.listen(BACKLOG)
 }
 
-/// The usual soft limit of 1024 is for programs that use select(). Where it cannot be raised it stays.
+/// Raises the soft limit of open files to the hard limit: the usual 1024 is for programs that use select(). If that
+/// is refused the limit stays as it is.
 pub fn raise_file_limit() {
     let maximum = getrlimit(Resource::Nofile).maximum;
-    // macOS has no limit, and refuses none.
+    // macOS reports no limit, but refuses to set none.
     for current in [maximum, Some(10_240)] {
         if setrlimit(Resource::Nofile, Rlimit { current, maximum }).is_ok() {
             return;
@@ -58,18 +59,18 @@ pub(super) fn for_operators(config: &Config) -> ServerSettings {
     ServerSettings { connections: OPERATORS, ..config.server() }
 }
 
-/// As configured, with no more connections than there are files for.
+/// As configured, capped by the open-file limit.
 pub(super) fn for_buyers(config: &Config) -> ServerSettings {
     let mut settings = config.server();
     let Some(files) = getrlimit(Resource::Nofile).current else { return settings };
-    // Where there are very few, buyers get half of them.
+    // If there are very few files, buyers get half of them.
     let kept = (OTHERS + config.database.connections).min(files / 2);
     let room = usize::try_from(files - kept).unwrap_or(usize::MAX);
     if room < settings.connections {
         tracing::warn!(
             files,
-            "front.connections is {}, and there are open files for {room}: more wait, as beyond \
-             front.connections; raise the limit (LimitNOFILE of systemd, ulimit -n) or lower the setting",
+            "front.connections is {}, but the open-file limit has room for {room}: further connections wait; raise \
+             the limit (LimitNOFILE of systemd, ulimit -n) or lower the setting",
             settings.connections
         );
         settings.connections = room;

@@ -1,4 +1,4 @@
-//! The log: to standard error, because standard output belongs to what a command was asked for.
+//! The log. It goes to standard error, because standard output carries a command's result.
 
 use std::io::IsTerminal as _;
 
@@ -6,15 +6,16 @@ use tracing_subscriber::EnvFilter;
 
 use super::config::Config;
 
-/// Once per process.
+/// Starts the log as configured. A second call in the same process changes nothing.
 pub fn start(config: &Config) {
     start_with(&config.log.format, &config.log.level);
 }
 
+/// The same with `text`, `json` or `auto`, and a level or filter.
 pub fn start_with(format: &str, level: &str) {
     let terminal = std::io::stderr().is_terminal();
-    // lapin reports each broken connection itself, several times, and PostgreSQL each table that
-    // is there already; what matters of both is said here once.
+    // lapin logs each broken connection several times, and PostgreSQL each table that exists already. We log once
+    // what matters of both.
     let quiet = [("lapin", "off"), ("sqlx", "warn")]
         .iter()
         .filter(|(library, _)| !level.contains(library))
@@ -22,7 +23,7 @@ pub fn start_with(format: &str, level: &str) {
     let filter = EnvFilter::try_new(quiet).unwrap_or_else(|_| EnvFilter::new("info"));
     let log =
         tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).with_ansi(terminal);
-    // A second start, in a test, keeps the first.
+    // In tests a process starts several times; the first log stays.
     let _ = match format {
         "json" => log.json().try_init(),
         "auto" if !terminal => log.json().try_init(),

@@ -1,14 +1,22 @@
-//! Wiring: configuration in, running process out; start, drain, stop.
+//! A process: its configuration, its connections, its tasks, and how it starts and stops.
+//!
+//! It starts without waiting for a server, because a process that needs three servers to start cannot come back
+//! after a power cut before all of them have. It refuses to start only if no waiting would help: a mistake in the
+//! configuration, an address that is taken, a server whose settings can lose orders.
 
 pub mod config;
-mod health;
 mod listen;
 pub mod log;
+mod metrics;
 mod parts;
-pub mod run;
+mod running;
+mod shared;
 pub mod signal;
+mod start;
+mod tasks;
 
 pub use self::config::{Config, Mistakes, Sources, redact};
 pub use listen::raise_file_limit;
 pub use parts::{Parts, StartError};
-pub use run::{Role, Running};
+pub use running::{Role, Running};
+pub use tasks::TaskEnded;

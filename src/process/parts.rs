@@ -1,4 +1,4 @@
-//! Handles to the servers, and what keeps a process from starting.
+//! Handles to the servers, and the errors that keep a process from starting.
 
 use std::time::Duration;
 
@@ -8,33 +8,63 @@ use crate::lease::{LeaseError, Leases};
 use crate::queue::{DeadLetters, Publisher};
 use crate::store::{Store, StoreError};
 
+/// Why a process cannot start, or a command cannot reach its servers. Waiting would not help.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
+    /// Redis cannot be used as configured.
     #[error("redis ({url}): {source}")]
-    Redis { url: String, source: GateError },
+    Redis {
+        /// Without its password.
+        url: String,
+        /// Why.
+        source: GateError,
+    },
+    /// The database cannot be used as configured.
     #[error("the database ({url}): {source}")]
-    Database { url: String, source: StoreError },
+    Database {
+        /// Without its password.
+        url: String,
+        /// Why.
+        source: StoreError,
+    },
+    /// An address is taken, or is none of this host.
     #[error("{what} cannot listen on {address}: {source}")]
-    Listen { what: &'static str, address: String, source: std::io::Error },
+    Listen {
+        /// The section of the configuration.
+        what: &'static str,
+        /// As configured.
+        address: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The broker did not answer in time.
     #[error("the broker could not be used within {within:?}; the log says why")]
-    Broker { within: Duration },
+    Broker {
+        /// How long it was waited for.
+        within: Duration,
+    },
+    /// Settings of servers that can lose orders, each with what to change.
     #[error("a server is set up so that orders could be lost:\n  {}", .0.join("\n  "))]
     Promises(Vec<String>),
 }
 
-/// Handles to the servers. None of them has been waited for.
+/// Handles to the servers, cheap to clone.
 #[derive(Clone)]
 pub struct Parts {
+    /// Decides who gets a unit, in Redis.
     pub gate: Gate,
+    /// The leases, in the same Redis.
     pub leases: Leases,
+    /// The database.
     pub store: Store,
-    /// Only a front publishes orders.
+    /// `Some` in a front that was started: only fronts publish orders.
     pub publisher: Option<Publisher>,
-    /// `None` before a process has started.
+    /// `Some` in a process that was started.
     pub letters: Option<DeadLetters>,
 }
 
 impl Parts {
+    /// Waits for no server: connections are made at first use.
     pub async fn open(config: &Config) -> Result<Self, StartError> {
         let redis = |source| StartError::Redis { url: redact(&config.redis.url), source };
         Ok(Self {
@@ -53,8 +83,8 @@ impl Parts {
         })
     }
 
-    /// Refuses settings that break a promise. A server that is away cannot be asked: it is asked
-    /// again when it comes back.
+    /// Refuses server settings that break a promise. A server that is away is not checked here; Redis is checked
+    /// when it comes back.
     pub(super) async fn check_promises(&self, config: &Config) -> Result<(), StartError> {
         let mut wrong = Vec::new();
         if config.redis.check_settings

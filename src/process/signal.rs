@@ -1,9 +1,10 @@
-//! SIGTERM, SIGINT and SIGHUP (the terminal is gone): the first asks to finish, the second ends at once.
+//! SIGTERM, SIGINT and SIGHUP (the terminal is gone): the first asks the process to finish, the second ends it at
+//! once.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// Cancelled at the first signal.
+/// A token that is cancelled at the first signal. From then on a second signal ends the process with exit code 130.
 pub fn stop_token() -> CancellationToken {
     let stop = CancellationToken::new();
     let token = stop.clone();

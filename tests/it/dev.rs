@@ -161,6 +161,58 @@ async fn a_productions_addresses_in_the_environment_are_not_met() {
     assert_eq!(living_in(&data), Vec::<String>::new());
 }
 
+/// A command in `folder`: exit code, standard output, standard error.
+async fn run_in(folder: &Path, args: &[&str], environment: &[(&str, &str)]) -> (i32, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_doorbuster"))
+        .args(args)
+        .current_dir(folder)
+        .envs(environment.iter().copied())
+        .stdin(Stdio::null())
+        .output()
+        .await
+        .expect("it runs");
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_dev_is_found_from_its_folder_and_below_and_one_that_ended_is_not_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let (here, below) = (folder.path().to_owned(), folder.path().join("a/b"));
+    std::fs::create_dir_all(&below).unwrap();
+    let mut dev = Dev::start(&["--data-dir", here.join(".doorbuster").to_str().unwrap()]);
+    dev.says("buyers  ").await;
+
+    let (code, out, err) = run_in(&here, &["sale", "list"], &[]).await;
+    assert_eq!((code, err.as_str()), (0, "using .doorbuster/config.toml\n"), "{out}");
+    let (code, out, err) = run_in(&below, &["token", "ada"], &[]).await;
+    assert!(code == 0 && err.starts_with("using /") && err.lines().count() == 1, "{out}{err}");
+    // A command that starts servers, or names one, meets no others.
+    let (_, out, err) = run_in(&here, &["config", "show", "--set", "redis.url=redis://elsewhere"], &[]).await;
+    assert!(
+        err.is_empty() && out.contains("redis://elsewhere") && out.contains("sqlite:doorbuster.db"),
+        "{out}{err}"
+    );
+    let named = [("DOORBUSTER__QUEUE__URL", "amqp://elsewhere")];
+    let (_, out, err) = run_in(&here, &["config", "show"], &named).await;
+    assert!(err.is_empty() && out.contains("amqp://elsewhere"), "{out}{err}");
+
+    let other = here.join("other.toml");
+    std::fs::write(&other, "worker.batch = 7\n").unwrap();
+    let variable = [("DOORBUSTER_CONFIG", other.to_str().unwrap())];
+    let (code, out, err) = run_in(&here, &["config", "show"], &variable).await;
+    assert!(code == 0 && err.is_empty() && out.contains("batch = 7"), "{out}{err}");
+    let (code, _, err) = run_in(&here, &["config", "show"], &[("DOORBUSTER_CONFIG", "none.toml")]).await;
+    assert!(code == 2 && err.contains("DOORBUSTER_CONFIG names none.toml"), "{err}");
+    let option = ["config", "show", "--config", ".doorbuster/config.toml"];
+    let (code, out, _) = run_in(&here, &option, &variable).await;
+    assert!(code == 0 && !out.contains("batch = 7"), "--config wins: {out}");
+
+    assert!(dev.signal(rustix::process::Signal::TERM).await.success());
+    let (code, _, err) = run_in(&here, &["sale", "list"], &[]).await;
+    assert!(code == 2 && err.contains("no longer runs") && err.contains("start that again"), "{err}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn mistakes_are_told_before_any_server_starts() {
     let folder = tempfile::tempdir().unwrap();

@@ -121,8 +121,8 @@ fn text_below(folders: &[&str]) -> String {
 /// `increase()` of a counter that is born with its first event is nothing.
 #[test]
 fn every_counter_of_an_alert_begins_at_zero() {
-    let (alerts, run) = (read("config/prometheus/alerts.yml"), read("src/process/run.rs"));
-    let (_, begin) = run.split_once("fn begin_at_zero").expect("the list");
+    let (alerts, metrics) = (read("config/prometheus/alerts.yml"), read("src/process/metrics.rs"));
+    let (_, begin) = metrics.split_once("fn begin_at_zero").expect("the list");
     let begin = begin.split("\n}\n").next().expect("a part");
     let counters: Vec<&str> = alerts
         .split("increase(")

@@ -71,7 +71,7 @@ async fn a_short_chaos_drill_balances() {
     }
     assert!(err.contains("the same again: doorbuster drill chaos --seed 4"), "{err}");
     let (code, _, err) = run(None, &["drill", "chaos", "--rate", "5"]).await;
-    assert!(code == 2 && err.contains("a stack of its own"), "{err}");
+    assert!(code == 2 && err.contains("a private stack"), "{err}");
     let (code, _, err) = run(None, &["drill", "rush", "--seed", "5"]).await;
     assert!(code == 2 && err.contains("belong to drill chaos"), "{err}");
 }

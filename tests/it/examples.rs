@@ -15,7 +15,8 @@ async fn run(script: &str, url: &str, variables: &[(&str, &str)]) -> (i32, serde
     let output = command.output().await.unwrap_or_else(|error| panic!("{script} cannot run: {error}"));
     let printed = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
-    let body = serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{script}: {error}: {printed}{errors}"));
+    let body =
+        serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{script}: {error}: {printed}{errors}"));
     (output.status.code().unwrap_or(-1), body)
 }
 

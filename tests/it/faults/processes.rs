@@ -184,7 +184,7 @@ async fn sigterm_drains_and_ends_in_time() {
         let ended = tokio::time::timeout(Duration::from_secs(15), process.child.wait()).await;
         assert!(ended.expect("in time").expect("waited").success(), "{verb}");
         until("it names what was left", Duration::from_secs(5), async || {
-            process.has_said("nothing under way").then_some(())
+            process.has_said("no work in progress").then_some(())
         })
         .await;
     }

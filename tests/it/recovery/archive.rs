@@ -67,7 +67,7 @@ async fn a_sale_is_checked_closed_archived_and_forgotten() {
     let control = Control::new(running.parts.gate.clone(), running.parts.store.clone());
     assert_eq!(control.purge_old_sales(LONG).await.unwrap(), 0, "it is not old yet");
     let (code, out, err) = cli(&["sale", "purge", name, "--yes"]).await;
-    assert!(code == 0 && out.contains("its orders are forgotten"), "{out}{err}");
+    assert!(code == 0 && out.contains("its orders are deleted"), "{out}{err}");
     let books = audit(&running.parts.gate, &running.parts.store, &sale.id).await.unwrap();
     assert!(books.balances() && books.live_orders == 0, "{books:?}");
     let again = control.create(&sale).await;

@@ -1,5 +1,4 @@
-//! Looks at the servers every second: readiness, gauges, and the settings of a Redis that has been
-//! replaced by another.
+//! Watches the servers once a second: readiness, gauges, and the settings of a Redis that was replaced by another.
 
 use std::time::Duration;
 
@@ -7,26 +6,48 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::parts::Parts;
 use crate::domain::{Millis, SaleState};
 use crate::front::{Dependency, Readiness};
+use crate::process::parts::Parts;
+use crate::process::shared::Shared;
+use crate::process::tasks::Tasks;
 use crate::queue::{DeadLetters, Publisher};
+
+/// Returns the readiness as of the last look. `consumes` says whether the worker's consumer is connected, `compared`
+/// whether the books of this Redis were compared; `None` for work that this process does not do.
+pub(in crate::process) fn start(
+    shared: &Shared<'_>,
+    tasks: &mut Tasks,
+    consumes: Option<watch::Receiver<bool>>,
+    compared: Option<watch::Receiver<Result<(), String>>>,
+    metrics: &PrometheusHandle,
+) -> watch::Receiver<Readiness> {
+    let (report, readiness) = watch::channel(Readiness::default());
+    let health = Health {
+        parts: shared.parts.clone(),
+        consumes,
+        compared,
+        check_settings: shared.config.redis.check_settings,
+        metrics: metrics.clone(),
+        report,
+    };
+    tasks.spawn("the health check", health.run(shared.stop.clone()));
+    readiness
+}
 
 const EVERY: Duration = Duration::from_secs(1);
 
-pub(super) struct Health {
-    pub(super) parts: Parts,
-    /// Is the worker's consumer connected? `None` where there is no worker.
-    pub(super) consumes: Option<watch::Receiver<bool>>,
-    /// Were the books of this Redis compared? `None` where nothing is sold.
-    pub(super) trusts: Option<watch::Receiver<Result<(), String>>>,
-    pub(super) check_settings: bool,
-    pub(super) metrics: PrometheusHandle,
-    pub(super) tell: watch::Sender<Readiness>,
+struct Health {
+    parts: Parts,
+    consumes: Option<watch::Receiver<bool>>,
+    compared: Option<watch::Receiver<Result<(), String>>>,
+    check_settings: bool,
+    metrics: PrometheusHandle,
+    report: watch::Sender<Readiness>,
 }
 
 impl Health {
-    pub(super) async fn run(self, stop: CancellationToken) {
+    async fn run(self, stop: CancellationToken) {
         let mut known_run = String::new();
         let mut promises = Vec::new();
         loop {
@@ -34,7 +55,7 @@ impl Health {
             if let Ok(run) = &redis
                 && *run != known_run
             {
-                // ActRequest again at the next look if it did not answer now.
+                // Without an answer it is asked again at the next look.
                 if let Some(broken) = self.broken_promises().await {
                     promises = broken;
                     known_run.clone_from(run);
@@ -46,10 +67,10 @@ impl Health {
                 metrics::gauge!("dependency_up", "dependency" => *name)
                     .set(f64::from(u8::from(dependency.up)));
             }
-            if readiness.status != self.tell.borrow().status {
+            if readiness.status != self.report.borrow().status {
                 tracing::info!(status = readiness.status, "readiness changed");
             }
-            self.tell.send_replace(readiness);
+            self.report.send_replace(readiness);
             self.gauges().await;
             self.metrics.run_upkeep();
             if stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_none() {
@@ -58,7 +79,7 @@ impl Health {
         }
     }
 
-    /// `None` where Redis did not answer.
+    /// `None` if Redis did not answer.
     async fn broken_promises(&self) -> Option<Vec<String>> {
         if !self.check_settings {
             return Some(Vec::new());
@@ -71,7 +92,7 @@ impl Health {
                 Some(wrong)
             }
             Ok(None) => {
-                tracing::warn!("redis does not tell its settings (CONFIG GET): check them yourself");
+                tracing::warn!("redis does not show its settings (CONFIG GET): check them yourself");
                 Some(Vec::new())
             }
             Err(_) => None,
@@ -83,9 +104,9 @@ impl Health {
         if redis.up && !promises.is_empty() {
             redis = Dependency { up: false, detail: Some(promises.join("; ")) };
         } else if redis.up
-            && let Some(trusts) = &self.trusts
+            && let Some(compared) = &self.compared
         {
-            redis = dependency(trusts.borrow().clone());
+            redis = dependency(compared.borrow().clone());
         }
         let publishes = self.parts.publisher.as_ref().is_none_or(Publisher::is_up);
         let consumes = self.consumes.as_ref().is_none_or(|up| *up.borrow());

@@ -1,0 +1,35 @@
+//! `completions`: what a shell needs to complete commands and options.
+
+use std::io::Write as _;
+
+use clap_complete::Shell as Generator;
+
+use super::ended::{Ended, Failed};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+pub(super) fn run(args: &Args, mut command: clap::Command) -> Result<Ended, Failed> {
+    let generator = match args.shell {
+        Shell::Bash => Generator::Bash,
+        Shell::Zsh => Generator::Zsh,
+        Shell::Fish => Generator::Fish,
+    };
+    // Into memory first: the generator panics where a pipe is closed.
+    let mut script = Vec::new();
+    clap_complete::generate(generator, &mut command, "doorbuster", &mut script);
+    std::io::stdout()
+        .write_all(&script)
+        .map_err(|error| Failed::Other(format!("writing the completions: {error}")))?;
+    Ok(Ended::Done)
+}

@@ -1,0 +1,67 @@
+//! `drill chaos`: a private stack under attack.
+
+use std::time::Duration;
+
+use super::args::Args;
+use super::verdict::verdict;
+use crate::cli::ended::{Ended, Failed};
+use crate::process::{Sources, signal};
+use crate::rehearsal::chaos::{self, ChaosPlan};
+use crate::rehearsal::drill::Progress;
+use crate::rehearsal::servers::{Folder, Kind};
+
+/// What the options leave open.
+const FAULTS: u32 = 70;
+const SECONDS: u32 = 280;
+const ORDERS: i64 = 20_000;
+
+pub(super) async fn chaos(sources: &Sources, args: &Args) -> Result<Ended, Failed> {
+    let plan = plan(sources, args)?;
+    // Printed first, so that the attack can be repeated however it ends.
+    eprintln!("  the same again: {}", again(&plan));
+    let folder = Folder::ephemeral()?;
+    let stop = signal::stop_token();
+    let report = Box::pin(chaos::run(folder.path(), &plan, &Progress::on_stderr(), &stop)).await;
+    if args.chaos.keep {
+        eprintln!("  kept: {}", folder.keep().display());
+    }
+    let report = report.map_err(|error| Failed::Other(error.to_string()))?;
+    if args.output.is_json() {
+        println!("{}", serde_json::json!(report));
+    } else {
+        println!("{report}");
+    }
+    Ok(verdict(report.balances(), report.is_complete()))
+}
+
+fn plan(sources: &Sources, args: &Args) -> Result<ChaosPlan, Failed> {
+    let crowd = [args.buyers, args.rate, args.connections, args.settle_within];
+    if args.url.is_some() || crowd.iter().any(Option::is_some) {
+        let why = "drill chaos attacks a private stack with its own crowd: leave out --url, --operations, \
+                   --buyers, --rate, --connections and --settle-within";
+        return Err(Failed::Usage(why.into()));
+    }
+    let seconds = args.chaos.seconds.unwrap_or(SECONDS);
+    Ok(ChaosPlan {
+        seed: args.chaos.seed.unwrap_or_else(|| u64::from(rand::random::<u32>())),
+        faults: args.chaos.faults.unwrap_or(FAULTS) as usize,
+        orders: args.units.unwrap_or(ORDERS),
+        lasts: Duration::from_secs(u64::from(seconds)),
+        database: args.database().unwrap_or(Kind::Postgres),
+        follow_up: !args.chaos.plain,
+        settings: sources.overrides.clone(),
+    })
+}
+
+/// The command that inflicts the same faults.
+fn again(plan: &ChaosPlan) -> String {
+    format!(
+        "doorbuster drill chaos --seed {} --faults {} --seconds {} --units {} --database {}{}",
+        plan.seed,
+        plan.faults,
+        plan.lasts.as_secs(),
+        plan.orders,
+        plan.database.name(),
+        if plan.follow_up { "" } else { " --plain" }
+    )
+}

@@ -1,0 +1,45 @@
+//! `drill`: a rehearsed crowd against a private stack, or a running one.
+
+mod args;
+mod chaos;
+mod plan;
+mod private;
+mod returns;
+mod target;
+mod verdict;
+
+pub(super) use self::args::Args;
+use self::args::{ChaosArgs, Which};
+pub(super) use self::private::on_private_stack;
+pub(super) use self::verdict::verdict;
+use super::ended::{Ended, Failed};
+use crate::process::{Sources, log, signal};
+use crate::rehearsal::drill::{self, Progress};
+
+pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> {
+    log::start_with("auto", "error");
+    if matches!(args.drill, Which::Chaos) {
+        return chaos::chaos(sources, &args).await;
+    }
+    let ChaosArgs { seed, faults, seconds, database, keep, plain } = &args.chaos;
+    let database = database.is_some() && !matches!(args.drill, Which::Returns);
+    if seed.is_some() || faults.is_some() || seconds.is_some() || database || *keep || *plain {
+        let why = "--seed, --faults, --seconds, --database, --plain and --keep belong to drill chaos: leave them out";
+        return Err(Failed::Usage(why.into()));
+    }
+    let plan = plan::plan(&args)?;
+    if matches!(args.drill, Which::Returns) {
+        return returns::returns(sources, &args, &plan).await;
+    }
+    let progress = Progress::on_stderr();
+    let report = match target::target(sources, &args)? {
+        Some(target) => Box::pin(drill::run(&target, &plan, &progress, &signal::stop_token())).await?,
+        None => on_private_stack(sources, &plan, &progress).await?,
+    };
+    if args.output.is_json() {
+        println!("{}", serde_json::json!(report));
+    } else {
+        println!("{report}");
+    }
+    Ok(verdict(report.balances, report.complete))
+}

@@ -1,0 +1,91 @@
+//! How a command ends, and the exit code that says so: scripts and supervisors read nothing else.
+
+use std::process::ExitCode;
+
+use crate::audit::AuditError;
+use crate::control::{ControlError, DeadLetterError};
+use crate::domain::Invalid;
+use crate::lease::LeaseError;
+use crate::orders::OrderError;
+use crate::process::{Mistakes, StartError};
+use crate::recovery::RebuildError;
+use crate::recovery::replay::{ExportError, ReplayError};
+use crate::rehearsal::drill::DrillError;
+use crate::rehearsal::servers::ServerError;
+use crate::store::StoreError;
+
+/// How a command that ran to its end ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// Exit code 0.
+    Done,
+    /// Exit code 3: it finished, and something is left to do.
+    ItemsLeft,
+    /// Exit code 4.
+    OutOfBalance,
+}
+
+impl Ended {
+    pub(super) fn exit_code(self) -> ExitCode {
+        match self {
+            Self::Done => ExitCode::SUCCESS,
+            Self::ItemsLeft => ExitCode::from(3),
+            Self::OutOfBalance => ExitCode::from(4),
+        }
+    }
+}
+
+/// Why a command failed. Printed to standard error as one line, or a few.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failed {
+    #[error(transparent)]
+    Config(#[from] Mistakes),
+    #[error(transparent)]
+    Start(#[from] StartError),
+    #[error(transparent)]
+    Servers(#[from] ServerError),
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    #[error("the database: {0}")]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Audit(#[from] AuditError),
+    #[error(transparent)]
+    Rebuild(#[from] RebuildError),
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+    #[error(transparent)]
+    Export(#[from] ExportError),
+    #[error(transparent)]
+    DeadLetters(#[from] DeadLetterError),
+    #[error(transparent)]
+    Order(#[from] OrderError),
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+    #[error(transparent)]
+    Drill(#[from] DrillError),
+    /// The caller asked for something that cannot be meant.
+    #[error("{0}")]
+    Usage(String),
+    /// Everything that needs only its own sentence.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl Failed {
+    /// 2 if the caller has to write it differently, 1 if the same command may succeed later.
+    pub(super) fn exit_code(&self) -> ExitCode {
+        let mistyped = matches!(
+            self,
+            Self::Config(_)
+                | Self::Invalid(_)
+                | Self::Usage(_)
+                | Self::Order(OrderError::Invalid(_))
+                | Self::Lease(LeaseError::Invalid(_))
+                | Self::Replay(ReplayError::Usage(_))
+        );
+        ExitCode::from(if mistyped { 2 } else { 1 })
+    }
+}

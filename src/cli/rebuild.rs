@@ -1,0 +1,68 @@
+//! `rebuild`: a new gate for a sale whose Redis lost writes.
+
+use super::books::summary;
+use super::confirm::confirmed;
+use super::ended::{Ended, Failed};
+use super::output::Output;
+use super::terms::Reason;
+use crate::domain::SaleId;
+use crate::process::{Config, Parts};
+use crate::queue::{DeadLetters, OrderLog};
+use crate::recovery::{Rebuild, RebuildError, Rebuilt};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[arg(long)]
+    sale: SaleId,
+    /// Do not ask for confirmation.
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    reason: Reason,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
+    let parts = Parts::open(config).await?;
+    let what = format!("this freezes {} and rebuilds its gate from log and database", args.sale);
+    if !confirmed(&what, args.sale.as_str(), args.yes)? {
+        return Ok(Ended::ItemsLeft);
+    }
+    let rebuild = Rebuild {
+        gate: parts.gate,
+        store: parts.store,
+        leases: parts.leases,
+        dead_letters: DeadLetters::open(config.queue()),
+        log: OrderLog::open(config.queue()),
+    };
+    match rebuild.run(&args.sale, &args.reason.request()).await {
+        Ok(rebuilt) if args.output.is_json() => {
+            println!("{}", serde_json::json!(rebuilt));
+            Ok(if rebuilt.unreadable == 0 { Ended::Done } else { Ended::ItemsLeft })
+        }
+        Ok(rebuilt) => {
+            print(&rebuilt);
+            Ok(Ended::Done)
+        }
+        Err(RebuildError::OutOfBalance(books)) => {
+            println!("{}", summary(&books));
+            eprintln!("doorbuster: {}", RebuildError::OutOfBalance(books));
+            Ok(Ended::OutOfBalance)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn print(rebuilt: &Rebuilt) {
+    println!(
+        "{} is {} again, at {}: {} users, {} orders in flight",
+        rebuilt.sale_id, rebuilt.state, rebuilt.number, rebuilt.users, rebuilt.in_flight
+    );
+    println!("{}", summary(&rebuilt.books));
+    if let Some(begins_at) = rebuilt.log_begins_at {
+        println!(
+            "the order log begins at {begins_at}, after the sale: it lacks the older orders that have no row"
+        );
+    }
+}

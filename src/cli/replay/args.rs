@@ -1,0 +1,161 @@
+//! The options of `doorbuster replay`.
+
+use std::path::PathBuf;
+
+use uuid::Uuid;
+
+use crate::cli::ended::Failed;
+use crate::cli::output::Output;
+use crate::domain::{Millis, OrderId, SaleId, UserId};
+use crate::recovery::replay::{Filter, ReplayRequest, Source};
+
+#[derive(Debug, clap::Subcommand)]
+pub(in crate::cli) enum Verb {
+    /// Show what a run would do now. Changes nothing.
+    #[command(after_help = "Example:\n  doorbuster replay plan log --sale shoes --since 2h")]
+    Plan(What),
+    /// Replay. Idempotent: rows that are present already stay as they are.
+    #[command(
+        after_help = "Example:\n  doorbuster replay run outbox\n  doorbuster replay run file shoes.jsonl --yes"
+    )]
+    Run {
+        #[command(flatten)]
+        what: What,
+        /// Do not ask for confirmation.
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Resume a replay that was stopped, or whose process died.
+    #[command(after_help = "Example:\n  doorbuster replay resume 0190c2a4-7b1e-7c3a-9d51-3f6f1a2b4c5d")]
+    Resume {
+        id: Uuid,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Show the progress of a replay, or its result.
+    #[command(after_help = "Example:\n  doorbuster replay status 0190c2a4-7b1e-7c3a-9d51-3f6f1a2b4c5d")]
+    Status {
+        id: Uuid,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// List the replays, the newest first.
+    #[command(after_help = "Example:\n  doorbuster replay list")]
+    List(Output),
+    /// Ask a running replay to stop. Its changes stay.
+    #[command(after_help = "Example:\n  doorbuster replay cancel 0190c2a4-7b1e-7c3a-9d51-3f6f1a2b4c5d")]
+    Cancel { id: Uuid },
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Kind {
+    /// Accepted orders without a row: published again.
+    Outbox,
+    /// Messages that no worker could process: published again.
+    DeadLetters,
+    /// The order log: rows are restored from it.
+    Log,
+    /// A file that `export` wrote: rows are restored from it.
+    File,
+}
+
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct What {
+    /// Where the orders come from.
+    source: Kind,
+    /// The file to read, if the source is `file`.
+    #[arg(required_if_eq("source", "file"))]
+    file: Option<PathBuf>,
+    /// Only this sale.
+    #[arg(long)]
+    sale: Option<SaleId>,
+    /// Only this user.
+    #[arg(long)]
+    user: Option<UserId>,
+    /// Only this order.
+    #[arg(long)]
+    order: Option<OrderId>,
+    /// Only dead letters with this reason, such as broken or delivery_limit.
+    #[arg(long)]
+    reason: Option<String>,
+    /// A time such as 2030-05-01T12:00:00Z, or how long ago: 90s, 15m, 2h, 3d.
+    #[arg(long, value_parser = time)]
+    since: Option<Millis>,
+    /// Where to start in the log, instead of a time: the number of a message, as reported for unreadable ones.
+    #[arg(long, conflicts_with = "since")]
+    offset: Option<u64>,
+    /// The same, for the end.
+    #[arg(long, value_parser = time)]
+    until: Option<Millis>,
+    /// At most this many orders.
+    #[arg(long)]
+    limit: Option<u64>,
+    /// At most this many orders per second.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    rate: Option<u32>,
+    /// Stop publishing while more orders than this wait in the queue.
+    #[arg(long, default_value_t = 10_000)]
+    max_queue: u32,
+    /// After a batch that took the database longer than this many milliseconds, pause for the same time.
+    #[arg(long, default_value_t = 1_000)]
+    max_latency: u64,
+    /// Skip dead letters that were replayed this many times.
+    #[arg(long, default_value_t = 3)]
+    max_replays: u32,
+    #[command(flatten)]
+    pub(super) output: Output,
+}
+
+impl What {
+    pub(super) fn request(self) -> Result<ReplayRequest, Failed> {
+        let source = match (self.source, self.file) {
+            (Kind::File, Some(file)) => Source::File(file),
+            (_, Some(file)) => {
+                return Err(Failed::Usage(format!("{}: only the source `file` has one", file.display())));
+            }
+            (Kind::Outbox, _) => Source::Outbox,
+            (Kind::DeadLetters, _) => Source::DeadLetters,
+            (Kind::Log | Kind::File, _) => Source::Log,
+        };
+        let filter = Filter {
+            sale: self.sale,
+            user: self.user,
+            order: self.order,
+            reason: self.reason,
+            since: self.since,
+            offset: self.offset,
+            until: self.until,
+            limit: self.limit,
+        };
+        Ok(ReplayRequest {
+            source,
+            filter,
+            rate: self.rate,
+            max_queue: self.max_queue,
+            max_latency_ms: self.max_latency,
+            max_replays: self.max_replays,
+        })
+    }
+}
+
+/// Not a point in time, absolute or relative to now.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?}: it must be a time such as 2030-05-01T12:00:00Z, or 90s, 15m, 2h, 3d ago")]
+struct NotATime(String);
+
+/// RFC 3339, or a span before now.
+fn time(text: &str) -> Result<Millis, NotATime> {
+    let wrong = || NotATime(text.to_owned());
+    let unit = match text.chars().last() {
+        Some('s') => 1_000,
+        Some('m') => 60_000,
+        Some('h') => 3_600_000,
+        Some('d') => 86_400_000,
+        _ => return text.parse().map_err(|_| wrong()),
+    };
+    let count: i64 = text[..text.len() - 1].parse().map_err(|_| wrong())?;
+    if !(0..=100_000).contains(&count) {
+        return Err(wrong());
+    }
+    Ok(Millis(Millis::now().0 - count * unit))
+}

@@ -1,0 +1,123 @@
+//! What `doorbuster replay` prints of plans and runs.
+
+use crate::cli::books::summary;
+use crate::cli::ended::Ended;
+use crate::cli::output::Output;
+use crate::recovery::replay::{Finished, Report, Source};
+use crate::store::{Run, RunState};
+
+pub(super) fn plan(source: &Source, report: &Report, output: &Output) {
+    if output.is_json() {
+        println!(
+            "{}",
+            serde_json::json!({
+                "source": source.name(), "would": report.counts, "troubles": report.troubles,
+                "begins_at": report.begins_at, "sales": report.sales,
+            })
+        );
+    } else {
+        println!("replay run {} would report:", source.name());
+        print_counts(report);
+    }
+}
+
+/// Prints the result of a run, and how to resume one that stopped.
+pub(super) fn finished(done: Finished, output: &Output) -> Ended {
+    let Finished { id, state, report } = done;
+    if output.is_json() {
+        println!("{}", serde_json::json!({ "id": id, "state": state, "report": report }));
+    } else {
+        println!("replay {id} is {}, after {:.1} s:", state.as_str(), report.seconds);
+        print_counts(&report);
+        for books in &report.before {
+            println!("  before  {}", summary(books));
+        }
+        for books in &report.after {
+            println!("  after   {}", summary(books));
+        }
+    }
+    if state != RunState::Done {
+        eprintln!("resume it with: doorbuster replay resume {id}");
+        return Ended::ItemsLeft;
+    }
+    if report.out_of_balance().next().is_some() {
+        return Ended::OutOfBalance;
+    }
+    if report.is_complete() { Ended::Done } else { Ended::ItemsLeft }
+}
+
+fn print_counts(report: &Report) {
+    let counts = &report.counts;
+    for (count, what) in [
+        (counts.inserted, "inserted or queued"),
+        (counts.changed, "brought up to date"),
+        (counts.already, "already there"),
+        (counts.ended, "cancelled, expired or refunded before; left unchanged"),
+        (counts.failed, "failed before; left unchanged"),
+        (counts.parked, "on the dead-letter queue: replay dead-letters"),
+        (counts.others, "changes to sales, acts and payments"),
+        (counts.refused, "refused"),
+        (counts.busy, "busy: another process is acting for the user; run it again"),
+        (counts.malformed, "unreadable"),
+        (counts.quarantined, "came back too often; left on the dead-letter queue"),
+    ] {
+        if count > 0 {
+            println!("  {count:>9} {what}");
+        }
+    }
+    if counts.orders() + counts.others + counts.parked + counts.left() == 0 {
+        println!("          nothing to do");
+    }
+    for trouble in &report.troubles {
+        println!("  left: {trouble}");
+    }
+    if let Some(begins_at) = report.begins_at {
+        println!("  the log begins at {begins_at}, later than requested: earlier entries are missing");
+    }
+}
+
+pub(super) fn list(runs: &[Run], output: &Output) {
+    if output.is_json() {
+        println!("{}", serde_json::json!({ "replays": runs.iter().map(json).collect::<Vec<_>>() }));
+        return;
+    }
+    if runs.is_empty() {
+        println!("no replay yet");
+        return;
+    }
+    println!("{:<36} {:<12} {:<9} {:<24} BY", "ID", "SOURCE", "STATE", "BEGAN");
+    for run in runs {
+        println!("{:<36} {:<12} {:<9} {:<24} {}", run.id, run.source, run.state.as_str(), run.at, run.by);
+    }
+}
+
+pub(super) fn status(run: &Run, output: &Output) {
+    if output.is_json() {
+        println!("{}", json(run));
+        return;
+    }
+    println!("replay   {}", run.id);
+    println!("source   {}", run.source);
+    println!("state    {}{}", run.state.as_str(), if run.cancel_asked { ", asked to stop" } else { "" });
+    println!("by       {}", run.by);
+    println!("began    {}", run.at);
+    println!("updated  {}", run.updated_at);
+    if let Some(ended_at) = run.ended_at {
+        println!("ended    {ended_at}");
+    }
+    let report: Option<Report> = run.report.as_deref().and_then(|report| serde_json::from_str(report).ok());
+    if let Some(report) = report {
+        print_counts(&report);
+    }
+}
+
+fn json(run: &Run) -> serde_json::Value {
+    let parsed = |text: &Option<String>| -> serde_json::Value {
+        text.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    };
+    serde_json::json!({
+        "id": run.id, "source": run.source, "state": run.state, "by": run.by, "at": run.at,
+        "updated_at": run.updated_at, "ended_at": run.ended_at,
+        "asked": parsed(&Some(run.settings.clone())), "report": parsed(&run.report),
+    })
+}

@@ -1,0 +1,25 @@
+//! `sale`: creates, shows and controls sales, straight on Redis and the database.
+
+mod act;
+mod args;
+mod check;
+mod create;
+mod show;
+
+pub(super) use self::args::Verb;
+use super::ended::{Ended, Failed};
+use crate::control::Control;
+use crate::process::{Config, Parts};
+
+pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
+    let parts = Parts::open(config).await?;
+    let control = Control::new(parts.gate, parts.store);
+    match verb {
+        Verb::Create(create) => create::create(&control, create).await,
+        Verb::List(output) => show::list(&control, &output).await,
+        Verb::Show { sale, output } => show::show(&control, &sale.parse()?, &output).await,
+        Verb::Check { sale, output } => check::check(config, &control, &sale.parse()?, &output).await,
+        Verb::Acts { sale, output } => show::acts(&control, &sale.parse()?, &output).await,
+        Verb::Act(verb) => act::act(&control, verb).await,
+    }
+}

@@ -1,0 +1,115 @@
+//! Where a command's configuration comes from: the options before and after its name, and what it needs.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use super::discover;
+use super::ended::Failed;
+use crate::process::{Config, Sources, log};
+
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct SourceArgs {
+    /// Read config/<PROFILE>.toml over the defaults.
+    #[arg(long, global = true)]
+    profile: Option<String>,
+    /// Read this file over the profile.
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Set one key, over everything else. May be repeated.
+    #[arg(long = "set", global = true, value_name = "SECTION.KEY=VALUE")]
+    overrides: Vec<String>,
+}
+
+/// What a command needs of its configuration.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Needs {
+    /// It signs or verifies tokens. Other commands run without a secret.
+    pub(super) secret: bool,
+    /// It signs tokens: a public key is not enough.
+    pub(super) signs: bool,
+    /// It works with servers that somebody else runs, or with their secret, so it looks for their address.
+    /// Commands that start private servers must not meet any others.
+    pub(super) discovers: bool,
+}
+
+impl SourceArgs {
+    /// Adds the file that was discovered, if the command looks for one, and says so on standard error.
+    pub(super) fn resolve(self, needs: Needs) -> Result<Sources, Failed> {
+        let mut file = self.config;
+        if file.is_none() && needs.discovers {
+            file = discover::from_environment()?;
+        }
+        let configured = file.is_some() || self.profile.is_some() || discover::is_configured(&self.overrides);
+        if needs.discovers
+            && !configured
+            && let Ok(here) = std::env::current_dir()
+            && let Some(found) = discover::nearest(&here)?
+        {
+            eprintln!("using {}", discover::shown(&found, &here).display());
+            file = Some(found);
+        }
+        Ok(Sources {
+            defaults: Vec::new(),
+            needs_secret: needs.secret,
+            signs: needs.signs,
+            profile: self.profile,
+            file,
+            overrides: self.overrides,
+        })
+    }
+}
+
+/// For commands whose output is their result: the log shows only problems.
+pub(super) fn load(sources: &Sources) -> Result<Config, Failed> {
+    log::start_with("text", "warn");
+    Ok(Config::load(sources)?)
+}
+
+/// For long-running processes: the log is as configured.
+pub(super) fn load_and_log(sources: &Sources) -> Result<Config, Failed> {
+    let config = Config::load(sources)?;
+    log::start(&config);
+    Ok(config)
+}
+
+/// Moves `--set`, `--config` and `--profile` before the command: clap would let the ones after it silently
+/// replace the ones before it.
+pub(super) fn first(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut args = args.into_iter();
+    let mut first: Vec<OsString> = args.next().into_iter().collect();
+    let mut rest = Vec::new();
+    while let Some(arg) = args.next() {
+        let text = arg.to_string_lossy();
+        let option = ["--set", "--config", "--profile"]
+            .into_iter()
+            .find(|option| text == *option || text.starts_with(&format!("{option}=")));
+        if text == "--" {
+            rest.push(arg);
+            rest.extend(args);
+            break;
+        } else if let Some(option) = option {
+            let has_value = text.len() > option.len();
+            first.push(arg);
+            if !has_value {
+                first.extend(args.next());
+            }
+        } else {
+            rest.push(arg);
+        }
+    }
+    first.extend(rest);
+    first
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_before_and_after_the_command_all_count() {
+        let line = "doorbuster --set a.b=1 token --set=c.d=2 ada --config x.toml -- --set";
+        let sorted = first(line.split(' ').map(OsString::from));
+        let expected = "doorbuster --set a.b=1 --set=c.d=2 --config x.toml token ada -- --set";
+        assert_eq!(sorted, expected.split(' ').map(OsString::from).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,125 @@
+//! A process that works: started, watched, stopped.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+
+use super::config::Config;
+use super::listen::listen;
+use super::metrics;
+use super::parts::{Parts, StartError};
+use super::shared::Shared;
+use super::start;
+use super::tasks::{TaskEnded, Tasks};
+use crate::control::Control;
+use crate::front::Tokens;
+use crate::queue::{DeadLetters, Publisher};
+
+/// Which work a process does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Serves buyers, and does maintenance.
+    Front,
+    /// Writes orders to the database.
+    Worker,
+    /// The work of a front and of a worker.
+    Both,
+}
+
+/// A process whose tasks run. Stop it with [`Running::stop`]; dropping it aborts its tasks.
+pub struct Running {
+    /// Where buyers are served, or `None` in a worker.
+    pub buyers: Option<SocketAddr>,
+    /// Where operators are served.
+    pub operations: SocketAddr,
+    /// The acts of an operator.
+    pub control: Control,
+    /// Signs and verifies tokens.
+    pub tokens: Arc<Tokens>,
+    /// The connections to the servers.
+    pub parts: Parts,
+    tasks: Tasks,
+    drain: Duration,
+}
+
+impl Running {
+    /// On return all tasks run and the listeners accept connections. Waits for no server: only what waiting cannot
+    /// fix is an error.
+    pub async fn start(config: &Config, role: Role) -> Result<Self, StartError> {
+        let mut parts = Parts::open(config).await?;
+        parts.check_promises(config).await?;
+        let listeners = Listeners::open(config, role).await?;
+        let metrics = metrics::handle();
+        let dead_letters = DeadLetters::open(config.queue());
+        parts.letters = Some(dead_letters.clone());
+        let publisher = listeners.buyers.is_some().then(|| Publisher::open(config.queue()));
+        parts.publisher = publisher.clone();
+
+        let mut tasks = Tasks::new();
+        let shared = Shared::new(config, &parts, dead_letters, tasks.stop_token());
+        let (buyers, operations) = listeners.addresses(config)?;
+        let compared = listeners
+            .buyers
+            .zip(publisher)
+            .map(|(listener, publisher)| start::front::start(&shared, &mut tasks, listener, publisher));
+        let consumes = (role != Role::Front).then(|| start::worker::start(&shared, &mut tasks));
+        let readiness = start::health::start(&shared, &mut tasks, consumes, compared, &metrics);
+        start::operations::start(&shared, &mut tasks, listeners.operations, readiness, metrics);
+
+        let Shared { control, tokens, .. } = shared;
+        Ok(Self { buyers, operations, control, tokens, tasks, drain: config.drain(), parts })
+    }
+
+    /// Returns once orders can be published.
+    pub async fn publisher_is_up(&self, within: Duration) -> Result<(), StartError> {
+        let Some(publisher) = &self.parts.publisher else { return Ok(()) };
+        tokio::time::timeout(within, publisher.wait_until_up())
+            .await
+            .map_err(|_| StartError::Broker { within })
+    }
+
+    /// Returns when a task has ended although nobody asked it to. The process should then stop: it would look alive
+    /// and do nothing.
+    pub async fn task_ended(&mut self) -> TaskEnded {
+        self.tasks.first_ended().await
+    }
+
+    /// Takes no new work, finishes what is in progress within the drain time, and releases what it holds.
+    pub async fn stop(mut self) {
+        self.tasks.stop(self.drain).await;
+        // Leases that were dropped with their task are released now; otherwise their users would have to wait until
+        // they expire.
+        self.parts.leases.wait_until_idle(Duration::from_secs(1)).await;
+        self.parts.store.close().await;
+    }
+}
+
+/// Bound before any task starts, so that an address that is taken leaves nothing behind.
+struct Listeners {
+    buyers: Option<TcpListener>,
+    operations: TcpListener,
+}
+
+impl Listeners {
+    async fn open(config: &Config, role: Role) -> Result<Self, StartError> {
+        let operations = listen("operations", &config.operations.listen).await?;
+        let buyers = match role {
+            Role::Worker => None,
+            Role::Front | Role::Both => Some(listen("front", &config.front.listen).await?),
+        };
+        Ok(Self { buyers, operations })
+    }
+
+    /// With the ports that the kernel chose where the configuration names port 0.
+    fn addresses(&self, config: &Config) -> Result<(Option<SocketAddr>, SocketAddr), StartError> {
+        let buyers = self.buyers.as_ref().and_then(|listener| listener.local_addr().ok());
+        let operations = self.operations.local_addr().map_err(|source| StartError::Listen {
+            what: "operations",
+            address: config.operations.listen.clone(),
+            source,
+        })?;
+        Ok((buyers, operations))
+    }
+}

@@ -1,0 +1,43 @@
+//! What the tasks of one process share.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use super::config::Config;
+use super::parts::Parts;
+use crate::control::Control;
+use crate::front::Tokens;
+use crate::orders::Orders;
+use crate::queue::DeadLetters;
+
+/// Handles that are cheap to clone, made once so that a process has one connection for each purpose.
+pub(super) struct Shared<'a> {
+    pub(super) config: &'a Config,
+    pub(super) parts: &'a Parts,
+    pub(super) dead_letters: DeadLetters,
+    pub(super) control: Control,
+    pub(super) orders: Orders,
+    pub(super) tokens: Arc<Tokens>,
+    /// Cancelled when the process is to stop.
+    pub(super) stop: CancellationToken,
+}
+
+impl<'a> Shared<'a> {
+    pub(super) fn new(
+        config: &'a Config,
+        parts: &'a Parts,
+        dead_letters: DeadLetters,
+        stop: CancellationToken,
+    ) -> Self {
+        Self {
+            config,
+            parts,
+            dead_letters,
+            control: Control::new(parts.gate.clone(), parts.store.clone()),
+            orders: Orders::new(parts.gate.clone(), parts.store.clone(), parts.leases.clone()),
+            tokens: Arc::new(Tokens::new(config.auth())),
+            stop,
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Serving buyers.
+
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use super::maintenance::{self, Maintained};
+use crate::front::{self, Buyers};
+use crate::intake::Intake;
+use crate::maintenance::{RestartCheck, verify};
+use crate::orders::Payments;
+use crate::process::listen::for_buyers;
+use crate::process::shared::Shared;
+use crate::process::tasks::Tasks;
+use crate::queue::{OrderLog, Publisher};
+
+/// Starts the buyers' listener, and with it maintenance, which every front is ready to do. The receiver says
+/// whether the books of this Redis were compared: until then no order is taken.
+pub(in crate::process) fn start(
+    shared: &Shared<'_>,
+    tasks: &mut Tasks,
+    listener: TcpListener,
+    publisher: Publisher,
+) -> watch::Receiver<Result<(), String>> {
+    let Shared { config, parts, orders, stop, .. } = shared;
+    let log = OrderLog::with(config.queue(), publisher.clone());
+    let compared = check_restarts(shared, tasks, &log);
+    let intake = Intake::new(parts.gate.clone(), publisher, parts.store.clone(), config.intake());
+    let payments = Payments::new(parts.store.clone(), orders.clone(), intake.clone());
+    let relay = intake.relay().clone();
+    let router = front::buyers(Buyers {
+        intake,
+        orders: orders.clone(),
+        payments: payments.clone(),
+        providers: config.providers(),
+        throttle: config.throttle(),
+        tokens: shared.tokens.clone(),
+        settings: config.front(),
+        stop: stop.clone(),
+    });
+    tasks.spawn("the buyers' listener", front::serve(listener, router, for_buyers(config), stop.clone()));
+    maintenance::start(shared, tasks, Maintained { relay, payments, log });
+    compared
+}
+
+/// Before the gate admits orders to a Redis that was restarted, its books are compared with the database's.
+fn check_restarts(
+    shared: &Shared<'_>,
+    tasks: &mut Tasks,
+    log: &OrderLog,
+) -> watch::Receiver<Result<(), String>> {
+    let (gate, store, log) = (shared.parts.gate.clone(), shared.parts.store.clone(), log.clone());
+    shared
+        .parts
+        .gate
+        .compare_restarts_with(move || Box::pin(verify(gate.clone(), store.clone(), log.clone())));
+    let (tell, compared) = watch::channel(Err("its books are being compared".to_owned()));
+    let check = RestartCheck { gate: shared.parts.gate.clone(), tell };
+    tasks.spawn("the comparison of redis", check.run(shared.stop.clone()));
+    compared
+}

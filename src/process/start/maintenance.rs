@@ -1,0 +1,87 @@
+//! The work that nobody requests. Each of these tasks takes its own lease, so that of all fronts one does it.
+
+use std::time::Duration;
+
+use crate::intake::Relay;
+use crate::maintenance::{Adopter, BooksCheck, Rebuilder, Rounds, Sweep, schedule};
+use crate::orders::Payments;
+use crate::process::config::RebuildPolicy;
+use crate::process::shared::Shared;
+use crate::process::tasks::Tasks;
+use crate::queue::OrderLog;
+use crate::recovery::Rebuild;
+
+/// What maintenance uses of the front that it runs beside.
+pub(super) struct Maintained {
+    pub(super) relay: Relay,
+    pub(super) payments: Payments,
+    pub(super) log: OrderLog,
+}
+
+pub(super) fn start(shared: &Shared<'_>, tasks: &mut Tasks, front: Maintained) {
+    let config = shared.config;
+    if config.audit.every_s > 0 {
+        tasks.spawn("the audit", books_check(shared).run(shared.stop.clone()));
+    }
+    if config.gate.rebuild == RebuildPolicy::Auto {
+        tasks.spawn("the rebuild", rebuilder(shared, front.log.clone()).run(shared.stop.clone()));
+    }
+    tasks.spawn("the adoption", adopter(shared).run(shared.stop.clone()));
+    tasks.spawn("the sweep", sweep(shared, front.relay).run(shared.stop.clone()));
+    tasks.spawn("maintenance", rounds(shared, front.payments, front.log).run(shared.stop.clone()));
+}
+
+fn books_check(shared: &Shared<'_>) -> BooksCheck {
+    let (parts, audit) = (shared.parts, &shared.config.audit);
+    BooksCheck {
+        gate: parts.gate.clone(),
+        store: parts.store.clone(),
+        leases: parts.leases.clone(),
+        control: shared.control.clone(),
+        every: Duration::from_secs(audit.every_s),
+        pause_sale: audit.pause_sale,
+    }
+}
+
+fn rebuilder(shared: &Shared<'_>, log: OrderLog) -> Rebuilder {
+    let parts = shared.parts;
+    Rebuilder {
+        rebuild: Rebuild {
+            gate: parts.gate.clone(),
+            store: parts.store.clone(),
+            leases: parts.leases.clone(),
+            dead_letters: shared.dead_letters.clone(),
+            log,
+        },
+    }
+}
+
+fn adopter(shared: &Shared<'_>) -> Adopter {
+    let parts = shared.parts;
+    Adopter { gate: parts.gate.clone(), store: parts.store.clone(), leases: parts.leases.clone() }
+}
+
+fn sweep(shared: &Shared<'_>, relay: Relay) -> Sweep {
+    let parts = shared.parts;
+    Sweep {
+        gate: parts.gate.clone(),
+        leases: parts.leases.clone(),
+        relay,
+        dead_letters: shared.dead_letters.clone(),
+        store: parts.store.clone(),
+        settings: shared.config.sweep(),
+    }
+}
+
+fn rounds(shared: &Shared<'_>, payments: Payments, log: OrderLog) -> Rounds {
+    let (parts, config) = (shared.parts, shared.config);
+    Rounds {
+        gate: parts.gate.clone(),
+        leases: parts.leases.clone(),
+        store: parts.store.clone(),
+        payments,
+        log,
+        also: schedule(&shared.control, config.purge_after()),
+        settings: config.maintenance(),
+    }
+}

@@ -1,0 +1,38 @@
+//! Serving operators: liveness, readiness, metrics and the admin API.
+
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::control::DeadLetterActs;
+use crate::front::{self, Operations, Readiness};
+use crate::process::listen::for_operators;
+use crate::process::shared::Shared;
+use crate::process::tasks::Tasks;
+
+pub(in crate::process) fn start(
+    shared: &Shared<'_>,
+    tasks: &mut Tasks,
+    listener: TcpListener,
+    readiness: watch::Receiver<Readiness>,
+    metrics: PrometheusHandle,
+) {
+    let (parts, config) = (shared.parts, shared.config);
+    let router = front::operations(Operations {
+        control: shared.control.clone(),
+        dead_letters: DeadLetterActs::new(
+            shared.dead_letters.clone(),
+            parts.gate.clone(),
+            parts.store.clone(),
+        ),
+        orders: shared.orders.clone(),
+        gate: parts.gate.clone(),
+        store: parts.store.clone(),
+        tokens: shared.tokens.clone(),
+        settings: config.front(),
+        readiness,
+        metrics: Box::new(move || metrics.render()),
+    });
+    let serving = front::serve(listener, router, for_operators(config), shared.stop.clone());
+    tasks.spawn("the operations listener", serving);
+}

@@ -1,0 +1,24 @@
+//! Writing orders to the database.
+
+use tokio::sync::watch;
+
+use crate::process::shared::Shared;
+use crate::process::tasks::Tasks;
+use crate::queue::Consumer;
+use crate::worker::Worker;
+
+/// The receiver says whether the worker's consumer is connected.
+pub(in crate::process) fn start(shared: &Shared<'_>, tasks: &mut Tasks) -> watch::Receiver<bool> {
+    let (parts, config) = (shared.parts, shared.config);
+    let worker = Worker {
+        gate: parts.gate.clone(),
+        leases: parts.leases.clone(),
+        store: parts.store.clone(),
+        dead_letters: shared.dead_letters.clone(),
+        settings: config.worker(),
+    };
+    let consumer = Consumer::new(config.queue(), config.prefetch());
+    let connected = consumer.watch();
+    tasks.spawn("the worker", worker.run(consumer, shared.stop.clone()));
+    connected
+}

@@ -1,0 +1,70 @@
+//! The tasks of a process: each runs until all are asked to stop. One that ends earlier is a bug, and the process
+//! must not live on without it: it would look alive and do nothing.
+
+use std::time::Duration;
+
+use tokio::task::{JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+/// A task ended although nobody asked it to.
+#[derive(Debug, thiserror::Error)]
+pub enum TaskEnded {
+    /// It returned.
+    #[error("{0} has ended")]
+    Returned(&'static str),
+    /// It panicked.
+    #[error("a task has failed: {0}")]
+    Failed(JoinError),
+}
+
+/// Aborts what still runs when it is dropped.
+pub(super) struct Tasks {
+    set: JoinSet<&'static str>,
+    stop: CancellationToken,
+}
+
+impl Tasks {
+    pub(super) fn new() -> Self {
+        Self { set: JoinSet::new(), stop: CancellationToken::new() }
+    }
+
+    /// Cancelled when the tasks are to stop.
+    pub(super) fn stop_token(&self) -> CancellationToken {
+        self.stop.clone()
+    }
+
+    /// Starts `work` on the runtime. The name is for the message if it ends too early.
+    pub(super) fn spawn(&mut self, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
+        self.set.spawn(async move {
+            work.await;
+            name
+        });
+    }
+
+    /// Returns when the first task has ended.
+    pub(super) async fn first_ended(&mut self) -> TaskEnded {
+        match self.set.join_next().await {
+            Some(Ok(name)) => TaskEnded::Returned(name),
+            Some(Err(error)) => TaskEnded::Failed(error),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Asks all tasks to stop and waits for them; aborts the ones that are still running after `drain`.
+    pub(super) async fn stop(&mut self, drain: Duration) {
+        self.stop.cancel();
+        let all = async { while self.set.join_next().await.is_some() {} };
+        // The listeners drain within the same limit; the extra second lets them log what was left.
+        if tokio::time::timeout(drain + Duration::from_secs(1), all).await.is_ok() {
+            tracing::info!("stopped, no work in progress");
+            return;
+        }
+        tracing::warn!(
+            tasks = self.set.len(),
+            after = ?drain,
+            "stopped with work in progress; unacknowledged orders will be redelivered"
+        );
+        // Joined as well as aborted: what a task holds is released once it is gone.
+        let _ = tokio::time::timeout(Duration::from_secs(1), self.set.shutdown()).await;
+    }
+}
