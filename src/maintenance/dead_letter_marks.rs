@@ -1,6 +1,6 @@
-//! Sees to it that the outbox knows of every dead letter, also of those that the broker made by
-//! itself because their workers died of them: a parked order is not sent round again by the sweep.
-//! Done by the sweep's leader, who also measures how long the oldest has been waiting.
+//! Marks the outbox entry of every dead letter as parked, so that the sweep does not publish the order again.
+//! Workers mark the dead letters that they write. This finds those that the broker made because their workers
+//! died of them. Part of the sweep; the leader also measures how long the oldest has been waiting.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,14 +11,15 @@ use crate::domain::{Millis, OrderId, SaleId};
 use crate::gate::Gate;
 use crate::queue::{DeadLetter, DeadLetters};
 
-/// How often to look although nothing seems to have changed.
+/// How often to look even if the number of dead letters has not changed.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(30);
-/// Dead letters looked at.
+
+/// Dead letters in one look, at most.
 const MOST: usize = 5_000;
 
 #[derive(Default)]
 pub(super) struct DeadLetterMarks {
-    /// When was looked last, and how many there were.
+    /// The time of the last look, and how many there were.
     looked: Option<(Instant, u32)>,
     oldest: Option<Millis>,
     empty_since: Option<Instant>,
@@ -26,9 +27,10 @@ pub(super) struct DeadLetterMarks {
 }
 
 impl DeadLetterMarks {
-    pub(super) async fn register(&mut self, gate: &Gate, letters: &DeadLetters) {
+    /// Marks new dead letters and measures the oldest. Errors are logged and retried in the next round.
+    pub(super) async fn update(&mut self, gate: &Gate, dead_letters: &DeadLetters) {
         self.leads = true;
-        let Some(depths) = letters.depths() else {
+        let Some(depths) = dead_letters.depths() else {
             self.empty_since = None;
             return;
         };
@@ -39,40 +41,40 @@ impl DeadLetterMarks {
             self.empty_since = None;
             let stale = |(at, count): (Instant, u32)| count != depths.dead || at.elapsed() > AT_LEAST_EVERY;
             if self.looked.is_none_or(stale) {
-                self.look(gate, letters, depths.dead).await;
+                self.look(gate, dead_letters, depths.dead).await;
             }
         }
         let age = self.oldest.map_or(0, |oldest| (Millis::now().0 - oldest.0).max(0));
         metrics::gauge!("dead_letters_oldest_seconds").set(age as f64 / 1000.0);
     }
 
-    /// Marked while they are held, so that nobody ends one in between.
-    async fn look(&mut self, gate: &Gate, letters: &DeadLetters, count: u32) {
-        match letters.hold(MOST).await {
+    /// Marks them while this process holds them, so that nobody can end one in between.
+    async fn look(&mut self, gate: &Gate, dead_letters: &DeadLetters, count: u32) {
+        match dead_letters.hold(MOST).await {
             Ok(held) => {
-                // What somebody else holds comes back, and is looked at in the next round.
+                // Others may hold some just now. Those come back, and the next round looks again.
                 let all = held.letters.len() >= MOST.min(count as usize);
                 self.looked = all.then(|| (Instant::now(), count));
                 self.oldest = held.letters.iter().filter_map(|letter| letter.since).min();
-                park(gate, &held.letters).await;
-                if let Err(error) = held.split(letters).await {
-                    tracing::warn!(%error, "a dead letter with several orders could not be parted");
-                    // In the next round again, though as many are there as before.
+                mark_parked(gate, &held.letters).await;
+                if let Err(error) = held.split(dead_letters).await {
+                    tracing::warn!(%error, "a dead letter with several orders could not be split");
+                    // Look again in the next round although their number is the same.
                     self.looked = None;
                 }
                 held.put_back().await;
             }
-            Err(error) => tracing::warn!(%error, "dead letters could not be looked at"),
+            Err(error) => tracing::warn!(%error, "dead letters could not be read"),
         }
     }
 
-    /// Has the dead-letter queue been empty for so long that whatever is still parked was lost?
-    /// Not at once: whoever looks at letters holds them for a moment.
-    pub(super) fn has_lost_dead_letters(&self, after: Duration) -> bool {
+    /// Has the dead-letter queue been empty for so long that whatever is still parked was lost? Not at once:
+    /// a process that reads dead letters holds them for a moment.
+    pub(super) fn were_lost(&self, after: Duration) -> bool {
         self.empty_since.is_some_and(|since| since.elapsed() > after)
     }
 
-    /// Another process measures now.
+    /// Another process measures from now on.
     pub(super) fn resign(&mut self) {
         self.empty_since = None;
         if std::mem::take(&mut self.leads) {
@@ -81,7 +83,7 @@ impl DeadLetterMarks {
     }
 }
 
-async fn park(gate: &Gate, letters: &[DeadLetter]) {
+async fn mark_parked(gate: &Gate, letters: &[DeadLetter]) {
     let mut sales: BTreeMap<&SaleId, Vec<OrderId>> = BTreeMap::new();
     for order in letters.iter().flat_map(|letter| letter.orders.iter().flatten()) {
         sales.entry(&order.sale).or_default().push(order.id);

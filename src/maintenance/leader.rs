@@ -1,25 +1,97 @@
-//! Which process does what only one may do at a time.
+//! Which process does the work that only one may do at a time. There are two kinds, because they fail
+//! differently:
+//!
+//! - A [`Leader`] works continuously, in short rounds, and renews its lease by hand between them. A leader that
+//!   hangs in a round loses the lead, although its process and its watchdog are alive.
+//! - [`alone`] does one piece of work that may take an hour. Nothing could renew by hand in the middle of it, so
+//!   the watchdog does, up to a limit.
+//!
+//! Scopes begin with an underscore: no sale can have such an id, so no buyer's lease is ever a leader's.
 
 use std::time::Duration;
 
+use super::MaintenanceError;
 use crate::lease::{Guard, LeaseOptions, Leases};
 
-/// How long the lead lasts without being renewed.
+/// How long the lead lasts without a renewal.
 pub const LEADERSHIP: Duration = Duration::from_secs(10);
 
-/// Renews the lead, or takes it where nobody has it. `None`: another leads, or Redis is away.
-///
-/// By hand, and not by the watchdog: a leader that hangs must lose its lead, though its process is alive.
-/// `scope` must not be the id of a sale.
-pub async fn lead(leases: &Leases, scope: &str, leader: Option<Guard>) -> Option<Guard> {
-    if let Some(guard) = leader {
-        return match guard.renew().await {
-            Ok(true) => Some(guard),
-            Ok(false) => None,
-            // Its lease goes on, as long as it lasts.
-            Err(_) => guard.is_valid_for(Duration::ZERO).then_some(guard),
-        };
+/// The only name in a scope of maintenance.
+const NAME: &str = "leader";
+
+/// A candidate for the lead of one scope.
+pub struct Leader<'a> {
+    leases: &'a Leases,
+    scope: &'static str,
+    guard: Option<Guard>,
+}
+
+impl<'a> Leader<'a> {
+    pub fn new(leases: &'a Leases, scope: &'static str) -> Self {
+        Self { leases, scope, guard: None }
     }
-    let options = LeaseOptions::lasting(LEADERSHIP).renewed_manually();
-    leases.take(scope, ["leader"], options).await.ok()?.guard
+
+    /// Is the lead ours, as far as this process knows?
+    pub fn leads(&self) -> bool {
+        self.guard.is_some()
+    }
+
+    /// Renews the lead, or takes it if it is free. `None`: another process leads, or Redis is unavailable.
+    pub async fn lead(&mut self) -> Option<&Guard> {
+        self.guard = match self.guard.take() {
+            Some(guard) => match guard.renew().await {
+                Ok(true) => Some(guard),
+                Ok(false) => None,
+                // After an error the lease still lasts until its end.
+                Err(_) => guard.is_valid_for(Duration::ZERO).then_some(guard),
+            },
+            None => self.take().await,
+        };
+        self.guard.as_ref()
+    }
+
+    async fn take(&self) -> Option<Guard> {
+        let options = LeaseOptions::lasting(LEADERSHIP).renewed_manually();
+        self.leases.take(self.scope, [NAME], options).await.ok()?.guard
+    }
+
+    /// Gives the lead away, if it is ours.
+    pub async fn resign(&mut self) {
+        if let Some(guard) = self.guard.take() {
+            let _ = guard.release().await;
+        }
+    }
+}
+
+/// Renews the lead in the middle of a round once half of it has passed. An error changes nothing: the round goes
+/// on until the lease ends.
+pub async fn keep_leading(guard: &Guard) {
+    if !guard.is_valid_for(LEADERSHIP / 2) {
+        let _ = guard.renew().await;
+    }
+}
+
+/// The longest time that one process works alone, unless its caller says otherwise.
+pub const LONGEST: Duration = Duration::from_secs(3_600);
+
+/// The lease for [`alone`]: if its holder dies, the others wait 15 s.
+pub fn work_alone() -> LeaseOptions {
+    LeaseOptions::lasting(Duration::from_secs(15)).max_hold(LONGEST)
+}
+
+/// Does `work` if no other process does work of this scope. `Ok(false)`: another process does, or Redis is
+/// unavailable.
+pub async fn alone(
+    leases: &Leases,
+    scope: &str,
+    options: LeaseOptions,
+    work: impl Future<Output = Result<(), MaintenanceError>>,
+) -> Result<bool, MaintenanceError> {
+    let Ok(Some(guard)) = leases.take(scope, [NAME], options).await.map(|taken| taken.guard) else {
+        return Ok(false);
+    };
+    let done = guard.until_lost(work).await;
+    let _ = guard.release().await;
+    done??;
+    Ok(true)
 }

@@ -1,5 +1,6 @@
-//! From the database's outbox to the order log: what became of orders, sales and payments.
+//! Moves entries from the database's log outbox to the order log: every change of an order, a sale or a payment.
 
+use super::MaintenanceError;
 use crate::domain::Millis;
 use crate::queue::OrderLog;
 use crate::store::Store;
@@ -7,24 +8,25 @@ use crate::store::Store;
 /// Entries in one message of the log.
 const BATCH: u64 = 250;
 
-/// Messages in one round, so that other work has its turn.
+/// Messages in one round, so that other work gets its turn.
 const BATCHES: usize = 40;
 
-/// Writes what the order log lacks, the oldest first; says how many entries. In this order: written and
-/// confirmed, then forgotten here. A crash in between writes some of it twice, which changes nothing.
-pub async fn write_log(store: &Store, log: &OrderLog) -> Result<usize, String> {
+/// Writes up to 10,000 entries that the order log lacks, oldest first, and returns how many were written. An entry is
+/// deleted from the database only once the broker has confirmed it. A crash in between writes some entries
+/// twice; readers ignore the repeats.
+pub async fn write_log(store: &Store, log: &OrderLog) -> Result<usize, MaintenanceError> {
     let mut written = 0;
     for _ in 0..BATCHES {
-        let unlogged = store.unlogged(BATCH).await.map_err(|error| error.to_string())?;
+        let unlogged = store.unlogged(BATCH).await?;
         let age = unlogged.oldest.map_or(0, |oldest| (Millis::now().0 - oldest.0).max(0));
         metrics::gauge!("log_oldest_unwritten_seconds").set(age as f64 / 1000.0);
         if unlogged.ids.is_empty() {
             break;
         }
         if !unlogged.entries.is_empty() {
-            log.append(&unlogged.entries).await.map_err(|error| error.to_string())?;
+            log.append(&unlogged.entries).await?;
         }
-        store.forget_logged(&unlogged.ids).await.map_err(|error| error.to_string())?;
+        store.forget_logged(&unlogged.ids).await?;
         written += unlogged.entries.len();
         if (unlogged.ids.len() as u64) < BATCH {
             metrics::gauge!("log_oldest_unwritten_seconds").set(0.0);

@@ -1,8 +1,17 @@
-//! All that happens though nobody asks, each under its own lease, so that one process of all does it.
+//! Work that runs unattended: every front is ready to do it, and leases see to it that only one does.
+//!
+//! Reading order: `leader` decides which process works. `sweep` looks after orders that have no row yet,
+//! `rounds` after everything that comes due later, each as a continuous leader. `books_check` and `adopter`
+//! compare the books now and then, one look at a time. `rebuilder` rebuilds frozen gates where the
+//! configuration allows it; `restart_check` keeps every front from selling after a restart of Redis until its
+//! books were compared.
+//!
+//! All of it is idempotent. A process that dies in the middle leaves work that the next one finds.
 
 mod adopter;
 mod books_check;
 mod dead_letter_marks;
+mod error;
 mod leader;
 mod log_writer;
 mod rebuilder;
@@ -13,6 +22,7 @@ mod sweep;
 
 pub use adopter::Adopter;
 pub use books_check::BooksCheck;
+pub use error::MaintenanceError;
 pub use log_writer::write_log;
 pub use rebuilder::Rebuilder;
 pub use restart_check::{RestartCheck, verify};

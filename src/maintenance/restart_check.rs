@@ -1,5 +1,5 @@
-//! What a Redis that was started anew must stand before it sells again: no sale in it may be behind
-//! the database, or behind what the order log has of orders without a row.
+//! After a restart Redis may lack its last writes and would sell their units once more. Before it sells, no sale in
+//! it may be behind the database, nor behind the entries of the order log that have no row yet.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::MaintenanceError;
 use crate::domain::{CLOCK_SKEW, Entry, Millis, Number, SaleId};
 use crate::gate::{Gate, GateError};
 use crate::queue::{LogFrom, OrderLog};
@@ -14,13 +15,16 @@ use crate::store::Store;
 
 const EVERY: Duration = Duration::from_secs(1);
 
+/// Has the gate compare a restarted Redis before the first buyer comes, and publishes the result.
 pub struct RestartCheck {
+    /// Compares with [`verify`], once per restart.
     pub gate: Gate,
-    /// `Err`: nothing is sold, for this reason.
+    /// Gets the result of each look. `Err`: nothing is sold, and why.
     pub tell: watch::Sender<Result<(), String>>,
 }
 
 impl RestartCheck {
+    /// Looks once a second until `stop`.
     pub async fn run(self, stop: CancellationToken) {
         loop {
             let Some(compared) = stop.run_until_cancelled(self.gate.ensure_compared()).await else { return };
@@ -38,29 +42,12 @@ impl RestartCheck {
     }
 }
 
-/// Freezes every sale whose gate is behind its rows, or behind the order log. An error says that this
-/// could not be found out: then nothing may be sold yet.
-pub async fn verify(gate: Gate, store: Store, log: OrderLog) -> Result<(), String> {
-    let mut known: BTreeMap<SaleId, Number> = BTreeMap::new();
-    // What has a higher number than every row was accepted after the last of them.
-    let mut since: Option<Millis> = None;
-    for sale in gate.sales().await.map_err(|error| error.to_string())? {
-        let last = store.last_order(&sale).await.map_err(|error| error.to_string())?;
-        let row = store.sale(&sale).await.map_err(|error| error.to_string())?;
-        let (orders, at) = last.map_or((Number::default(), None), |(number, at)| (number, Some(at)));
-        if let Some(row) = &row
-            && !row.state.has_ended()
-        {
-            let from = at.unwrap_or(row.created_at);
-            since = Some(since.map_or(from, |since| since.min(from)));
-        }
-        // What an operator did last has a number too: a pause that was lost would sell. Units that came
-        // back took one as well.
-        let acts = row.map(|row| row.number.max(row.witnessed)).unwrap_or_default();
-        known.insert(sale, orders.max(acts));
-    }
+/// Freezes every sale whose gate is behind its rows or behind the order log. On `Ok` every other gate is known to be
+/// up to date. On an error that is not known, and nothing may be sold yet. Idempotent.
+pub async fn verify(gate: Gate, store: Store, log: OrderLog) -> Result<(), MaintenanceError> {
+    let (mut known, since) = highest_recorded(&gate, &store).await?;
     if let Some(since) = since {
-        // From a log that holds no entry of a sale nothing follows.
+        // A sale without an entry in the log is neither ahead nor behind by it.
         let from = LogFrom::Time(since.minus(CLOCK_SKEW));
         for (sale, number) in highest_logged(&log, from).await? {
             if let Some(known) = known.get_mut(&sale) {
@@ -72,12 +59,12 @@ pub async fn verify(gate: Gate, store: Store, log: OrderLog) -> Result<(), Strin
         gate.observe_number(&sale, known);
         let frozen = match gate.freeze_if_behind(&sale, known).await {
             Ok(frozen) => frozen,
-            // One sale that nobody can read must not keep the others shut; it sells nothing itself.
+            // A sale that cannot be read sells nothing, and must not keep the others closed.
             Err(error @ GateError::Broken(_)) => {
                 tracing::error!(%sale, %error, "a sale in redis cannot be read");
                 false
             }
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(error.into()),
         };
         if frozen {
             metrics::counter!("gate_frozen_total").increment(1);
@@ -87,11 +74,36 @@ pub async fn verify(gate: Gate, store: Store, log: OrderLog) -> Result<(), Strin
     Ok(())
 }
 
-/// The highest number of each sale that the log has from a time on.
-async fn highest_logged(log: &OrderLog, from: LogFrom) -> Result<BTreeMap<SaleId, Number>, String> {
+/// The highest number of each sale in the database, and from when on the log may have higher ones: an order with a
+/// higher number than every row was accepted after the last of them.
+async fn highest_recorded(
+    gate: &Gate,
+    store: &Store,
+) -> Result<(BTreeMap<SaleId, Number>, Option<Millis>), MaintenanceError> {
+    let mut known: BTreeMap<SaleId, Number> = BTreeMap::new();
+    let mut since: Option<Millis> = None;
+    for sale in gate.sales().await? {
+        let last = store.last_order(&sale).await?;
+        let row = store.sale(&sale).await?;
+        let (orders, at) = last.map_or((Number::default(), None), |(number, at)| (number, Some(at)));
+        if let Some(row) = &row
+            && !row.state.has_ended()
+        {
+            let from = at.unwrap_or(row.created_at);
+            since = Some(since.map_or(from, |since| since.min(from)));
+        }
+        // An operator's act takes a number too: a sale whose pause was lost would sell. So do returned units.
+        let acts = row.map(|row| row.number.max(row.witnessed)).unwrap_or_default();
+        known.insert(sale, orders.max(acts));
+    }
+    Ok((known, since))
+}
+
+/// The highest number of each sale in the log, from a time on.
+async fn highest_logged(log: &OrderLog, from: LogFrom) -> Result<BTreeMap<SaleId, Number>, MaintenanceError> {
     let mut highest: BTreeMap<SaleId, Number> = BTreeMap::new();
-    let mut reader = log.read(from).await.map_err(|error| error.to_string())?;
-    while let Some(message) = reader.next().await.map_err(|error| error.to_string())? {
+    let mut reader = log.read(from).await?;
+    while let Some(message) = reader.next().await? {
         for entry in message.entries.iter().flatten() {
             let number = match entry {
                 Entry::Sale(sale) => sale.number,

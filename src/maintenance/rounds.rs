@@ -1,14 +1,23 @@
-//! What must be done though nobody asks: units that are owed to the gate, deadlines, payments that wait,
-//! acts that died half way. One process does it at a time, by a lease; another takes over when it dies.
+//! The rounds of maintenance. One front is the leader and does a round every `maintenance.every_ms`:
+//!
+//! 1. Return units of ended orders to the gate.
+//! 2. Retry payments. Before the deadlines, so that a buyer who paid in time keeps their order.
+//! 3. Expire orders that nobody paid in time.
+//! 4. Write the order log, which then has the changes of the steps before.
+//! 5. Run the scheduled tasks whose interval has passed.
+//!
+//! Each step is bounded, so that the others get their turn, and a failed step holds up no other. If the leader dies,
+//! another front takes the lead when the lease ends and finds the rest in the database.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::leader::{LEADERSHIP, lead};
+use super::leader::{LEADERSHIP, Leader, keep_leading};
 use super::schedule::ScheduledTask;
-use super::write_log;
+use super::{MaintenanceError, write_log};
 use crate::domain::{Millis, SaleId};
 use crate::gate::Gate;
 use crate::lease::{Guard, Leases};
@@ -17,83 +26,103 @@ use crate::queue::OrderLog;
 use crate::settlement::give_back;
 use crate::store::{Return, Store};
 
+/// How often to do a round, and how much at once.
 #[derive(Debug, Clone)]
 pub struct MaintenanceSettings {
+    /// Time between two rounds.
     pub every: Duration,
     /// Orders in one transaction or script call.
     pub batch: u64,
 }
 
-/// Batches of one kind in one round, so that the others have their turn.
+/// Batches of one kind in one round.
 const BATCHES: usize = 20;
-const MEASURED_EVERY: Duration = Duration::from_secs(5);
-/// Payments that are gone on with at once.
+
+const MEASURE_EVERY: Duration = Duration::from_secs(5);
+
+/// Payments that are retried at once.
 const PAYMENTS: usize = 16;
-/// No sale can have this id, so no buyer's lease is the leader's.
+
+/// Older builds call maintenance "upkeep". The scope keeps that name in Redis, so that an old and a new build that
+/// run side by side exclude each other.
 const SCOPE: &str = "_upkeep";
 
+/// Gauges that only the leader sets.
+const GAUGES: [&str; 7] = [
+    "maintenance_returns_waiting",
+    "maintenance_oldest_return_seconds",
+    "maintenance_orders_overdue",
+    "payments_pending",
+    "payments_late",
+    "sale_acts_pending",
+    "log_oldest_unwritten_seconds",
+];
+
+/// Does the rounds, in one front of all.
 pub struct Rounds {
+    /// Gets units back.
     pub gate: Gate,
+    /// Decide who leads, and protect users while their orders expire.
     pub leases: Leases,
+    /// Knows what is due.
     pub store: Store,
+    /// Retries payments.
     pub payments: Payments,
+    /// Gets every change.
     pub log: OrderLog,
-    /// Besides what is known here.
+    /// Further tasks, each with an interval.
     pub also: Vec<ScheduledTask>,
+    /// How often and how much.
     pub settings: MaintenanceSettings,
 }
 
 impl Rounds {
-    /// Runs until `stop`. Trouble of any kind is waited out.
+    /// Runs until `stop`. Errors are logged and retried in a later round.
     pub async fn run(self, stop: CancellationToken) {
-        let mut leader: Option<Guard> = None;
-        let mut last: Vec<Option<Instant>> = self.also.iter().map(|_| None).collect();
+        let mut leader = Leader::new(&self.leases, SCOPE);
+        let mut last_runs: Vec<Option<Instant>> = self.also.iter().map(|_| None).collect();
         let mut measured: Option<Instant> = None;
         while stop.run_until_cancelled(tokio::time::sleep(self.settings.every)).await.is_some() {
-            leader = lead(&self.leases, SCOPE, leader).await;
-            let Some(guard) = &leader else {
+            let Some(lead) = leader.lead().await else {
+                // Another process measures now.
                 if measured.take().is_some() {
-                    Self::resign();
+                    GAUGES.iter().for_each(|name| metrics::gauge!(*name).set(0.0));
                 }
                 continue;
             };
-            if measured.is_none_or(|at| at.elapsed() >= MEASURED_EVERY) {
+            if measured.is_none_or(|at| at.elapsed() >= MEASURE_EVERY) {
                 measured = Some(Instant::now());
                 self.measure().await;
             }
-            // What is under way when the process is asked to stop is finished by the next.
-            let round = guard.until_lost(self.round(guard, &mut last));
+            // A round that is cut short by a stop is finished by the next leader.
+            let round = lead.until_lost(self.round(lead, &mut last_runs));
             if let Some(Err(error)) = stop.run_until_cancelled(round).await {
-                tracing::warn!(%error, "upkeep left to another front");
+                tracing::warn!(%error, "maintenance left to another front");
             }
         }
-        if let Some(leader) = leader {
-            let _ = leader.release().await;
-        }
+        leader.resign().await;
     }
 
-    /// Trouble with one kind of work is not the others'.
-    async fn round(&self, leader: &Guard, last: &mut [Option<Instant>]) {
-        told("units were given back to the gate", self.give_back(leader).await);
-        // Before the deadlines: who paid in time keeps his order.
-        told("payments were gone on with", self.pay(leader).await);
-        told("orders have expired", self.expire(leader).await);
-        self.still_leads(leader).await;
+    async fn round(&self, leader: &Guard, last_runs: &mut [Option<Instant>]) {
+        log_done("return units to the gate", self.return_units(leader).await);
+        log_done("retry payments", self.retry_payments(leader).await);
+        log_done("expire orders", self.expire(leader).await);
+        keep_leading(leader).await;
         match write_log(&self.store, &self.log).await {
             Ok(entries) => tracing::trace!(entries, "written to the order log"),
-            // Said by whoever publishes, and by a gauge.
-            Err(error) => tracing::debug!(error, "the order log waits"),
+            // The publisher has logged the cause, and a gauge shows the age.
+            Err(error) => tracing::debug!(%error, "the order log waits"),
         }
-        for (due, last) in self.also.iter().zip(last) {
-            if last.is_none_or(|last| last.elapsed() >= due.every) {
-                self.still_leads(leader).await;
-                *last = Some(Instant::now());
-                told(due.what, (due.work)().await);
+        for (task, last_run) in self.also.iter().zip(last_runs) {
+            if last_run.is_none_or(|last_run| last_run.elapsed() >= task.every) {
+                keep_leading(leader).await;
+                *last_run = Some(Instant::now());
+                log_done(task.name, (task.work)().await);
             }
         }
     }
 
-    /// What waits, for whoever watches. Measured by the leader alone.
+    /// Sets the gauges of what waits.
     async fn measure(&self) {
         let Ok(waiting) = self.store.backlog().await else { return };
         let age = waiting.oldest_return.map_or(0, |oldest| (Millis::now().0 - oldest.0).max(0));
@@ -105,100 +134,73 @@ impl Rounds {
         metrics::gauge!("sale_acts_pending").set(waiting.pending_acts as f64);
     }
 
-    /// Another process measures now.
-    fn resign() {
-        for name in [
-            "maintenance_returns_waiting",
-            "maintenance_oldest_return_seconds",
-            "maintenance_orders_overdue",
-            "payments_pending",
-            "payments_late",
-            "sale_acts_pending",
-            "log_oldest_unwritten_seconds",
-        ] {
-            metrics::gauge!(name).set(0.0);
-        }
-    }
-
-    async fn still_leads(&self, leader: &Guard) {
-        if !leader.is_valid_for(LEADERSHIP / 2) {
-            // After an error it goes on until the lease ends.
-            let _ = leader.renew().await;
-        }
-    }
-
-    async fn give_back(&self, leader: &Guard) -> Result<usize, String> {
-        let (mut done, mut waiting) = (0, Vec::new());
+    async fn return_units(&self, leader: &Guard) -> Result<usize, MaintenanceError> {
+        let (mut returned, mut unavailable) = (0, Vec::new());
         for _ in 0..BATCHES {
-            self.still_leads(leader).await;
-            let due = self
-                .store
-                .pending_returns(&waiting, self.settings.batch)
-                .await
-                .map_err(|error| error.to_string())?;
-            let mut sales: std::collections::BTreeMap<&SaleId, Vec<Return>> = Default::default();
-            for owed in &due {
+            keep_leading(leader).await;
+            let batch = self.store.pending_returns(&unavailable, self.settings.batch).await?;
+            let mut sales: BTreeMap<&SaleId, Vec<Return>> = BTreeMap::new();
+            for owed in &batch {
                 sales.entry(&owed.sale).or_default().push(owed.clone());
             }
             for (sale, owed) in sales {
                 match give_back(&self.gate, &self.store, &owed).await {
-                    Ok(()) => done += owed.len(),
+                    Ok(()) => returned += owed.len(),
                     Err(error) => {
                         tracing::warn!(%sale, orders = owed.len(), %error, "units of ended orders wait for their gate");
-                        // A sale that is frozen must not keep the others' units.
-                        waiting.push(sale.clone());
+                        // A frozen sale must not hold up the units of the others.
+                        unavailable.push(sale.clone());
                     }
                 }
             }
-            if due.len() as u64 != self.settings.batch {
+            if batch.len() as u64 != self.settings.batch {
                 break;
             }
         }
-        metrics::counter!("maintenance_returned_total").increment(done as u64);
-        Ok(done)
+        metrics::counter!("maintenance_returned_total").increment(returned as u64);
+        Ok(returned)
     }
 
-    async fn expire(&self, leader: &Guard) -> Result<usize, String> {
-        let mut done = 0;
-        for _ in 0..BATCHES {
-            self.still_leads(leader).await;
-            let due =
-                self.store.overdue_orders(self.settings.batch).await.map_err(|error| error.to_string())?;
-            if due.is_empty() {
-                break;
-            }
-            let expired = expire(&self.gate, &self.store, &self.leases, &due).await;
-            done += expired;
-            // The rest are those for whom somebody acts just now.
-            if expired == 0 || due.len() as u64 != self.settings.batch {
-                break;
-            }
-        }
-        Ok(done)
-    }
-
-    async fn pay(&self, leader: &Guard) -> Result<usize, String> {
-        let due = self.payments.due(self.settings.batch).await.map_err(|error| error.to_string())?;
+    async fn retry_payments(&self, leader: &Guard) -> Result<usize, MaintenanceError> {
+        let due = self.payments.due(self.settings.batch).await?;
         let until = Instant::now() + LEADERSHIP;
         let mut ended = 0;
-        // Each may wait for a lease or a server: some at once, and no longer than a while.
+        // Each may wait for a lease or a server, so several run at once, and only for a while.
         for some in due.chunks(PAYMENTS) {
             if Instant::now() >= until {
                 break;
             }
             let _ = leader.renew().await;
-            let tried = some.iter().map(|payment| self.payments.retry(payment));
-            let tried = futures_util::future::join_all(tried).await;
-            ended += tried.into_iter().filter(|ended| *ended).count();
+            let retries = some.iter().map(|payment| self.payments.retry(payment));
+            let retried = futures_util::future::join_all(retries).await;
+            ended += retried.into_iter().filter(|ended| *ended).count();
         }
         Ok(ended)
     }
+
+    async fn expire(&self, leader: &Guard) -> Result<usize, MaintenanceError> {
+        let mut expired = 0;
+        for _ in 0..BATCHES {
+            keep_leading(leader).await;
+            let overdue = self.store.overdue_orders(self.settings.batch).await?;
+            if overdue.is_empty() {
+                break;
+            }
+            let some = expire(&self.gate, &self.store, &self.leases, &overdue).await;
+            expired += some;
+            // Orders that are left belong to users whose leases are busy.
+            if some == 0 || overdue.len() as u64 != self.settings.batch {
+                break;
+            }
+        }
+        Ok(expired)
+    }
 }
 
-fn told(what: &str, done: Result<usize, String>) {
+fn log_done(task: &str, done: Result<usize, MaintenanceError>) {
     match done {
         Ok(0) => {}
-        Ok(count) => tracing::info!(count, "{what}"),
-        Err(error) => tracing::warn!(error, "upkeep waits: {what}"),
+        Ok(count) => tracing::info!(count, "maintenance: {task}"),
+        Err(error) => tracing::warn!(%error, "maintenance failed, will be retried: {task}"),
     }
 }

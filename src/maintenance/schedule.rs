@@ -1,43 +1,50 @@
-//! What is due at times, besides what the upkeep knows of itself.
+//! Tasks that a round runs at longer intervals: acts that were cut short, expired sales, old sales.
 
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
-use crate::control::Control;
+use super::MaintenanceError;
+use crate::control::{Control, ControlError};
 
-/// Something else that is due at times.
+/// A task with an interval of its own.
 pub struct ScheduledTask {
-    pub what: &'static str,
+    /// For the log: a verb and its object.
+    pub name: &'static str,
+    /// The least time between two runs.
     pub every: Duration,
-    /// Says how much was done.
-    pub work: Box<dyn Fn() -> BoxFuture<'static, Result<usize, String>> + Send + Sync>,
+    /// Runs it once and returns how much was done. Must be idempotent: a run may be cut short and repeated.
+    pub work: Box<dyn Fn() -> BoxFuture<'static, Result<usize, MaintenanceError>> + Send + Sync>,
 }
 
+/// The tasks that `control` can do. Archived sales are purged this long after their last change, or never.
 pub fn schedule(control: &Control, purge_after: Option<Duration>) -> Vec<ScheduledTask> {
-    let mut due = vec![
-        every(1, "acts that had died half way were finished", control, |control| {
-            Box::pin(async move { control.finish_acts().await.map_err(|error| error.to_string()) })
+    let mut tasks = vec![
+        task("finish acts that were cut short", 1, control, |control| {
+            Box::pin(async move { control.finish_acts().await })
         }),
-        every(60, "sales whose time was over were closed", control, |control| {
-            Box::pin(async move { control.close_expired_sales().await.map_err(|error| error.to_string()) })
+        task("close expired sales", 60, control, |control| {
+            Box::pin(async move { control.close_expired_sales().await })
         }),
     ];
     if let Some(after) = purge_after {
-        due.push(every(3_600, "old sales were purged", control, move |control| {
-            Box::pin(async move { control.purge_old_sales(after).await.map_err(|error| error.to_string()) })
+        tasks.push(task("purge old sales", 3_600, control, move |control| {
+            Box::pin(async move { control.purge_old_sales(after).await })
         }));
     }
-    due
+    tasks
 }
 
-/// `what` is said of as many as the work says were done.
-fn every<T: Clone + Send + Sync + 'static>(
+fn task(
+    name: &'static str,
     seconds: u64,
-    what: &'static str,
-    with: &T,
-    work: impl Fn(T) -> BoxFuture<'static, Result<usize, String>> + Send + Sync + 'static,
+    control: &Control,
+    work: impl Fn(Control) -> BoxFuture<'static, Result<usize, ControlError>> + Send + Sync + 'static,
 ) -> ScheduledTask {
-    let with = with.clone();
-    ScheduledTask { what, every: Duration::from_secs(seconds), work: Box::new(move || work(with.clone())) }
+    let control = control.clone();
+    let work = move || -> BoxFuture<'static, Result<usize, MaintenanceError>> {
+        let done = work(control.clone());
+        Box::pin(async move { Ok(done.await?) })
+    };
+    ScheduledTask { name, every: Duration::from_secs(seconds), work: Box::new(work) }
 }

@@ -1,15 +1,17 @@
-//! The second trigger of the relay: publishes what no front has seen confirmed, and settles what
-//! has a row but was never settled because a worker died in between. One process does it at a
-//! time, by a lease; another takes over when it dies.
+//! The second trigger of the relay. It publishes orders that no front has seen confirmed, and settles orders that
+//! have a row but were never settled because their worker died in between. One front does it at a time, and it
+//! must be one that can publish.
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::MaintenanceError;
 use super::dead_letter_marks::DeadLetterMarks;
-use super::leader::{LEADERSHIP, lead};
-use crate::domain::{Durability, SaleId, Ticket};
+use super::leader::{LEADERSHIP, Leader, keep_leading};
+use crate::domain::{Durability, OrderId, SaleId, Ticket};
 use crate::gate::Gate;
 use crate::intake::Relay;
 use crate::lease::{Guard, Leases};
@@ -17,98 +19,104 @@ use crate::queue::DeadLetters;
 use crate::settlement::settlement_of;
 use crate::store::Store;
 
+/// How often to sweep, and how much at once.
 #[derive(Debug, Clone)]
 pub struct SweepSettings {
+    /// Time between two rounds.
     pub every: Duration,
-    /// Entries looked at per sale and round.
+    /// Outbox entries in one batch of a sale.
     pub batch: usize,
     /// How long until an entry is looked at again.
     pub spacing: Duration,
-    /// How long the dead-letter queue must have been empty before what is parked counts as lost.
+    /// How long the dead-letter queue must have been empty before parked orders count as lost.
     pub parked_after: Duration,
 }
 
-/// Batches of one sale in one round, so that the others have their turn.
+/// Batches of one sale in one round, so that the other sales get their turn.
 const BATCHES: usize = 10;
-/// When to look again at what could not be published.
+
+/// How long until an entry that could not be published is looked at again.
 const SOON: Duration = Duration::from_secs(2);
-/// No sale can have this id, so no buyer's lease is the leader's.
+
 const SCOPE: &str = "_sweep";
 
+/// Sweeps the outboxes of all sales, in one front of all.
 pub struct Sweep {
+    /// Has the outboxes.
     pub gate: Gate,
+    /// Decide who leads.
     pub leases: Leases,
+    /// Publishes.
     pub relay: Relay,
+    /// Parked orders lie there.
     pub dead_letters: DeadLetters,
+    /// Has the rows of orders that only need settling.
     pub store: Store,
+    /// How often and how much.
     pub settings: SweepSettings,
 }
 
 impl Sweep {
-    /// Runs until `stop`. Trouble of any kind is waited out.
+    /// Runs until `stop`. Errors are logged and retried in a later round.
     pub async fn run(self, stop: CancellationToken) {
-        let mut leader: Option<Guard> = None;
+        let mut leader = Leader::new(&self.leases, SCOPE);
         let mut marks = DeadLetterMarks::default();
-        // When the broker could be used last, and until when another is given the chance.
+        // When the broker was usable last, and until when another front gets the chance to lead.
         let (mut usable, mut stand_back) = (Instant::now(), Instant::now());
         while stop.run_until_cancelled(tokio::time::sleep(self.settings.every)).await.is_some() {
-            // Whoever cannot publish must not keep others from it.
+            // A front that cannot publish must not keep others from it.
             let up = self.relay.publisher().is_up();
             if up {
                 usable = Instant::now();
-            } else if usable.elapsed() > SOON
-                && let Some(useless) = leader.take()
-            {
+            } else if usable.elapsed() > SOON && leader.leads() {
                 tracing::info!("the sweep is left to another front: the broker cannot be used from here");
-                let _ = useless.release().await;
+                leader.resign().await;
                 marks.resign();
                 stand_back = Instant::now() + LEADERSHIP;
             }
-            if leader.is_none() && !up && Instant::now() < stand_back {
+            if !leader.leads() && !up && Instant::now() < stand_back {
                 continue;
             }
-            leader = lead(&self.leases, SCOPE, leader).await;
-            let Some(guard) = &leader else {
+            let Some(lead) = leader.lead().await else {
                 marks.resign();
                 continue;
             };
-            marks.register(&self.gate, &self.dead_letters).await;
-            let lost = marks.has_lost_dead_letters(self.settings.parked_after);
-            match guard.until_lost(self.round(guard, lost)).await {
+            marks.update(&self.gate, &self.dead_letters).await;
+            let dead_letters_lost = marks.were_lost(self.settings.parked_after);
+            match lead.until_lost(self.round(lead, dead_letters_lost)).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::warn!(error, "sweep interrupted"),
+                Ok(Err(error)) => tracing::warn!(%error, "sweep interrupted"),
                 Err(error) => tracing::warn!(%error, "sweep left to another front"),
             }
         }
-        if let Some(leader) = leader {
-            let _ = leader.release().await;
-        }
+        leader.resign().await;
     }
 
-    async fn round(&self, leader: &Guard, dead_letters_lost: bool) -> Result<(), String> {
-        for sale in self.gate.sales().await.map_err(|error| error.to_string())? {
-            // Trouble with one sale is not the others'.
+    async fn round(&self, leader: &Guard, dead_letters_lost: bool) -> Result<(), MaintenanceError> {
+        for sale in self.gate.sales().await? {
+            // An error in one sale must not hold up the others.
             if let Err(error) = self.sweep(&sale, leader, dead_letters_lost).await {
-                tracing::warn!(%sale, error, "sweep interrupted");
+                tracing::warn!(%sale, %error, "sweep interrupted");
             }
         }
         Ok(())
     }
 
-    /// Takes what is due, and goes on at once while there is more: after an outage of the broker
-    /// everything that was accepted meanwhile waits here.
-    async fn sweep(&self, sale: &SaleId, leader: &Guard, dead_letters_lost: bool) -> Result<(), String> {
+    /// Works through the entries that are due, batch after batch: after an outage of the broker everything that was
+    /// accepted meanwhile waits here.
+    async fn sweep(
+        &self,
+        sale: &SaleId,
+        leader: &Guard,
+        dead_letters_lost: bool,
+    ) -> Result<(), MaintenanceError> {
         for _ in 0..BATCHES {
-            if !leader.is_valid_for(LEADERSHIP / 2) {
-                // After an error it goes on until the lease ends.
-                let _ = leader.renew().await;
-            }
+            keep_leading(leader).await;
             let up = self.relay.publisher().is_up();
-            // While the broker is away nothing is published: what is due must not be put off for
-            // long, or it would wait on after the broker's return.
+            // While the broker is unavailable nothing is published. A long spacing would then keep entries waiting
+            // after the broker is back.
             let spacing = if up { self.settings.spacing } else { self.settings.spacing.min(SOON) };
-            let due = self.gate.claim_due(sale, self.settings.batch, spacing).await;
-            let due = due.map_err(|error| error.to_string())?;
+            let due = self.gate.claim_due(sale, self.settings.batch, spacing).await?;
             if due.is_empty() {
                 return Ok(());
             }
@@ -122,10 +130,10 @@ impl Sweep {
 
     async fn sweep_batch(&self, sale: &SaleId, due: &[Ticket], dead_letters_lost: bool) {
         let settled = self.settle(sale, due).await;
-        // Not known while the database is away: then nobody has been overtaken.
+        // Unknown while the database is unavailable: then no entry counts as overtaken.
         let persisted = self.store.highest_number(sale).await.ok();
         self.gate.observe_number(sale, persisted.unwrap_or_default());
-        // Nothing waits in the queue, and the database takes orders: what has no row is not there.
+        // The queue is empty and the database takes orders, so an order without a row is not in the queue.
         let idle =
             persisted.is_some() && self.relay.publisher().depths().is_some_and(|depths| depths.orders == 0);
         let astray = due.iter().filter(|ticket| !settled.contains(&ticket.order.id)).filter(|ticket| {
@@ -133,15 +141,14 @@ impl Sweep {
                 return dead_letters_lost;
             }
             let waits = ticket.durability == Durability::Outbox;
-            // ScheduledTask again long after its confirm, and a later order has its row: it went astray.
+            // Due long after its confirm, although a later order has its row: the message is lost.
             let overtaken = persisted.is_some_and(|persisted| ticket.order.number < persisted);
             waits || overtaken || idle
         });
         let mut published = 0;
         if self.relay.publisher().is_up() {
-            // Waited for, or a large batch would find the publisher's window full.
-            let carried =
-                futures_util::future::join_all(astray.map(|ticket| self.relay.carry(&ticket.order)));
+            // Awaited, because the next batch would find the publisher's window full.
+            let carried = join_all(astray.map(|ticket| self.relay.carry(&ticket.order)));
             published = carried.await.into_iter().filter(|confirmed| *confirmed).count();
             let parked = due.iter().filter(|ticket| ticket.parked && dead_letters_lost);
             let parked: Vec<_> = parked.map(|ticket| ticket.order.id).collect();
@@ -156,9 +163,9 @@ impl Sweep {
         }
     }
 
-    /// Settles the entries whose row exists; says which those are, also where the gate could not be
-    /// told: they need no publishing. With the database away, none.
-    async fn settle(&self, sale: &SaleId, due: &[Ticket]) -> Vec<crate::domain::OrderId> {
+    /// Settles the entries that have a row, and returns their ids. They need no publishing, even if the gate could
+    /// not be reached to settle them. With the database unavailable, none.
+    async fn settle(&self, sale: &SaleId, due: &[Ticket]) -> Vec<OrderId> {
         let ids: Vec<_> = due.iter().map(|ticket| ticket.order.id).collect();
         let Ok(rows) = self.store.orders_by_id(&ids).await else { return Vec::new() };
         let mut settlements = Vec::with_capacity(rows.len());
