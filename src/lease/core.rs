@@ -1,5 +1,5 @@
-//! What all handles and guards of one process share, and the requests that must not be given up
-//! half way: each of them runs in a task of its own.
+//! The state that all handles and guards of one process share, and the requests that must not be abandoned half
+//! way: each of them runs in a background task.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,47 +11,51 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::DropGuard;
 use tokio_util::task::TaskTracker;
 
-use super::guard::{Guard, Held, Released};
+use super::LeaseError;
+use super::acquisition::Acquisition;
 use super::waiters::Waiters;
 use super::watchlist::{Place, Watchlist};
-use super::wire::{Extension, Request, Said, Wire};
-use super::{LeaseError, Renewal};
+use super::wire::{Extension, Wire};
 use crate::link::{Backoff, Fault};
 
-/// Leases in one call of a renewal: Redis does nothing else meanwhile.
-pub(super) const RENEWED_AT_ONCE: usize = 100;
+/// Leases in one renewal call: Redis does nothing else while it runs.
+pub(super) const MAX_RENEWALS_PER_CALL: usize = 100;
 
-/// For how long a request without an answer may still arrive: connections are given up long before.
-const ON_ITS_WAY: Duration = Duration::from_secs(60);
-
-/// A scope is told to those who look when it is used first, and again after this.
-const TOLD_EVERY: Duration = Duration::from_secs(3600);
+/// How often a scope that is in use is recorded again for `lease list`.
+const SCOPE_RECORDED_EVERY: Duration = Duration::from_secs(3600);
 
 pub(super) struct Core {
     pub(super) wire: Wire,
-    /// This process, for people.
+    /// Names this process to people.
     pub(super) holder: String,
-    pub(super) watchlist: Watchlist<Held>,
+    pub(super) watchlist: Watchlist<Acquisition>,
+    /// Wakes the watchdog when an acquisition becomes the first on the list.
     pub(super) watchdog: Arc<Notify>,
     pub(super) waiters: Waiters,
+    /// Wakes the listener when somebody starts to wait.
     pub(super) listener: Arc<Notify>,
-    /// When each scope was told last.
-    pub(super) told: Mutex<HashMap<String, Instant>>,
+    /// When each scope was last recorded in Redis.
+    pub(super) scopes_recorded: Mutex<HashMap<String, Instant>>,
     pub(super) tasks: TaskTracker,
     pub(super) runtime: Handle,
-    /// Ends watchdog and listener with the last handle and guard.
+    /// Ends watchdog and listener when the last handle and guard are dropped.
     pub(super) _end: DropGuard,
 }
 
-/// What one try to take found.
-pub(super) struct Tried {
-    pub(super) said: Vec<Said>,
-    /// `None` where nothing was taken.
-    pub(super) guard: Option<Guard>,
+/// What a release found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Released {
+    /// All leases were still held. They are free now, or stay taken until their minimum hold is over.
+    Freed,
+    /// At least one had expired or was lost, so the last part of the work was not protected. Leases that others
+    /// hold by now were left alone.
+    Late,
+    /// Another guard of the acquisition still holds the leases.
+    Shared,
 }
 
 impl Core {
-    /// The task goes on though nobody waits for it.
+    /// The task runs to its end even if nobody waits for it.
     pub(super) fn in_background<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
@@ -59,122 +63,75 @@ impl Core {
         self.tasks.spawn_on(work, &self.runtime)
     }
 
-    /// One call of the script. Whoever gives up waiting for it leaves nothing behind: the call is
-    /// carried to its end, and what it took is released.
-    pub(super) async fn take(self: &Arc<Self>, request: Request) -> Result<Tried, LeaseError> {
-        self.tell(&request.scope);
-        let core = self.clone();
-        // Counted as a task for as long as its answer lies there: see `Leases::wait_until_idle`.
-        let counted = self.tasks.token();
-        let taking = self.in_background(async move {
-            let tried = core.take_to_the_end(request).await;
-            (tried, counted)
-        });
-        let (tried, _counted) = ended(taking.await)?;
-        let Tried { said, guard } = tried?;
-        Ok(Tried { said, guard: guard.map(Guard::given) })
-    }
-
-    async fn take_to_the_end(self: &Arc<Self>, request: Request) -> Result<Tried, LeaseError> {
-        let owner = format!("{:032x}", rand::random::<u128>());
-        // Counted from before the request: Redis starts to count later than this.
-        let sent = Instant::now();
-        let answer = self.wire.take(&request, &owner, &self.holder).await;
-        let Request { scope, names, options, .. } = request;
-        match answer {
-            Ok(said) => {
-                let token = said.iter().find_map(|said| match said {
-                    Said::Taken(token) => Some(*token),
-                    _ => None,
-                });
-                let ours = |said: &Said| matches!(said, Said::Taken(_));
-                let names = names.into_iter().zip(&said).filter(|(_, said)| ours(said)).map(|(name, _)| name);
-                let guard = token.map(|token| {
-                    Guard::new(self, Held::new((&scope, owner), names.collect(), token, options, sent))
-                });
-                Ok(Tried { said, guard })
-            }
-            Err(fault) => {
-                // They may be taken: nobody has a guard of them, so nobody would release them.
-                if !matches!(fault, Fault::Unavailable(_) | Fault::Full(_) | Fault::NoScript) {
-                    let held = Held::new((&scope, owner), names, 0, options.without_min_hold(), sent);
-                    // Until it has found one, or the request cannot be on its way any more.
-                    let until = sent + options.initial_duration().min(ON_ITS_WAY);
-                    self.release_in_background(held.into(), Duration::ZERO, until, |released| {
-                        released.contains(&true)
-                    });
-                }
-                Err(fault.into())
-            }
-        }
-    }
-
-    /// Puts it on the watchdog's list.
-    pub(super) fn watch(&self, held: &Arc<Held>) -> Place {
-        let (place, first) = self.watchlist.enter(held.clone(), next_look(held, Instant::now()));
+    /// Puts the acquisition on the watchdog's list.
+    pub(super) fn watch(&self, held: &Arc<Acquisition>) -> Place {
+        let (place, first) = self.watchlist.enter(held.clone(), held.next_look(Instant::now()));
         if first {
             self.watchdog.notify_one();
         }
         place
     }
 
-    /// For each acquisition, all of one scope: were all its leases still held? Calls of at most
-    /// [`RENEWED_AT_ONCE`] leases. May be repeated.
-    pub(super) async fn renew(self: &Arc<Self>, acquisitions: &[Arc<Held>]) -> Result<Vec<bool>, LeaseError> {
+    /// Renews acquisitions of one scope, in calls of at most [`MAX_RENEWALS_PER_CALL`] leases. The answer says of
+    /// each whether all of its leases were still held. May be repeated.
+    pub(super) async fn renew(
+        self: &Arc<Self>,
+        acquisitions: &[Arc<Acquisition>],
+    ) -> Result<Vec<bool>, LeaseError> {
         let sent = Instant::now();
         let Some(scope) = acquisitions.first().map(|held| held.scope.as_str()) else { return Ok(Vec::new()) };
-        self.tell(scope);
-        let leases: Vec<Extension> =
-            acquisitions.iter().flat_map(|held| held.extensions(held.extension(sent))).collect();
-        let calls = leases.chunks(RENEWED_AT_ONCE).map(|leases| self.wire.renew(scope, leases));
+        self.record_scope(scope);
+        let leases: Vec<Extension> = acquisitions.iter().flat_map(|held| held.extensions(sent)).collect();
+        let calls = leases.chunks(MAX_RENEWALS_PER_CALL).map(|leases| self.wire.renew(scope, leases));
         let kept = futures_util::future::try_join_all(calls).await?.concat();
         metrics::counter!("leases_renewed_total").increment(leases.len() as u64);
         let mut kept = kept.as_slice();
         Ok(acquisitions
             .iter()
             .map(|held| {
-                let (ours, others) = kept.split_at(held.names.len().min(kept.len()));
+                let (own, others) = kept.split_at(held.names.len().min(kept.len()));
                 kept = others;
-                let all = ours.len() == held.names.len() && ours.iter().all(|kept| *kept);
-                all && held.extended(sent + held.extension(sent))
+                let all = own.len() == held.names.len() && own.iter().all(|kept| *kept);
+                all && held.record_renewal(sent + held.extension(sent))
             })
             .collect())
     }
 
-    /// After an error it is tried again in the background, until the leases end by themselves.
+    /// Releases the acquisition; each lease stays taken until `min_hold` after it was taken. After an error the
+    /// release is retried in the background until the leases have expired.
     pub(super) async fn release(
         self: &Arc<Self>,
-        held: &Arc<Held>,
-        must_stay: Duration,
+        held: &Arc<Acquisition>,
+        min_hold: Duration,
     ) -> Result<Released, LeaseError> {
         let in_time = !held.is_over(Instant::now());
         let found = |all: bool| if all { Released::Freed } else { Released::Late };
-        match self.release_once(held, must_stay).await {
+        match self.release_once(held, min_hold).await {
             Ok(released) => Ok(found(in_time && released.into_iter().all(|released| released))),
-            // Once more at once: the connection may have been lost while it lay idle.
-            Err(first) => match self.release_once(held, must_stay).await {
-                // What is free by now may be what the first try freed.
+            // Retry once right away: an idle connection may have been lost.
+            Err(first) => match self.release_once(held, min_hold).await {
+                // A lease that is free by now may have been freed by the first try.
                 Ok(_) if matches!(first, Fault::Late(_)) => Ok(found(in_time)),
                 Ok(released) => Ok(found(in_time && released.into_iter().all(|released| released))),
                 Err(fault) => {
-                    // A renewal without an answer may have made them last for longer than is known.
-                    let until = Instant::now() + held.options.initial_duration() + held.options.duration();
-                    self.release_in_background(held.clone(), must_stay, until, |_| true);
+                    // A renewal whose reply was lost may have extended the leases beyond what is known here.
+                    let longest = held.options.initial_duration() + held.options.duration();
+                    self.release_in_background(held.clone(), min_hold, Instant::now() + longest, |_| true);
                     Err(fault.into())
                 }
             },
         }
     }
 
-    async fn release_once(&self, held: &Held, must_stay: Duration) -> Result<Vec<bool>, Fault> {
-        self.wire.release(&held.scope, &held.owner, must_stay, &held.names).await
+    async fn release_once(&self, held: &Acquisition, min_hold: Duration) -> Result<Vec<bool>, Fault> {
+        self.wire.release(&held.scope, &held.owner, min_hold, &held.names).await
     }
 
-    /// Until Redis gives an answer that is enough, or everything has ended by itself.
-    fn release_in_background(
+    /// Retries the release until Redis gives an answer that is enough, or until the leases have expired.
+    pub(super) fn release_in_background(
         self: &Arc<Self>,
-        held: Arc<Held>,
-        must_stay: Duration,
+        held: Arc<Acquisition>,
+        min_hold: Duration,
         until: Instant,
         is_enough: impl Fn(&[bool]) -> bool + Send + 'static,
     ) {
@@ -182,7 +139,7 @@ impl Core {
         drop(self.in_background(async move {
             let mut backoff = Backoff::default();
             while Instant::now() < until {
-                if core.release_once(&held, must_stay).await.is_ok_and(|released| is_enough(&released)) {
+                if core.release_once(&held, min_hold).await.is_ok_and(|released| is_enough(&released)) {
                     return;
                 }
                 tokio::time::sleep(backoff.delay()).await;
@@ -190,56 +147,31 @@ impl Core {
         }));
     }
 
-    /// Lets those who look know of the scope. Nobody waits for it.
-    fn tell(self: &Arc<Self>, scope: &str) {
+    /// Records in the background that leases are taken in the scope, unless that was done lately.
+    pub(super) fn record_scope(self: &Arc<Self>, scope: &str) {
         let now = Instant::now();
+        let recent = |recorded: &Instant| now.duration_since(*recorded) < SCOPE_RECORDED_EVERY;
         {
-            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-            if told.get(scope).is_some_and(|told| now.duration_since(*told) < TOLD_EVERY) {
+            let mut recorded = self.scopes_recorded.lock().unwrap_or_else(PoisonError::into_inner);
+            if recorded.get(scope).is_some_and(recent) {
                 return;
             }
-            told.retain(|_, told| now.duration_since(*told) < TOLD_EVERY);
-            told.insert(scope.to_owned(), now);
+            recorded.retain(|_, recorded| recent(recorded));
+            recorded.insert(scope.to_owned(), now);
         }
         let (core, scope) = (self.clone(), scope.to_owned());
         drop(self.in_background(async move {
-            if core.wire.remember_scope(&scope).await.is_err() {
-                core.told.lock().unwrap_or_else(PoisonError::into_inner).remove(&scope);
+            if core.wire.record_scope(&scope).await.is_err() {
+                core.scopes_recorded.lock().unwrap_or_else(PoisonError::into_inner).remove(&scope);
             }
         }));
     }
 }
 
-/// What a task of the background has answered. A panic in it goes on in whoever waits for it.
-pub(super) fn ended<T>(answer: Result<T, tokio::task::JoinError>) -> Result<T, LeaseError> {
-    answer.map_err(|error| match error.try_into_panic() {
+/// The result of a background task. A panic in the task continues in its caller.
+pub(super) fn joined<T>(result: Result<T, tokio::task::JoinError>) -> Result<T, LeaseError> {
+    result.map_err(|error| match error.try_into_panic() {
         Ok(panic) => std::panic::resume_unwind(panic),
-        Err(_) => LeaseError::Ending,
+        Err(_) => LeaseError::ShuttingDown,
     })
-}
-
-/// When the watchdog looks at it: when two thirds of the lease are left, or when nothing is left to be
-/// done but to say that it is lost. Times are rounded down to a fifteenth of the lease, so that
-/// leases which were taken one by one are renewed together.
-pub(super) fn next_look(held: &Held, now: Instant) -> Instant {
-    let Some(ends) = held.ends() else { return now };
-    let over = held.until.map_or(ends, |until| until.min(ends));
-    if held.options.renewal() == Renewal::Manual || held.until.is_some_and(|until| until <= ends) {
-        return over;
-    }
-    let lasts = held.options.duration();
-    let renewal = ends.checked_sub(lasts / 3 * 2).unwrap_or(now);
-    let renewal = renewal.checked_sub(since_the_grid(renewal, lasts / 15)).unwrap_or(now);
-    renewal.max(now).min(over)
-}
-
-/// How far a time is beyond the last multiple of `step`, counted from a time that is the same for
-/// all leases of the process.
-fn since_the_grid(time: Instant, step: Duration) -> Duration {
-    static BEGIN: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
-    let since = time.saturating_duration_since(*BEGIN.get_or_init(Instant::now));
-    match step.as_nanos() {
-        0 => Duration::ZERO,
-        step => Duration::from_nanos((since.as_nanos() % step).try_into().unwrap_or(0)),
-    }
 }

@@ -1,5 +1,5 @@
-//! One connection per process on which it hears what was freed, open only while somebody waits.
-//! A message that is missed costs time and nothing else: whoever waits also looks by himself.
+//! One connection per process on which Redis announces freed names, open only while somebody waits. A missed message
+//! costs time and nothing else, because waiters also look by themselves.
 
 use std::collections::BTreeSet;
 use std::sync::Weak;
@@ -11,9 +11,10 @@ use tokio_util::sync::CancellationToken;
 use super::core::Core;
 use crate::link::{Backoff, Channels, Fault};
 
-/// For how long a scope is listened to after the last who waited there has gone.
+/// How long a scope stays subscribed after its last waiter has gone.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// Runs until `end` is cancelled or the last handle and guard are gone.
 pub(super) async fn listen(core: Weak<Core>, end: CancellationToken) {
     let Some(nudge) = core.upgrade().map(|core| core.listener.clone()) else { return };
     let mut backoff = Backoff::default();
@@ -26,7 +27,7 @@ pub(super) async fn listen(core: Weak<Core>, end: CancellationToken) {
         let Some(heard) = end.run_until_cancelled(heard).await else { return };
         if let Err(error) = heard {
             if backoff.tries() == 0 {
-                tracing::warn!(%error, "not told of freed leases; those who wait look by themselves");
+                tracing::warn!(%error, "cannot subscribe to freed leases; waiters poll meanwhile");
             }
             if end.run_until_cancelled(tokio::time::sleep(backoff.delay())).await.is_none() {
                 return;
@@ -39,7 +40,7 @@ fn nobody_waits(core: &Weak<Core>) -> bool {
     core.upgrade().is_none_or(|core| core.waiters.scopes().is_empty())
 }
 
-/// Returns when nobody waits any more.
+/// Wakes waiters as names are freed. Returns when nobody waits any more.
 async fn hear(
     core: &Weak<Core>,
     nudge: &Notify,
@@ -54,7 +55,7 @@ async fn hear(
             if !heard.contains(&scope) {
                 channels.subscribe(&channel(core, &scope)).await?;
                 backoff.reset();
-                // What was freed before this was not heard.
+                // Names that were freed before the subscription were not announced to it.
                 waiters.wake_scope(&scope);
                 heard.insert(scope);
             }
@@ -72,7 +73,7 @@ async fn hear(
             }
             () = nudge.notified() => {}
             _ = tick.tick() => {
-                // A connection that is dead without a word would be silent for ever.
+                // A connection that died unnoticed would stay silent for ever.
                 channels.ping().await?;
                 let wanted = waiters.scopes();
                 for scope in heard.extract_if(.., |scope| !wanted.contains(scope)) {

@@ -1,17 +1,16 @@
-//! For how long a lease is held, and who keeps it alive.
+//! How long a lease is held, and who renews it.
 
 use std::time::Duration;
 
 use super::LeaseError;
 
-/// What a lease is taken for.
+/// How long a lease lasts and who renews it.
 ///
-/// An explicit lease time does not switch the renewal off: that is said with
-/// [`LeaseOptions::renewed_manually`].
+/// An explicit duration does not switch off renewal; [`LeaseOptions::renewed_manually`] does.
 ///
 /// ```
 /// use std::time::Duration;
-/// use doorbuster::lease::{Renewal, LeaseOptions};
+/// use doorbuster::lease::{LeaseOptions, Renewal};
 ///
 /// let options = LeaseOptions::lasting(Duration::from_secs(5));
 /// assert!(matches!(options.renewal(), Renewal::Watchdog { .. }));
@@ -19,19 +18,21 @@ use super::LeaseError;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseOptions {
-    lasts: Duration,
+    duration: Duration,
     renewal: Renewal,
     min_hold: Duration,
 }
 
-/// Who keeps a lease alive.
+/// Who renews a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renewal {
-    /// The process's watchdog, each time that a third of the lease has passed. After `max_hold` the
-    /// lease is lost to its holder whatever he does: a holder that hangs must not lock others out
-    /// for ever.
-    Watchdog { max_hold: Duration },
-    /// Nobody but the holder, with [`Guard::renew`](super::Guard::renew): whoever hangs, loses it.
+    /// The process's watchdog, whenever a third of the lease has passed.
+    Watchdog {
+        /// After this time in all the holder loses the lease, so that a holder that hangs cannot lock others out
+        /// for ever.
+        max_hold: Duration,
+    },
+    /// Only the holder, with [`Guard::renew`](super::Guard::renew). A holder that hangs loses the lease.
     Manual,
 }
 
@@ -43,61 +44,62 @@ impl Default for LeaseOptions {
 }
 
 impl LeaseOptions {
-    /// How long others are locked out when the holder's process dies. Renewed by the watchdog, for
-    /// at most 10 minutes. From 10 ms to a day.
-    pub fn lasting(lasts: Duration) -> Self {
+    /// A lease that locks others out for this long after its holder's process dies: from 10 ms to a day. The
+    /// watchdog renews it for at most 10 minutes.
+    pub fn lasting(duration: Duration) -> Self {
         let renewal = Renewal::Watchdog { max_hold: Duration::from_secs(600) };
-        Self { lasts, renewal, min_hold: Duration::ZERO }
+        Self { duration, renewal, min_hold: Duration::ZERO }
     }
 
-    /// Renewed by the watchdog, and lost to its holder after this time in all. Up to 30 days.
+    /// The watchdog renews the lease, and the holder loses it after this time in all. Up to 30 days.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.renewal = Renewal::Watchdog { max_hold };
         self
     }
 
-    /// Not renewed by the watchdog.
+    /// The watchdog does not renew the lease.
     pub fn renewed_manually(mut self) -> Self {
         self.renewal = Renewal::Manual;
         self
     }
 
-    /// Held for this long even if the work is done sooner, or its process dies: so that a job that
-    /// several machines start at noon runs once, though their clocks differ.
+    /// The lease stays taken for at least this long, even if the work is done sooner or the process dies. A job that
+    /// several hosts start at noon then runs once, even if their clocks differ.
     pub fn min_hold(mut self, min_hold: Duration) -> Self {
         self.min_hold = min_hold;
         self
     }
 
+    /// Who renews the lease.
     pub fn renewal(&self) -> Renewal {
         self.renewal
     }
 
-    /// For what nobody was given: it need not stay.
+    /// For leases that no caller ever held: they need not stay taken.
     pub(super) fn without_min_hold(mut self) -> Self {
         self.min_hold = Duration::ZERO;
         self
     }
 
     pub(super) fn duration(&self) -> Duration {
-        self.lasts
+        self.duration
     }
 
     pub(super) fn minimum_hold(&self) -> Duration {
         self.min_hold
     }
 
-    /// For how long it is taken at first.
+    /// How long the lease lasts before its first renewal.
     pub(super) fn initial_duration(&self) -> Duration {
-        self.lasts.max(self.min_hold)
+        self.duration.max(self.min_hold)
     }
 
     pub(super) fn check(&self) -> Result<(), LeaseError> {
         let allowed = Duration::from_millis(10)..=Duration::from_secs(86_400);
-        for (what, time) in [("lease time", self.lasts), ("least holding time", self.initial_duration())] {
+        for (what, time) in [("duration", self.duration), ("minimum hold", self.initial_duration())] {
             if !allowed.contains(&time) {
                 return Err(LeaseError::Invalid(format!(
-                    "a {what} of {time:?}: it must be from 10 ms to a day"
+                    "a lease with a {what} of {time:?}: it must be from 10 ms to a day"
                 )));
             }
         }
@@ -106,8 +108,8 @@ impl LeaseOptions {
             && !(self.initial_duration()..=longest).contains(&max_hold)
         {
             return Err(LeaseError::Invalid(format!(
-                "a lease of {:?} that is held for at most {max_hold:?}: the longest hold must not be shorter \
-                 than the lease, nor longer than 30 days",
+                "a lease of {:?} with a maximum hold of {max_hold:?}: it must not be shorter than the lease, nor \
+                 longer than 30 days",
                 self.initial_duration()
             )));
         }

@@ -1,4 +1,4 @@
-//! Names of many scopes: what a batch of orders of many sales needs, and gives back.
+//! Leases in many scopes at once, as a batch with orders of many sales needs them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,11 +9,11 @@ use crate::link::call_together;
 pub type Tokens<'a> = BTreeMap<(&'a str, &'a str), i64>;
 
 impl Leases {
-    /// As [`Leases::take`], of any number of scopes and names: those that are free, and waits for none. One
-    /// call for each scope and each [`MAX_NAMES_PER_CALL`], several under way together. A name that is given
-    /// twice needs one lease.
+    /// Like [`Leases::take`] for any number of scopes and names: takes those that are free, and waits for none. Makes
+    /// one call for each scope and each [`MAX_NAMES_PER_CALL`] names, several of them at once. A name that is given
+    /// twice is taken once.
     ///
-    /// After an error, and where the future is dropped, nothing is held: what was taken is released.
+    /// After an error, or if the future is dropped, nothing is held: what was taken is released.
     pub async fn take_in_scopes<'a>(
         &self,
         names: impl IntoIterator<Item = (&'a str, &'a str)>,
@@ -43,8 +43,7 @@ impl Leases {
     }
 }
 
-/// Releases all of them as [`Guard::release`] does; what cannot be released now is tried again in the
-/// background.
+/// Releases all of them as [`Guard::release`] does. A release that fails is retried in the background.
 pub async fn release_all(guards: Vec<Guard>) {
     call_together(guards.into_iter().map(Guard::release)).await;
 }

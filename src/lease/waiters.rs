@@ -1,8 +1,8 @@
-//! Who in this process waits for which name. A wake-up goes to one waiter of a name, the first that
-//! sleeps; a waiter that was woken and goes away without having taken the lease passes it on. So
-//! no wake-up is lost, wherever a waiting future is dropped.
+//! Who in this process waits for which name. A wake-up goes to one waiter of a name, the first that sleeps. A waiter
+//! that was woken and leaves without the lease passes the wake-up on, so none is lost wherever a waiting future is
+//! dropped.
 //!
-//! Pure: it knows neither Redis nor time. Compiled a second time by `tests/races`.
+//! Pure: it knows neither Redis nor time. `tests/races` compiles it a second time.
 
 use std::collections::{HashMap, VecDeque};
 use std::task::{Context, Poll, Waker};
@@ -14,7 +14,7 @@ pub(super) struct Waiters {
     scopes: Arc<Mutex<HashMap<String, Names>>>,
 }
 
-/// Waiters by name, in the order in which they came.
+/// The line of each name, in order of arrival.
 type Names = HashMap<String, VecDeque<Slot>>;
 
 struct Slot {
@@ -25,13 +25,12 @@ struct Slot {
 enum State {
     /// Until woken.
     Asleep(Option<Waker>),
-    /// It is to try; until it sleeps again, the wake-up is in its hands. `again`: the next one came
-    /// while it was awake. Its try may have been just too early, so it must not sleep before another.
+    /// It must try; it owns the wake-up until it sleeps again. `again`: another wake-up came while it was awake. Its
+    /// try may have been just too early, so it must try once more before it sleeps.
     Awake { again: bool },
 }
 
-/// A place in the line of one name. Dropped, it leaves the line, and passes on the wake-up that it
-/// has in hand.
+/// A place in the line of one name. A dropped waiter leaves the line and passes on the wake-up that it owns.
 pub(super) struct Waiter {
     all: Waiters,
     scope: String,
@@ -41,8 +40,8 @@ pub(super) struct Waiter {
 }
 
 impl Waiters {
-    /// The newcomer is awake: it must try once more before it sleeps, because what it waits for
-    /// may have become free before it stood in the line.
+    /// The newcomer is awake: it must try once more before it sleeps, because the name may have become free before
+    /// it joined the line.
     pub(super) fn enter(&self, scope: &str, name: &str) -> Waiter {
         self.locked(|scopes| {
             let line = scopes.entry(scope.to_owned()).or_default().entry(name.to_owned()).or_default();
@@ -52,7 +51,7 @@ impl Waiters {
         })
     }
 
-    /// The name is free: wakes the first of its line that sleeps, or else keeps the first awake.
+    /// The name is free: wakes the first sleeper of its line. If nobody sleeps, the first in line must try again.
     pub(super) fn wake(&self, scope: &str, name: &str) {
         let waker = self.locked(|scopes| {
             let line = scopes.get_mut(scope)?.get_mut(name)?;
@@ -69,7 +68,7 @@ impl Waiters {
         }
     }
 
-    /// Messages may have been missed: wakes one waiter of each name of the scope.
+    /// Wakes one waiter of each name of the scope, because messages may have been missed.
     pub(super) fn wake_scope(&self, scope: &str) {
         let names: Vec<String> = self
             .locked(|scopes| scopes.get(scope).map(|names| names.keys().cloned().collect()))
@@ -98,8 +97,8 @@ impl Waiter {
         self.name == name
     }
 
-    /// Falls asleep, and returns when woken. Dropped half way, it is still in the line, and what
-    /// woke it meanwhile is still in its hands.
+    /// Falls asleep, and returns when woken. If the future is dropped half way, the waiter is still in the line and
+    /// owns the wake-up that came in the meantime.
     pub(super) async fn woken(&mut self) {
         self.in_line(|slot| {
             slot.state = match slot.state {
@@ -110,7 +109,7 @@ impl Waiter {
         std::future::poll_fn(|context| self.poll_woken(context)).await;
     }
 
-    /// It is about to try without having been woken: what is told from now on is kept for it.
+    /// It is about to try without having been woken: from now on it owns any wake-up that comes.
     pub(super) fn wakes_by_itself(&mut self) {
         self.in_line(|slot| {
             if let State::Asleep(_) = slot.state {
@@ -130,7 +129,7 @@ impl Waiter {
         .unwrap_or(Poll::Ready(()))
     }
 
-    /// It has what it waited for: leaves the line, and passes on only what came after that.
+    /// Leaves the line with the wake-up used up: only a later one is passed on.
     pub(super) fn satisfied(mut self) {
         self.satisfied = true;
     }
@@ -142,7 +141,7 @@ impl Waiter {
         })
     }
 
-    /// Leaves the line, and says in which state.
+    /// Leaves the line, and returns the state in which it was.
     fn leave(&self) -> Option<State> {
         self.all.locked(|scopes| {
             let names = scopes.get_mut(&self.scope)?;

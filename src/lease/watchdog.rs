@@ -1,5 +1,5 @@
-//! One task per process keeps its leases alive. No error ends it: while Redis is away it goes on
-//! trying, and a lease whose time is over is told to be lost.
+//! One task per process renews its leases. No error ends it: while Redis is unavailable it keeps retrying, and it marks
+//! leases as lost when their time is over.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -9,47 +9,50 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
 
-use super::core::{Core, RENEWED_AT_ONCE, next_look};
-use super::guard::Held;
+use super::acquisition::Acquisition;
+use super::core::{Core, MAX_RENEWALS_PER_CALL};
 use super::watchlist::Place;
-use super::{Fault, LeaseError, Renewal};
+use super::{LeaseError, Renewal};
+use crate::link::Fault;
 
-/// Renewals without an answer. With more leases than these can carry, the others wait.
-const AT_ONCE: usize = 16;
+/// Renewal calls under way at once. Leases beyond these wait.
+const MAX_CALLS: usize = 16;
 
-/// How soon a renewal that failed is tried again, unless the lease ends before.
-const AGAIN: Duration = Duration::from_secs(1);
+/// How soon a failed renewal is retried, unless the lease expires first.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Nearer to its end than this a lease is not tried again.
-const SOONEST: Duration = Duration::from_millis(1);
+/// The shortest timeout of a renewal, and the shortest pause before a retry.
+const SHORTEST: Duration = Duration::from_millis(1);
 
-/// When a list that could not be served is looked at again.
-const BUSY: Duration = Duration::from_millis(10);
+/// How soon acquisitions that found every call in use are looked at again.
+const BUSY_RETRY: Duration = Duration::from_millis(10);
 
-/// What one call renews: acquisitions of one scope.
-type Call = Vec<(Place, Arc<Held>)>;
-type Answer = (Call, Result<Vec<bool>, LeaseError>);
+/// The acquisitions that one call renews, all of one scope.
+type Call = Vec<(Place, Arc<Acquisition>)>;
+/// A call, and for each acquisition whether it is still held.
+type Renewed = (Call, Result<Vec<bool>, LeaseError>);
 
+/// Runs until `end` is cancelled or the last handle and guard are gone.
 pub(super) async fn watch(core: Weak<Core>, end: CancellationToken) {
     let Some(nudge) = core.upgrade().map(|core| core.watchdog.clone()) else { return };
     let mut renewals = FuturesUnordered::new();
     loop {
         let Some(next) = core.upgrade().map(|core| core.watchlist.next()) else { return };
-        // Full: what is due waits until one of the renewals has been answered.
-        let next = if renewals.len() >= AT_ONCE { None } else { next };
+        // With every call in use, due acquisitions wait until a reply arrives.
+        let next = if renewals.len() >= MAX_CALLS { None } else { next };
         tokio::select! {
             () = end.cancelled() => return,
             () = nudge.notified() => {}
             Some((acquisitions, answer)) = renewals.next() => {
                 let Some(core) = core.upgrade() else { return };
-                answered(&core, acquisitions, answer);
+                record(&core, acquisitions, answer);
             }
-            () = until(next) => {
+            () = sleep_until(next) => {
                 let Some(core) = core.upgrade() else { return };
-                for acquisitions in due(&core) {
-                    if renewals.len() >= AT_ONCE {
+                for acquisitions in take_due(&core) {
+                    if renewals.len() >= MAX_CALLS {
                         for (place, _) in acquisitions {
-                            core.watchlist.again(place, Instant::now() + BUSY);
+                            core.watchlist.again(place, Instant::now() + BUSY_RETRY);
                         }
                         continue;
                     }
@@ -60,40 +63,42 @@ pub(super) async fn watch(core: Weak<Core>, end: CancellationToken) {
     }
 }
 
-async fn until(next: Option<Instant>) {
+async fn sleep_until(next: Option<Instant>) {
     match next {
         Some(next) => tokio::time::sleep_until(next.into()).await,
         None => std::future::pending().await,
     }
 }
 
-async fn renew(core: Arc<Core>, acquisitions: Call) -> Answer {
+async fn renew(core: Arc<Core>, acquisitions: Call) -> Renewed {
     let held: Vec<_> = acquisitions.iter().map(|(_, held)| held.clone()).collect();
-    // Not for longer than the first of them lasts: then it has to be told.
+    // Times out when the first of them expires, because its loss must be reported then.
     let now = Instant::now();
     let left = held.iter().filter_map(|held| held.ends()).map(|ends| ends.saturating_duration_since(now));
-    let patience = left.min().unwrap_or(AGAIN).max(SOONEST);
-    let answer = match tokio::time::timeout(patience, core.renew(&held)).await {
+    let timeout = left.min().unwrap_or(RETRY_AFTER).max(SHORTEST);
+    let answer = match tokio::time::timeout(timeout, core.renew(&held)).await {
         Ok(answer) => answer,
-        Err(_) => Err(Fault::Late(format!("no reply within {patience:?}")).into()),
+        Err(_) => Err(Fault::Late(format!("no reply within {timeout:?}")).into()),
     };
     (acquisitions, answer)
 }
 
-/// What has to be renewed now, a call each; what is over is told to be lost.
-fn due(core: &Core) -> Vec<Call> {
+/// The renewals that are due now, grouped into calls. Marks acquisitions as lost whose time is over.
+fn take_due(core: &Core) -> Vec<Call> {
     let now = Instant::now();
     let mut calls: BTreeMap<String, Vec<Call>> = BTreeMap::new();
     for (place, held) in core.watchlist.take_due(now) {
         if held.is_over(now) {
             core.watchlist.leave(place);
         } else if held.options.renewal() == Renewal::Manual {
-            core.watchlist.again(place, next_look(&held, now));
+            core.watchlist.again(place, held.next_look(now));
         } else {
             let calls = calls.entry(held.scope.clone()).or_default();
             let leases = |call: &Call| call.iter().map(|(_, held)| held.names.len()).sum::<usize>();
             match calls.last_mut() {
-                Some(call) if leases(call) + held.names.len() <= RENEWED_AT_ONCE => call.push((place, held)),
+                Some(call) if leases(call) + held.names.len() <= MAX_RENEWALS_PER_CALL => {
+                    call.push((place, held));
+                }
                 _ => calls.push(vec![(place, held)]),
             }
         }
@@ -101,25 +106,26 @@ fn due(core: &Core) -> Vec<Call> {
     calls.into_values().flatten().collect()
 }
 
-fn answered(core: &Core, acquisitions: Call, answer: Result<Vec<bool>, LeaseError>) {
+/// Puts each acquisition back on the list, or marks it as lost.
+fn record(core: &Core, acquisitions: Call, answer: Result<Vec<bool>, LeaseError>) {
     let now = Instant::now();
     match answer {
         Ok(kept) => {
             for ((place, held), kept) in acquisitions.into_iter().zip(kept) {
                 if kept {
-                    core.watchlist.again(place, next_look(&held, now));
+                    core.watchlist.again(place, held.next_look(now));
                 } else if core.watchlist.leave(place) {
                     held.lose("taken");
                 }
-                // One that has left meanwhile was released: that Redis does not know it is right.
+                // One that has left the list was released, so Redis is right not to know it.
             }
         }
         Err(error) => {
-            tracing::debug!(%error, acquisitions = acquisitions.len(), "leases not renewed; trying again");
+            tracing::debug!(%error, acquisitions = acquisitions.len(), "leases not renewed; retrying");
             metrics::counter!("lease_renewals_failed_total").increment(1);
             for (place, held) in acquisitions {
                 let left = held.ends().map_or(Duration::ZERO, |ends| ends.saturating_duration_since(now));
-                core.watchlist.again(place, now + AGAIN.min(left / 2).max(SOONEST));
+                core.watchlist.again(place, now + RETRY_AFTER.min(left / 2).max(SHORTEST));
             }
         }
     }

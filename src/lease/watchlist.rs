@@ -1,8 +1,7 @@
-//! What the watchdog has to look at, and when. An entry is either due at some time or in the hands
-//! of the watchdog; whoever releases a lease takes its entry off the list first, and then nothing
-//! puts it back: no renewal outlives the release.
+//! When the watchdog looks at which entry. An entry is either due at some time or checked out to the watchdog. A release
+//! takes the entry off the list first, and nothing puts it back after that: no renewal outlives the release.
 //!
-//! Pure: it knows neither Redis nor the clock. Compiled a second time by `tests/races`.
+//! Pure: it knows neither Redis nor the clock. `tests/races` compiles it a second time.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
@@ -21,11 +20,11 @@ struct List<T> {
 
 struct Entry<T> {
     item: Arc<T>,
-    /// `None` while the watchdog has it in hand.
+    /// `None` while the watchdog has it checked out.
     at: Option<Instant>,
 }
 
-/// The number of an entry. Never given twice.
+/// The number of an entry. Numbers are never reused.
 pub(super) type Place = u64;
 
 impl<T> Default for Watchlist<T> {
@@ -36,7 +35,7 @@ impl<T> Default for Watchlist<T> {
 }
 
 impl<T> Watchlist<T> {
-    /// The second answer is whether this is now the first that is due.
+    /// Adds an entry that is due at `at`. The second result says whether it is now the first to become due.
     pub(super) fn enter(&self, item: Arc<T>, at: Instant) -> (Place, bool) {
         self.locked(|list| {
             let place = list.next;
@@ -52,8 +51,8 @@ impl<T> Watchlist<T> {
         self.locked(|list| list.due.first().map(|(at, _)| *at))
     }
 
-    /// Those that are due go into the hands of the watchdog, which gives each back with
-    /// [`Watchlist::again`] or takes it off with [`Watchlist::leave`].
+    /// Checks out the entries that are due. The watchdog gives each back with [`Watchlist::again`] or takes it off
+    /// with [`Watchlist::leave`].
     pub(super) fn take_due(&self, now: Instant) -> Vec<(Place, Arc<T>)> {
         self.locked(|list| {
             let mut due = Vec::new();
@@ -68,7 +67,7 @@ impl<T> Watchlist<T> {
         })
     }
 
-    /// To be looked at again then. `false` where the entry has left meanwhile; it stays away.
+    /// Makes the entry due at `at`. `false` if it has left the list in the meantime; it stays away.
     pub(super) fn again(&self, place: Place, at: Instant) -> bool {
         self.locked(|list| {
             let Some(entry) = list.entries.get_mut(&place) else { return false };
@@ -80,7 +79,7 @@ impl<T> Watchlist<T> {
         })
     }
 
-    /// Takes the entry off for good. `false` where it had left already.
+    /// Takes the entry off for good. `false` if it had already left.
     pub(super) fn leave(&self, place: Place) -> bool {
         self.locked(|list| {
             let Some(entry) = list.entries.remove(&place) else { return false };

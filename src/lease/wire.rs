@@ -2,18 +2,19 @@
 //!
 //! | key | type | holds |
 //! | --- | --- | --- |
-//! | `P:{S}:leases` | hash | name -> end, owner, token, when it was taken and holder, joined by bars, times in ms; and under names that no lease can have, the highest token and when somebody waited last. What stays for its least holding time after its release has an owner of zeros |
-//! | `P:lease-scopes` | zset | the scopes in which leases are taken, by when that was |
+//! | `P:{S}:leases` | hash | name -> end, owner, token, time of taking and holder, joined by bars, times in ms; and under names that no lease can have, the highest token and the time when somebody last waited. A lease that was released and stays taken for its minimum hold has an owner of zeros |
+//! | `P:lease-scopes` | zset | the scopes in which leases are taken, scored by the last time |
 //!
-//! The names that are freed are told on the channel `P:{S}:leases`.
+//! Freed names are published on the channel `P:{S}:leases`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use redis::Script;
 
-use super::inspect::Lease;
-use super::{LeaseError, LeaseOptions};
+use super::LeaseError;
+use super::record::Lease;
+use super::request::{Mode, Request};
 use crate::link::{Fault, RedisLink};
 
 pub(super) struct Wire {
@@ -23,39 +24,21 @@ pub(super) struct Wire {
     renew: Script,
     release: Script,
     list: Script,
-    scopes: Script,
+    list_scopes: Script,
 }
 
-/// What `take.lua` says of one name.
+/// What `take.lua` replies for one name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum NameReply {
+    /// Taken, with this fencing token.
     Taken(i64),
-    /// It could have been taken if the others had been free.
+    /// Free, but not taken because another name was not free.
     Free,
-    /// Somebody else's, for this long unless it is renewed.
+    /// Someone else holds it, for this long unless it is renewed.
     Busy(Duration),
 }
 
-/// What is to be taken, after it has been checked.
-#[derive(Debug, Clone)]
-pub(super) struct Request {
-    pub(super) scope: String,
-    pub(super) names: Vec<String>,
-    pub(super) options: LeaseOptions,
-    pub(super) which: Which,
-}
-
-/// Which of the names are wanted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Which {
-    /// Those that are free.
-    Free,
-    AllOrNone,
-    /// The same, and the caller is going to wait for them: releases have to be told.
-    AllAndWait,
-}
-
-/// Seen in `renew.lua`: a lease of an owner, to last for some time from now.
+/// One argument of `renew.lua`: an owner's lease, and how long it shall last from now on.
 pub(super) struct Extension {
     pub(super) owner: String,
     pub(super) lasts: Duration,
@@ -71,30 +54,31 @@ impl Wire {
             renew: Script::new(include_str!("../../lua/lease/renew.lua")),
             release: Script::new(include_str!("../../lua/lease/release.lua")),
             list: Script::new(include_str!("../../lua/lease/list.lua")),
-            scopes: Script::new(include_str!("../../lua/lease/list_scopes.lua")),
+            list_scopes: Script::new(include_str!("../../lua/lease/list_scopes.lua")),
         }
     }
 
-    /// The key of a scope's leases, and the channel on which it is told what was freed.
+    /// The key of a scope's leases, and the channel on which freed names are published.
     pub(super) fn leases(&self, scope: &str) -> String {
         format!("{}:{{{scope}}}:leases", self.prefix)
     }
 
-    /// The scope of a channel, as [`Wire::leases`] names it.
+    /// The scope of a channel that [`Wire::leases`] names.
     pub(super) fn scope<'a>(&self, channel: &'a str) -> Option<&'a str> {
         channel.strip_prefix(&self.prefix)?.strip_prefix(":{")?.strip_suffix("}:leases")
     }
 
+    /// One reply for each name of the request, in that order.
     pub(super) async fn take(
         &self,
         request: &Request,
         owner: &str,
         holder: &str,
-    ) -> Result<Vec<Said>, Fault> {
-        let mode = match request.which {
-            Which::Free => "any",
-            Which::AllOrNone => "all",
-            Which::AllAndWait => "wait",
+    ) -> Result<Vec<NameReply>, Fault> {
+        let mode = match request.mode {
+            Mode::Free => "any",
+            Mode::AllOrNone => "all",
+            Mode::AllOrWait => "wait",
         };
         let mut args = vec![
             owner.to_owned(),
@@ -103,16 +87,16 @@ impl Wire {
             mode.to_owned(),
         ];
         args.extend_from_slice(&request.names);
-        let said: Vec<i64> = self.link.run(&self.take, &[self.leases(&request.scope)], &args).await?;
-        let read = |said: i64| match said {
-            0 => Said::Free,
-            token if token > 0 => Said::Taken(token),
-            left => Said::Busy(Duration::from_millis(left.unsigned_abs())),
+        let replies: Vec<i64> = self.link.run(&self.take, &[self.leases(&request.scope)], &args).await?;
+        let read = |reply: i64| match reply {
+            0 => NameReply::Free,
+            token if token > 0 => NameReply::Taken(token),
+            left => NameReply::Busy(Duration::from_millis(left.unsigned_abs())),
         };
-        Ok(said.into_iter().map(read).collect())
+        Ok(replies.into_iter().map(read).collect())
     }
 
-    /// For each: is it still its owner's?
+    /// For each lease: whether its owner still held it.
     pub(super) async fn renew(&self, scope: &str, leases: &[Extension]) -> Result<Vec<bool>, Fault> {
         let args: Vec<String> = leases
             .iter()
@@ -121,27 +105,38 @@ impl Wire {
         self.link.run(&self.renew, &[self.leases(scope)], &args).await
     }
 
-    /// For each: was it still its owner's?
+    /// For each name: whether the owner still held it. Each lease stays taken until `min_hold` after it was taken.
     pub(super) async fn release(
         &self,
         scope: &str,
         owner: &str,
-        must_stay: Duration,
+        min_hold: Duration,
         names: &[String],
     ) -> Result<Vec<bool>, Fault> {
-        let mut args = vec![owner.to_owned(), ms(must_stay)];
+        let mut args = vec![owner.to_owned(), ms(min_hold)];
         args.extend_from_slice(names);
         self.link.run(&self.release, &[self.leases(scope)], &args).await
     }
 
-    pub(super) async fn remember_scope(&self, scope: &str) -> Result<Vec<String>, Fault> {
-        self.link.run(&self.scopes, &[format!("{}:lease-scopes", self.prefix)], &[scope.to_owned()]).await
+    /// Records that leases are taken in the scope.
+    pub(super) async fn record_scope(&self, scope: &str) -> Result<(), Fault> {
+        self.run_list_scopes(scope).await.map(drop)
     }
 
-    /// All leases of a scope, or that of one name.
+    /// The scopes that were recorded in the last thirty days.
+    pub(super) async fn list_scopes(&self) -> Result<Vec<String>, Fault> {
+        self.run_list_scopes("").await
+    }
+
+    async fn run_list_scopes(&self, recorded: &str) -> Result<Vec<String>, Fault> {
+        let keys = [format!("{}:lease-scopes", self.prefix)];
+        self.link.run(&self.list_scopes, &keys, &[recorded.to_owned()]).await
+    }
+
+    /// All leases of a scope, or the lease on one name.
     pub(super) async fn list(&self, scope: &str, name: Option<&str>) -> Result<Vec<Lease>, LeaseError> {
         let mut cursor = "0".to_owned();
-        // A page may repeat what an earlier one had.
+        // A page may repeat leases of an earlier one.
         let mut leases = BTreeMap::new();
         loop {
             let args = [cursor, name.unwrap_or_default().to_owned()];
@@ -159,7 +154,7 @@ impl Wire {
     }
 }
 
-/// Rounded up: a lease must not be shorter than what its holder counts on.
+/// Rounded up: a lease must not be shorter than its holder assumes.
 fn ms(time: Duration) -> String {
     time.as_micros().div_ceil(1_000).to_string()
 }

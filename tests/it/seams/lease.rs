@@ -334,12 +334,12 @@ async fn bad_terms_and_names_are_said_and_take_nothing() {
     let (_world, leases) = leases().await;
     let fine = LeaseOptions::default();
     let too_many: Vec<String> = (0..=MAX_NAMES_PER_CALL).map(|nth| format!("user{nth}")).collect();
-    for (scope, names, terms, why) in [
-        ("sa{le", vec!["ada"], fine, "is no scope"),
-        ("", vec!["ada"], fine, "is no scope"),
-        ("sale", vec!["a b"], fine, "is no name for a lease"),
-        ("sale", vec!["|fence"], fine, "is no name for a lease"),
-        ("sale", vec![""], fine, "is no name for a lease"),
+    for (scope, names, options, why) in [
+        ("sa{le", vec!["ada"], fine, "is not a valid scope"),
+        ("", vec!["ada"], fine, "is not a valid scope"),
+        ("sale", vec!["a b"], fine, "is not a valid name for a lease"),
+        ("sale", vec!["|fence"], fine, "is not a valid name for a lease"),
+        ("sale", vec![""], fine, "is not a valid name for a lease"),
         ("sale", vec![], fine, "0 names in one call"),
         ("sale", too_many.iter().map(String::as_str).collect(), fine, "1001 names in one call"),
         ("sale", vec!["ada"], LeaseOptions::lasting(ms(0)), "from 10 ms to a day"),
@@ -348,11 +348,11 @@ async fn bad_terms_and_names_are_said_and_take_nothing() {
             "sale",
             vec!["ada"],
             LeaseOptions::lasting(LONG).max_hold(ms(100)),
-            "longest hold must not be shorter",
+            "must not be shorter than the lease",
         ),
         ("sale", vec!["ada"], LeaseOptions::lasting(LONG).max_hold(Duration::MAX), "nor longer than 30 days"),
     ] {
-        let error = leases.take(scope, names, terms).await.err().expect("refused").to_string();
+        let error = leases.take(scope, names, options).await.err().expect("refused").to_string();
         assert!(error.contains(why), "{error}");
     }
     assert!(leases.list("sale").await.unwrap().is_empty());
@@ -383,7 +383,7 @@ async fn leases_are_listed_shown_and_released_by_an_operator() {
     let (code, _, err) = run(Some(&world), &["lease", "show", "sale", "nobody"]).await;
     assert!(code == 1 && err.contains("nobody holds nobody in sale"), "{err}");
     let (code, _, err) = run(Some(&world), &["lease", "show", "sa le", "ada"]).await;
-    assert!(code == 2 && err.contains("is no scope"), "{err}");
+    assert!(code == 2 && err.contains("is not a valid scope"), "{err}");
 
     let release = ["lease", "release", "sale", "ada", "--token"];
     let with = |token: &'static str| [&release[..], &[token]].concat();
