@@ -1,5 +1,5 @@
-//! When the watchdog looks at which entry. An entry is either due at some time or checked out to the watchdog. A release
-//! takes the entry off the list first, and nothing puts it back after that: no renewal outlives the release.
+//! When the watchdog looks at which entry. An entry is either due at some time or checked out to the watchdog. A
+//! release takes the entry off the list first, and nothing puts it back after that: no renewal outlives the release.
 //!
 //! Pure: it knows neither Redis nor the clock. `tests/races` compiles it a second time.
 
