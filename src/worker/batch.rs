@@ -1,4 +1,4 @@
-//! One batch through lease, transaction, ack, release and settle.
+//! One attempt to persist a batch: lease, transaction, ack, release, settle.
 
 use std::time::Duration;
 
@@ -10,46 +10,47 @@ use crate::lease::{COMMIT_MARGIN, Guard, LeaseError, LeaseOptions, release_all};
 use crate::settlement::{Outcomes, Settler};
 use crate::store::{Claim, Recorded};
 
-/// How long a worker that hangs in the middle of a batch keeps its users from other workers.
+/// How long a worker that hangs in the middle of a batch locks its users out.
 const LONGEST_HOLD: Duration = Duration::from_secs(60);
 
-/// Which of those in hand, and which of its orders.
+/// The place of an order: its delivery in the batch, and its place in that delivery.
 type Place = (usize, usize);
 
 /// Orders whose users' leases are held, ready for one transaction.
 #[derive(Default)]
 struct Claimed {
     claims: Vec<Claim>,
-    /// For each claim, where it stands.
-    origins: Vec<Place>,
+    /// The place of each claim's order.
+    places: Vec<Place>,
     guards: Vec<Guard>,
 }
 
 impl Worker {
-    /// Orders that have a committed outcome are settled and no longer in hand; a message that has no
-    /// others is acknowledged. What is left is to be tried again. On an error nothing was
-    /// acknowledged, and all may be tried again.
-    pub(super) async fn persist(&self, hands: &mut [PendingDelivery]) -> Result<(), WorkerError> {
+    /// Persists the orders whose users' leases are free. Orders with a committed outcome leave the batch and are
+    /// settled; a message without further orders is acknowledged. Retry what is left. On an error nothing was
+    /// acknowledged, and the whole batch may be retried.
+    pub(super) async fn persist(&self, batch: &mut [PendingDelivery]) -> Result<(), WorkerError> {
         #[cfg_attr(not(debug_assertions), expect(unused_mut, reason = "a failure point takes the guards"))]
-        let mut claimed = self.claim(hands).await?;
+        let mut claimed = self.claim(batch).await?;
         let result = self.commit(&claimed).await;
         if let Ok((_, stale)) = &result {
-            let mut done: Vec<Vec<bool>> = hands.iter().map(|hand| vec![false; hand.orders.len()]).collect();
-            for ((hand, order), stale) in claimed.origins.iter().zip(stale) {
-                done[*hand][*order] = !stale;
+            let mut done: Vec<Vec<bool>> =
+                batch.iter().map(|pending| vec![false; pending.orders.len()]).collect();
+            for ((at, nth), stale) in claimed.places.iter().zip(stale) {
+                done[*at][*nth] = !stale;
             }
             fault!("ack.before", done.iter_mut().for_each(|done| done.fill(false)));
-            for (hand, done) in hands.iter_mut().zip(done) {
+            for (pending, done) in batch.iter_mut().zip(done) {
                 let mut done = done.into_iter();
-                hand.orders.retain(|_| !done.next().unwrap_or(false));
-                if hand.is_done() {
-                    hand.acknowledge().await;
+                pending.orders.retain(|_| !done.next().unwrap_or(false));
+                if pending.is_done() {
+                    pending.acknowledge().await;
                 }
             }
         }
         fault!("ack.after");
-        // Also after an error, and waited for: the next try needs the same leases. What is not
-        // released ends by itself.
+        // Also after an error, and awaited, because the next attempt needs the same leases. Leases that are not
+        // released expire.
         fault!("release.before", claimed.guards.drain(..).for_each(Guard::abandon));
         release_all(claimed.guards).await;
         fault!("release.after");
@@ -60,13 +61,13 @@ impl Worker {
         Ok(())
     }
 
-    /// One lease per user and sale.
-    async fn claim(&self, hands: &[PendingDelivery]) -> Result<Claimed, WorkerError> {
+    /// Takes one lease per user and sale. Orders whose lease is busy are left out.
+    async fn claim(&self, batch: &[PendingDelivery]) -> Result<Claimed, WorkerError> {
         let mut orders: Vec<(Place, &Order)> = Vec::new();
-        for (at, hand) in hands.iter().enumerate() {
-            orders.extend(hand.orders.iter().enumerate().map(|(nth, order)| ((at, nth), order)));
+        for (at, pending) in batch.iter().enumerate() {
+            orders.extend(pending.orders.iter().enumerate().map(|(nth, order)| ((at, nth), order)));
         }
-        // What stands together in an index is written together.
+        // Rows that are neighbours in an index are written together.
         orders.sort_by_key(|(_, order)| &order.sale);
         fault!(
             "lease.before",
@@ -76,10 +77,10 @@ impl Worker {
         let users = orders.iter().map(|(_, order)| (order.sale.as_str(), order.user.as_str()));
         let (guards, tokens) = self.leases.take_in_scopes(users, options).await?;
         let mut claimed = Claimed { guards, ..Claimed::default() };
-        for (at, order) in orders {
+        for (place, order) in orders {
             if let Some(fence) = tokens.get(&(order.sale.as_str(), order.user.as_str())) {
                 claimed.claims.push(Claim { order: order.clone(), fence: *fence });
-                claimed.origins.push(at);
+                claimed.places.push(place);
             } else {
                 metrics::counter!("worker_lease_busy_total").increment(1);
             }
@@ -91,7 +92,7 @@ impl Worker {
         Ok(claimed)
     }
 
-    /// The transaction, and of each claim whether its fencing token was refused.
+    /// The transaction. Returns the outcomes, and for each claim whether its fencing token was refused.
     async fn commit(&self, claimed: &Claimed) -> Result<(Outcomes, Vec<bool>), WorkerError> {
         let valid = || claimed.guards.iter().all(|guard| guard.is_valid_for(COMMIT_MARGIN));
         let started = std::time::Instant::now();

@@ -1,5 +1,5 @@
-//! What no repetition will mend: it goes to the dead-letter queue with an account of what was
-//! tried, so that it holds up nobody and somebody can end it.
+//! Orders that no retry will persist. They go to the dead-letter queue with the errors of every attempt, so that they
+//! hold up nobody and an operator can end them.
 
 use tokio_util::sync::CancellationToken;
 
@@ -10,64 +10,64 @@ use crate::link::Backoff;
 use crate::queue::{Delivery, Reason, Rejection};
 use crate::store::StoreError;
 
-/// Times that an order is tried alone before it is parked.
+/// Attempts to persist an order alone before it is parked.
 const TRIES: u64 = 4;
 
-/// What became of one order that was tried alone.
+/// The result of trying one order alone.
 enum Alone {
     /// It has an outcome, or a dead letter.
     Done,
-    /// Its user's lease is busy, the dead-letter queue did not take it, or it is time to stop.
+    /// Its user's lease is busy, or the dead-letter queue did not take it: retry it later.
     Held,
-    /// In an outage the others would fare no better, each for as long.
+    /// A server is unavailable: each of the other orders would only wait as long.
     Outage,
 }
 
 impl Worker {
-    /// Finds the order that no repetition will mend, so that it does not take its batch along.
-    /// Returns what must be tried again.
+    /// Tries each order alone, so that one that cannot be persisted does not take its batch along. Returns the
+    /// deliveries that must be retried.
     pub(super) async fn one_by_one(
         &self,
-        hands: Vec<PendingDelivery>,
+        batch: Vec<PendingDelivery>,
         stop: &CancellationToken,
     ) -> Vec<PendingDelivery> {
         let mut held = Vec::new();
         let mut outage = false;
-        for mut hand in hands {
-            let orders = std::mem::take(&mut hand.orders);
+        for mut pending in batch {
+            let orders = std::mem::take(&mut pending.orders);
             let mut left = Vec::new();
-            let later = hand.later;
+            let later = pending.later;
             let all = orders.len();
             for (nth, order) in orders.into_iter().enumerate() {
                 if outage || stop.is_cancelled() {
                     left.push(order);
                     continue;
                 }
-                hand.orders.push(order);
-                hand.later = later + left.len() + all - nth - 1;
-                match self.alone(&mut hand).await {
+                pending.orders.push(order);
+                pending.later = later + left.len() + all - nth - 1;
+                match self.alone(&mut pending).await {
                     Alone::Done => {}
-                    Alone::Held => left.append(&mut hand.orders),
+                    Alone::Held => left.append(&mut pending.orders),
                     Alone::Outage => {
                         outage = true;
-                        left.append(&mut hand.orders);
+                        left.append(&mut pending.orders);
                     }
                 }
             }
             if !left.is_empty() || later > 0 {
-                (hand.orders, hand.later) = (left, later);
-                held.push(hand);
+                (pending.orders, pending.later) = (left, later);
+                held.push(pending);
             }
         }
         held
     }
 
-    async fn alone(&self, hand: &mut PendingDelivery) -> Alone {
+    async fn alone(&self, pending: &mut PendingDelivery) -> Alone {
         let mut backoff = Backoff::default();
         let mut rejection: Option<Rejection> = None;
         loop {
-            match self.persist(std::slice::from_mut(hand)).await {
-                Ok(()) if hand.orders.is_empty() => return Alone::Done,
+            match self.persist(std::slice::from_mut(pending)).await {
+                Ok(()) if pending.orders.is_empty() => return Alone::Done,
                 Ok(()) => return Alone::Held,
                 Err(WorkerError::Store(StoreError::Broken(why))) => {
                     let rejection = rejection.get_or_insert_with(|| Rejection {
@@ -82,7 +82,7 @@ impl Worker {
                         tokio::time::sleep(backoff.delay()).await;
                         continue;
                     }
-                    return if self.park(hand, rejection).await { Alone::Done } else { Alone::Held };
+                    return if self.park(pending, rejection).await { Alone::Done } else { Alone::Held };
                 }
                 Err(_) if !self.servers_answer().await => return Alone::Outage,
                 Err(_) => return Alone::Held,
@@ -90,27 +90,27 @@ impl Worker {
         }
     }
 
-    /// `false` where the dead-letter queue did not take it. In this order: the mark, so that the
-    /// sweep does not send it round again, and before anybody can end the letter; the letter; the
-    /// ack, where no order of the message is left. A crash in between leaves the message with the broker.
-    async fn park(&self, hand: &mut PendingDelivery, rejection: &Rejection) -> bool {
-        while let Some(order) = hand.orders.last() {
-            // Where this fails, whoever leads the sweep finds the letter and marks it.
+    /// Returns `false` if the dead-letter queue did not take an order. The order of steps: first the mark, so that
+    /// the sweep does not publish the order again, and before anybody can end the dead letter; then the dead letter;
+    /// last the ack, if no order of the message is left. A crash in between leaves the message with the broker.
+    async fn park(&self, pending: &mut PendingDelivery, rejection: &Rejection) -> bool {
+        while let Some(order) = pending.orders.last() {
+            // If this fails, the leader of the sweep finds the dead letter and marks it.
             let _ = self.gate.mark_parked(&order.sale, &[order.id]).await;
-            if !self.write_dead_letter(&hand.delivery, Some(order), rejection).await {
+            if !self.write_dead_letter(&pending.delivery, Some(order), rejection).await {
                 return false;
             }
             tracing::error!(order_id = %order.id, why = rejection.last_error, "order goes to the dead-letter queue");
-            hand.orders.pop();
+            pending.orders.pop();
         }
-        if hand.is_done() {
-            hand.acknowledge().await;
+        if pending.is_done() {
+            pending.acknowledge().await;
         }
         true
     }
 
-    /// Parts what can be read from what goes to the dead-letter queue at once; the second are those
-    /// that it did not take, to be held and tried again.
+    /// Sends unreadable messages to the dead-letter queue and acknowledges them. Returns the readable deliveries, and
+    /// the unreadable ones that the dead-letter queue did not take: hold those and retry.
     pub(super) async fn split_unreadable(
         &self,
         deliveries: Vec<Delivery>,

@@ -1,0 +1,135 @@
+//! Takes deliveries from the broker and runs several batches at once, each in its lane.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::{JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use super::pending::{PendingDelivery, orders_in};
+use super::{Outage, Worker};
+use crate::fault::fault;
+use crate::queue::{Consumer, Delivery};
+
+/// How long a delivery that must be retried waits for others to join it.
+const RETRY_AFTER: Duration = Duration::from_millis(20);
+
+/// How long to wait for a delivery while lanes are busy: less than the second after which a consumer checks
+/// whether the broker has forgotten it.
+const WHILE_BUSY: Duration = Duration::from_millis(900);
+
+pub(super) struct Lanes {
+    worker: Arc<Worker>,
+    consumer: Consumer,
+    stop: CancellationToken,
+    busy: JoinSet<Result<Vec<PendingDelivery>, Outage>>,
+    /// Lanes, at most.
+    most: usize,
+    /// Deliveries to be retried in the next batch.
+    held: Vec<PendingDelivery>,
+    /// Unreadable deliveries that the dead-letter queue has not taken yet.
+    unreadable: Vec<Delivery>,
+}
+
+impl Lanes {
+    pub(super) fn new(worker: Worker, consumer: Consumer, stop: CancellationToken) -> Self {
+        let most = worker.settings.lanes.min(worker.store.writers()).max(1);
+        Self {
+            worker: Arc::new(worker),
+            consumer,
+            stop,
+            busy: JoinSet::new(),
+            most,
+            held: Vec::new(),
+            unreadable: Vec::new(),
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        loop {
+            let free = self.busy.len() < self.most;
+            if free {
+                fault!("delivery.before", self.consumer.close().await);
+            }
+            let settings = &self.worker.settings;
+            let orders = settings.batch.saturating_sub(orders_in(&self.held)).max(1);
+            let (linger, timeout) = (settings.linger, self.timeout());
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => break,
+                Some(ended) = self.busy.join_next() => match joined(ended) {
+                    Ok(left) => self.held.extend(left),
+                    Err(Outage) => self.wait_out_the_outage().await,
+                },
+                next = self.consumer.next_batch_within(orders, linger, timeout), if free => {
+                    self.begin(next).await;
+                }
+            }
+        }
+        self.finish().await;
+    }
+
+    /// How long to wait for a delivery.
+    fn timeout(&self) -> Duration {
+        // A held delivery must not wait for the next buyer.
+        if !self.held.is_empty() || !self.unreadable.is_empty() {
+            return RETRY_AFTER;
+        }
+        // A consumer that gets nothing for long reconnects, which must not happen while lanes hold its deliveries.
+        if self.busy.is_empty() { Duration::MAX } else { WHILE_BUSY }
+    }
+
+    /// Starts a batch of new and held deliveries in a lane.
+    async fn begin(&mut self, deliveries: Vec<Delivery>) {
+        self.unreadable.extend(deliveries);
+        let unsorted = std::mem::take(&mut self.unreadable);
+        let (mut batch, left) = self.worker.split_unreadable(unsorted).await;
+        self.unreadable = left;
+        batch.append(&mut self.held);
+        if batch.is_empty() {
+            return;
+        }
+        fault!("delivery.after", {
+            self.consumer.close().await;
+            batch.clear();
+        });
+        let (worker, stop) = (self.worker.clone(), self.stop.clone());
+        self.busy.spawn(async move { worker.process(batch, &stop).await });
+    }
+
+    /// Gives all deliveries back and returns once database and Redis answer, or at `stop`.
+    async fn wait_out_the_outage(&mut self) {
+        tracing::warn!("worker consumes no more until database and redis answer; the queue holds");
+        self.consumer.close().await;
+        // Deliveries in other lanes go back with the connection.
+        while let Some(ended) = self.busy.join_next().await {
+            let _ = joined(ended);
+        }
+        self.held.clear();
+        self.unreadable.clear();
+        self.worker.wait_for_servers(&self.stop).await;
+    }
+
+    async fn finish(mut self) {
+        while let Some(ended) = self.busy.join_next().await {
+            self.held.extend(joined(ended).unwrap_or_default());
+        }
+        if self.held.is_empty() {
+            tracing::info!("worker stops with no delivery pending");
+        } else {
+            tracing::info!(deliveries = self.held.len(), "worker stops; these go back to the broker");
+        }
+        self.consumer.close().await;
+    }
+}
+
+/// A panic in a lane is a panic of the worker.
+fn joined(
+    ended: Result<Result<Vec<PendingDelivery>, Outage>, JoinError>,
+) -> Result<Vec<PendingDelivery>, Outage> {
+    match ended {
+        Ok(result) => result,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        Err(_) => Ok(Vec::new()),
+    }
+}
