@@ -1,11 +1,10 @@
-//! Named failure points: places where a process can be made to die, to fail or to stall, so that
-//! what must hold after each of them can be tried. `DOORBUSTER_FAULT=commit.after=abort` arms one;
-//! it fires once in the life of the process.
+//! Named failure points for tests: places where a process can be made to die, fail or stall.
+//! `DOORBUSTER_FAULT=commit.after=abort` arms one of them; it fires once in the life of the process.
 //!
-//! They exist in debug builds alone: a release build holds neither the code nor the names.
+//! They exist only in debug builds: a release build has no code for them.
 
-/// Reaches a failure point. `fault!("ack.before")` may die or stall here;
-/// `fault!("commit.before", return Err(…))` may also fail, in the way that is given.
+/// Reaches a failure point. At `fault!("ack.before")` the process may die or stall; at
+/// `fault!("commit.before", return Err(…))` it may also fail in the given way.
 macro_rules! fault {
     ($name:literal) => {
         #[cfg(debug_assertions)]
@@ -22,7 +21,7 @@ macro_rules! fault {
 }
 pub(crate) use fault;
 
-/// Every point: before and after each step that an order takes.
+/// The points before and after each step of an order, from admission to settlement.
 pub const POINTS: [&str; 24] = [
     "script.before",
     "script.after",
@@ -50,7 +49,7 @@ pub const POINTS: [&str; 24] = [
     "settle.after",
 ];
 
-/// And those of what becomes of it afterwards, and of acts upon its sale.
+/// The points of later changes of an order, and of acts on its sale.
 pub const CHANGE_POINTS: [&str; 10] = [
     "paid.after",
     "end.before",
@@ -64,7 +63,7 @@ pub const CHANGE_POINTS: [&str; 10] = [
     "act.told",
 ];
 
-/// And those of a rebuild of a gate.
+/// The points of a gate's rebuild.
 pub const REBUILD_POINTS: [&str; 3] = ["rebuild.gathered", "rebuild.read", "rebuild.loaded"];
 
 #[cfg(debug_assertions)]
@@ -74,10 +73,11 @@ mod armed {
 
     #[derive(Clone, Copy)]
     enum Action {
-        /// As kill -9 would.
+        /// Dies as by `kill -9`.
         Abort,
+        /// Fails in the way that the point gives.
         Error,
-        /// The whole process stands still, for longer than a lease lasts.
+        /// Stops the whole process for longer than a lease lasts.
         Pause,
     }
 
@@ -102,7 +102,7 @@ mod armed {
         ARMED.get_or_init(read).as_ref()
     }
 
-    /// `true` where the point is to fail.
+    /// Acts if the point is armed and has not fired. Returns whether the caller must fail.
     pub async fn reach(point: &'static str) -> bool {
         static FIRED: AtomicBool = AtomicBool::new(false);
         let Some((_, action)) = armed().filter(|(armed, _)| armed == point) else { return false };
@@ -118,14 +118,14 @@ mod armed {
             }
             Action::Error => true,
             Action::Pause => {
-                // Waiting in here would not do: the other tasks would go on to renew the leases.
+                // A sleep here would not do: other tasks would keep renewing the leases.
                 let waker = std::process::Command::new("sh")
                     .args(["-c", &format!("{PAUSE} {}", std::process::id())])
                     .spawn();
                 let _ =
                     rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP);
-                // The signal goes to the process, and this thread may run on until another has taken it: it
-                // stays at this point until it is woken.
+                // The signal stops the process, but this thread may run until another thread receives it. So it waits
+                // here until the process is resumed.
                 if let Ok(mut waker) = waker {
                     let _ = waker.wait();
                 }

@@ -1,30 +1,46 @@
-//! One call of `admit.lua`: many attempts of one sale in, their verdicts out.
+//! One call of `admit.lua`: many attempts of one sale go in, their verdicts come out.
 
 use std::time::{Duration, Instant};
 
+use super::batcher::Verdicts;
+use super::core::Gate;
+use super::error::GateError;
 use super::wire::{Reader, broken, order_id, read_entry, read_order_id, word};
-use super::{Gate, GateError};
 use crate::domain::{Attempt, Limited, Millis, Number, SaleId, Verdict};
 use crate::fault::fault;
 use crate::link::{Fault, NO_SCRIPT_RETRIES};
 
 impl Gate {
-    /// Decides one attempt; attempts that come at the same time share a script call.
+    /// Decides one attempt. Concurrent attempts share a script call.
     ///
-    /// On `Ok(Verdict::Accepted)` the unit is taken and the order is in the outbox. After
-    /// [`GateError::Late`] and [`GateError::Broken`] both may be so or not: the same attempt may
-    /// be made again, and the answer will tell. After any other error nothing was taken.
+    /// On `Ok(Verdict::Accepted)` the unit is taken and the order is in the outbox. After [`GateError::Late`] and
+    /// [`GateError::Broken`] either may have happened: repeat the same attempt to learn the outcome. After any other error
+    /// nothing was taken.
     pub async fn admit(&self, attempt: Attempt) -> Result<Verdict, GateError> {
         self.batcher.admit(attempt).await
     }
 
-    /// Decides attempts of one sale in the order given, in one script call. The outer error is
-    /// that of the call, an inner one that of reading one verdict.
+    /// Decides attempts of one sale in the given order, in one script call. The outer error is that of the call and
+    /// means the same as for [`Gate::admit`]; an inner one is that of reading one verdict.
     pub async fn admit_all(
         &self,
         sale: &SaleId,
         attempts: &[Attempt],
     ) -> Result<Vec<Result<Verdict, GateError>>, GateError> {
+        let args = self.admission_args(sale, attempts);
+        fault!("script.before", return Err(GateError::Unavailable("injected".into())));
+        let begun = Instant::now();
+        let reply = self.run_admit(&self.keys(sale).admission(), args).await?;
+        metrics::histogram!("gate_admit_seconds").record(begun.elapsed());
+        fault!("script.after", return Err(GateError::Late("injected".into())));
+        if word(&reply).as_deref() == Some("not_loaded") {
+            self.observe_waiting(sale, 0);
+            return Ok(vec![Ok(Verdict::NotLoaded); attempts.len()]);
+        }
+        self.read_verdicts(sale, attempts, &reply)
+    }
+
+    fn admission_args(&self, sale: &SaleId, attempts: &[Attempt]) -> Vec<String> {
         let mut args = Vec::with_capacity(4 + attempts.len() * 7);
         args.extend(self.highest_args(sale));
         args.extend([self.bound(sale).to_string(), self.settings.sweep_grace.as_millis().to_string()]);
@@ -39,37 +55,37 @@ impl Gate {
                 attempt.fingerprint.to_string(),
             ]);
         }
-        let keys = self.keys(sale).admission();
-        fault!("script.before", return Err(GateError::Unavailable("injected".into())));
-        let (begun, mut tries) = (Instant::now(), 0);
-        let reply: redis::Value = loop {
-            match self.link.run_known(&self.scripts.admit, &keys, &args).await {
-                // It may be forgotten again between the loading and the call.
-                Err(Fault::NoScript) if tries < NO_SCRIPT_RETRIES => {
-                    tries += 1;
+        args
+    }
+
+    async fn run_admit(&self, keys: &[String], mut args: Vec<String>) -> Result<redis::Value, GateError> {
+        let mut retries = 0;
+        loop {
+            match self.link.run_known(&self.scripts.admit, keys, &args).await {
+                // Redis can forget the script again between loading it and the call.
+                Err(Fault::NoScript) if retries < NO_SCRIPT_RETRIES => {
+                    retries += 1;
                     self.ensure_compared().await?;
                 }
                 Err(Fault::Full(_)) => {
+                    // A bound of zero entries: repeats are answered, and nobody is admitted.
                     args[2] = "0".into();
-                    break self.link.run(&self.scripts.admit_full, &keys, &args).await?;
+                    return Ok(self.link.run(&self.scripts.admit_full, keys, &args).await?);
                 }
-                decided => break decided?,
+                decided => return Ok(decided?),
             }
-        };
-        metrics::histogram!("gate_admit_seconds").record(begun.elapsed());
-        fault!("script.after", return Err(GateError::Late("injected".into())));
-        if word(&reply).as_deref() == Some("not_loaded") {
-            self.observe_waiting(sale, 0);
-            return Ok(vec![Ok(Verdict::NotLoaded); attempts.len()]);
         }
-        let mut reply = Reader::of(&reply)?;
+    }
+
+    fn read_verdicts(&self, sale: &SaleId, attempts: &[Attempt], reply: &redis::Value) -> Verdicts {
+        let mut reply = Reader::of(reply)?;
         let number = Number { epoch: reply.number()?, seq: reply.number()? };
         let now = reply.millis()?;
         let waiting = reply.number()?;
         let limit = read_limit(&mut reply)?;
         self.observe_number(sale, number);
         self.observe_waiting(sale, u64::try_from(waiting).unwrap_or(0));
-        // A verdict that cannot be read, of an entry that a later version wrote, is one buyer's trouble.
+        // An unreadable verdict, of an entry that a later version wrote, fails one attempt and not the call.
         let read = |attempt: &Attempt| match reply.value()? {
             redis::Value::Int(seq) => {
                 Ok(Verdict::Accepted(attempt.admitted(Number { seq: *seq, ..number }, limit, now)))

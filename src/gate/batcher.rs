@@ -1,28 +1,34 @@
-//! Attempts that wait at the same time go to Redis together. A lone attempt does not wait: the
-//! batch is whatever has arrived while the calls before it were under way.
+//! Batches attempts: those that arrive while earlier script calls run go to Redis in one call. A lone attempt does not
+//! wait.
 
 use std::collections::HashMap;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Gate, GateError};
+use super::error::GateError;
 use crate::domain::{Attempt, SaleId, Verdict};
 use crate::link::work_together;
 
-/// Script calls under way at once. Redis runs one at a time; the second keeps it busy while the
-/// first one's answers are read. More would only make the batches smaller.
+/// Concurrent script calls. Redis runs one at a time; the second keeps it busy while the answers to the first are read.
+/// More calls would only make the batches smaller.
 const CALLS: usize = 2;
+
+/// The verdicts of one script call, in the order of its attempts. The outer error is that of the call, an inner one that
+/// of reading one verdict.
+pub(super) type Verdicts = Result<Vec<Result<Verdict, GateError>>, GateError>;
 
 struct Waiting {
     attempt: Attempt,
     answer: oneshot::Sender<Result<Verdict, GateError>>,
 }
 
+/// Hands attempts to the batching task. The task ends with the last handle.
 #[derive(Clone)]
 pub(super) struct Handle {
     inbox: mpsc::Sender<Waiting>,
 }
 
+/// The receiving end, for [`spawn`].
 pub(super) struct Inbox(mpsc::Receiver<Waiting>);
 
 impl Handle {
@@ -35,44 +41,50 @@ impl Handle {
         let (answer, verdict) = oneshot::channel();
         self.inbox.try_send(Waiting { attempt, answer }).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => {
-                GateError::Full("too many attempts wait for the gate".into())
+                GateError::Full("too many attempts are waiting for the gate".into())
             }
             mpsc::error::TrySendError::Closed(_) => GateError::Unavailable("stopping".into()),
         })?;
-        // The answer's sender lives until the script call has ended: a lost one is a bug's doing,
-        // and then the script may have run.
+        // The sender lives until the script call has ended. Only a bug drops it earlier, and then the script may have run.
         verdict.await.unwrap_or_else(|_| Err(GateError::Late("the call was abandoned".into())))
     }
 }
 
-/// Ends when the last handle is gone.
-pub(super) fn spawn(gate: &Gate, inbox: Inbox) {
-    // The task must not hold a handle itself, or its inbox would never close.
-    let mut gate = gate.clone();
-    gate.batcher = Handle::new(1).0;
-    let most = gate.settings.batch;
-    tokio::spawn(work_together(inbox.0, most, CALLS, move |batch| decide(gate.clone(), batch)));
+/// Starts the task that decides attempts, up to `most` together, with one call of `admit_all` per sale.
+pub(super) fn spawn<F>(
+    inbox: Inbox,
+    most: usize,
+    admit_all: impl Fn(SaleId, Vec<Attempt>) -> F + Clone + Send + Sync + 'static,
+) where
+    F: Future<Output = Verdicts> + Send + 'static,
+{
+    tokio::spawn(work_together(inbox.0, most, CALLS, move |batch| decide(batch, admit_all.clone())));
 }
 
-async fn decide(gate: Gate, batch: Vec<Waiting>) {
+async fn decide<F>(batch: Vec<Waiting>, admit_all: impl Fn(SaleId, Vec<Attempt>) -> F)
+where
+    F: Future<Output = Verdicts>,
+{
     let mut sales: HashMap<SaleId, (Vec<Attempt>, Vec<_>)> = HashMap::new();
     for waiting in batch {
         let lane = sales.entry(waiting.attempt.sale.clone()).or_default();
         lane.0.push(waiting.attempt);
         lane.1.push(waiting.answer);
     }
-    let gate = &gate;
-    let calls = sales.into_iter().map(|(sale, (attempts, answers))| async move {
-        match gate.admit_all(&sale, &attempts).await {
-            Ok(verdicts) => {
-                for (answer, verdict) in answers.into_iter().zip(verdicts) {
-                    // A buyer who hung up does not matter: the order is in the outbox.
-                    let _ = answer.send(verdict);
+    let calls = sales.into_iter().map(|(sale, (attempts, answers))| {
+        let call = admit_all(sale, attempts);
+        async move {
+            match call.await {
+                Ok(verdicts) => {
+                    for (answer, verdict) in answers.into_iter().zip(verdicts) {
+                        // A buyer who hung up does not matter: the order is in the outbox.
+                        let _ = answer.send(verdict);
+                    }
                 }
-            }
-            Err(error) => {
-                for answer in answers {
-                    let _ = answer.send(Err(error.clone()));
+                Err(error) => {
+                    for answer in answers {
+                        let _ = answer.send(Err(error.clone()));
+                    }
                 }
             }
         }

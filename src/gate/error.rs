@@ -1,3 +1,5 @@
+//! What can go wrong at the gate, by what the caller can do about it.
+
 use crate::link::Fault;
 
 /// One variant per thing that a caller can do. Expected answers are [`crate::domain::Verdict`]s.
@@ -6,20 +8,20 @@ pub enum GateError {
     /// Nothing was taken. Try again later.
     #[error("the gate is not available: {0}")]
     Unavailable(String),
-    /// The script may have run: ask again with the same order id or key.
+    /// The script may have run. Repeat the call with the same order id or key.
     #[error("the gate did not answer: {0}")]
     Late(String),
-    /// Nothing was taken: Redis is at `maxmemory`, or too many attempts wait.
+    /// Nothing was taken: Redis is at `maxmemory`, or too many attempts are waiting.
     #[error("the gate is overloaded: {0}")]
     Full(String),
-    /// The gate lost writes and is frozen: left to the sweep and to a rebuild.
+    /// The gate has lost writes and is frozen. The sweep and a rebuild take care of it.
     #[error("the gate of this sale is frozen")]
     Frozen,
     /// The sale is not in the gate.
     #[error("the sale is not loaded")]
     NotLoaded,
-    /// Something no retry will mend: a reply or an entry that this version cannot read.
-    #[error("the gate said something unexpected: {0}")]
+    /// A retry does not help: this version cannot read the reply or an entry.
+    #[error("the gate answered unexpectedly: {0}")]
     Broken(String),
 }
 

@@ -1,36 +1,32 @@
-//! Who holds what, for whoever compares the books, and the two ways to put that right.
+//! Which user holds which orders in the gate: for comparing the books, and for the refusal cache.
 
 use std::collections::HashSet;
 
-use super::wire::{Reader, acted, broken, order_id, read_order_id, record, word};
-use super::{Gate, GateError};
-use crate::domain::{Fingerprint, KeyDigest, Number, Order, OrderId, SaleId, Sku, UserId};
+use super::core::Gate;
+use super::error::GateError;
+use super::wire::{broken, order_id, read_order_id};
+use crate::domain::{Fingerprint, KeyDigest, OrderId, SaleId, Sku, UserId};
 
-/// An order that a user holds, or has held.
+/// An order that a user holds, or one that has ended and is remembered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holding {
+    /// Its user.
     pub user: UserId,
+    /// The order.
     pub id: OrderId,
+    /// The digest of its idempotency key.
     pub key: KeyDigest,
+    /// The fingerprint of its body.
     pub fingerprint: Fingerprint,
+    /// The item.
     pub sku: Sku,
-    /// Below 0 where it has ended and its units went back.
+    /// Units. Negative if the order has ended and its units were returned.
     pub quantity: i64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Adjusted {
-    Done {
-        left: i64,
-        number: Number,
-    },
-    /// Something was written to the sale since the books were compared; nothing was changed.
-    Stale,
-}
-
 impl Gate {
-    /// All that the users of a sale hold. Not of one moment: what is there from the beginning to the end
-    /// of the call is in the answer, the rest may be.
+    /// All holdings of a sale. Not a snapshot: an order that is held during the whole call is in the answer; one that
+    /// comes or goes meanwhile may be.
     pub async fn holdings(&self, sale: &SaleId) -> Result<Vec<Holding>, GateError> {
         let mut holdings = Vec::new();
         let mut cursor = 0_u64;
@@ -42,7 +38,7 @@ impl Gate {
                 holdings.extend(read_records(&user, &records)?);
             }
             if next == 0 {
-                // HSCAN may show a user twice: what he held last counts.
+                // HSCAN may return a user twice; the last reading counts.
                 holdings.reverse();
                 let mut seen = HashSet::new();
                 holdings.retain(|holding| seen.insert(holding.id));
@@ -52,13 +48,13 @@ impl Gate {
         }
     }
 
-    /// Those who hold anything of a sale, as `name` names them; `None` where they are more than `most`. Not
-    /// of one moment, like [`Gate::holdings`].
-    pub async fn users(
+    /// Everyone who holds anything of a sale, hashed by `hash`; `None` if they are more than `most`. Not a snapshot,
+    /// like [`Gate::holdings`].
+    pub async fn holder_hashes(
         &self,
         sale: &SaleId,
         most: usize,
-        name: impl Fn(&str) -> u64,
+        hash: impl Fn(&str) -> u64,
     ) -> Result<Option<HashSet<u64>>, GateError> {
         let key = self.keys(sale).users();
         let count: usize = self.link.query(redis::cmd("HLEN").arg(&key)).await?;
@@ -71,7 +67,7 @@ impl Gate {
             let mut command = redis::cmd("HSCAN");
             command.arg(&key).arg(cursor).arg("COUNT").arg(1_000);
             let (next, page): (u64, Vec<(String, String)>) = self.link.query(&command).await?;
-            users.extend(page.iter().map(|(user, _)| name(user)));
+            users.extend(page.iter().map(|(user, _)| hash(user)));
             if next == 0 {
                 return Ok(Some(users));
             }
@@ -79,7 +75,7 @@ impl Gate {
         }
     }
 
-    /// What one user holds now.
+    /// The holdings of one user.
     pub async fn holdings_of(&self, sale: &SaleId, user: &UserId) -> Result<Vec<Holding>, GateError> {
         let mut command = redis::cmd("HGET");
         command.arg(self.keys(sale).users()).arg(user.as_str());
@@ -87,7 +83,7 @@ impl Gate {
         records.map_or(Ok(Vec::new()), |records| read_records(user.as_str(), &records))
     }
 
-    /// Which of these orders their users hold, or have held, in one round trip.
+    /// Whether the gate has a record of each of these orders, live or ended, in their order and in one round trip.
     pub async fn has_records_of(
         &self,
         sale: &SaleId,
@@ -108,57 +104,10 @@ impl Gate {
         });
         Ok(known.collect())
     }
-
-    /// Takes an order into the gate that the database has as live and the gate has not. `None` where it was
-    /// there; else the gate's number afterwards, which the caller writes down. May be repeated. The caller
-    /// holds its user's lease.
-    pub async fn adopt(&self, order: &Order) -> Result<Option<Number>, GateError> {
-        let mut args = self.highest_args(&order.sale).to_vec();
-        args.extend([
-            order.user.to_string(),
-            order_id(order.id),
-            record(order),
-            order.sku.to_string(),
-            order.quantity.to_string(),
-        ]);
-        let keys = self.keys(&order.sale);
-        let keys = [keys.sale(), keys.items(), keys.users()];
-        let reply: redis::Value = self.link.run(&self.scripts.adopt, &keys, &args).await?;
-        let mut reply = acted(&reply)?;
-        let answer = reply.text()?;
-        let number = Number { epoch: reply.number()?, seq: reply.number()? };
-        self.observe_number(&order.sale, number);
-        Ok((answer == "adopted").then_some(number))
-    }
-
-    /// Puts right how many units of an item are left, if the gate's number is still `at`.
-    pub async fn adjust(
-        &self,
-        sale: &SaleId,
-        sku: &Sku,
-        units: i64,
-        at: Number,
-    ) -> Result<Adjusted, GateError> {
-        let args = [at.epoch.to_string(), at.seq.to_string(), sku.to_string(), units.to_string()];
-        let keys = self.keys(sale);
-        let keys = [keys.sale(), keys.items()];
-        let reply: redis::Value = self.link.run(&self.scripts.adjust, &keys, &args).await?;
-        match word(&reply).as_deref() {
-            Some("not_loaded") => Err(GateError::NotLoaded),
-            Some("moved") => Ok(Adjusted::Stale),
-            _ => {
-                let mut reply = Reader::of(&reply)?;
-                reply.text()?;
-                let number = Number { epoch: reply.number()?, seq: reply.number()? };
-                self.observe_number(sale, number);
-                Ok(Adjusted::Done { left: reply.number()?, number })
-            }
-        }
-    }
 }
 
 fn read_records(user: &str, records: &str) -> Result<Vec<Holding>, GateError> {
-    let unreadable = || broken("what a user holds", (user, records));
+    let unreadable = || broken("the holdings of a user", (user, records));
     let user: UserId = user.parse().map_err(|_| unreadable())?;
     records
         .split(',')

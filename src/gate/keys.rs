@@ -1,21 +1,22 @@
-//! Every key of the gate, by name. All keys of a sale carry the sale's hash tag `{sale}`, so that
-//! a script over them stays in one slot of a Redis Cluster.
+//! Every key of the gate, by name. `P` is the installation's prefix and `S` the sale. All keys of a sale carry its hash tag
+//! `{S}`, so that a script over them stays in one slot of a Redis Cluster.
 //!
 //! | key | type | holds |
 //! | --- | --- | --- |
-//! | `P:{S}:sale`   | hash | state, window, limit, name, rules, epoch, seq; of each item its limit and its version |
+//! | `P:{S}:sale`   | hash | state, window, limits, name, other terms, epoch, seq; the limit and version of each item |
 //! | `P:{S}:items`  | hash | sku -> units left |
 //! | `P:{S}:stock`  | hash | sku -> units loaded |
-//! | `P:{S}:users`  | hash | user -> records of the orders that the user holds, and of the last that ended, with minus their units |
+//! | `P:{S}:users`  | hash | user -> records of the orders held and of the last few that ended; those have negative units |
 //! | `P:{S}:outbox` | hash | order id -> entry, from admission to committed row |
-//! | `P:{S}:age`    | zset | order id by the time it was accepted |
-//! | `P:{S}:due`    | zset | order id by the time the sweep looks at it |
-//! | `P:{S}:rates`  | hash | user -> when his token bucket is full again |
-//! | `P:{S}:staged:N` | hash | what becomes of `users` when a rebuild loads; each has its own |
-//! | `P:sales`      | set  | the sales that were loaded, for the sweep |
+//! | `P:{S}:age`    | zset | order id by the time of acceptance |
+//! | `P:{S}:due`    | zset | order id by the time when the sweep looks at it |
+//! | `P:{S}:rates`  | hash | user -> when their token bucket is full again |
+//! | `P:{S}:staged:N` | hash | the next `users`, until rebuild N loads it |
+//! | `P:sales`      | set  | the sales that are loaded, for the sweep |
 
 use crate::domain::SaleId;
 
+/// The keys of one sale.
 pub(super) struct SaleKeys {
     base: String,
 }
@@ -57,28 +58,29 @@ impl SaleKeys {
         self.key("due")
     }
 
-    pub(super) fn staged(&self, of: &str) -> String {
-        self.key(&format!("staged:{of}"))
+    pub(super) fn staged(&self, rebuild: &str) -> String {
+        self.key(&format!("staged:{rebuild}"))
     }
 
-    /// What `settle.lua` works on, in its order.
+    /// The keys of `settle.lua`, in its order.
     pub(super) fn flight(&self) -> [String; 6] {
         [self.sale(), self.items(), self.users(), self.outbox(), self.age(), self.due()]
     }
 
-    /// What `admit.lua` works on, in its order.
+    /// The keys of `admit.lua`, in its order.
     pub(super) fn admission(&self) -> [String; 7] {
         let [sale, items, users, outbox, age, due] = self.flight();
         [sale, items, users, outbox, age, due, self.key("rates")]
     }
 
-    /// All of them, as `unload.lua` takes them.
+    /// All keys, in the order of `unload.lua`.
     pub(super) fn all(&self) -> [String; 8] {
         let [sale, items, users, outbox, age, due, rates] = self.admission();
         [sale, items, self.stock(), users, outbox, age, due, rates]
     }
 }
 
+/// The register of loaded sales.
 pub(super) fn sales(prefix: &str) -> String {
     format!("{prefix}:sales")
 }

@@ -1,42 +1,20 @@
-//! The outbox: every order in flight. Written by admission, marked by the broker's confirm, ended
-//! by a committed row.
+//! The outbox: every order in flight. Admission writes an entry, the broker's confirm marks it, and a committed row ends
+//! it (`settle.rs`).
 
 use std::time::Duration;
 
-use super::wire::{acted, order_id, read_entry, read_order_id, record};
-use super::{Gate, GateError};
-use crate::domain::{Number, Order, OrderId, SaleId, Ticket, UserId};
-
-/// What the database has committed about an order, as the gate must know it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
-    /// The row is there and the user keeps the order.
-    Kept,
-    /// Refused, and the unit never existed: the user is freed, nothing is given back.
-    Dropped,
-    /// Refused as one too many for this user. The winner, if there is one, takes its place; the
-    /// units of the loser return, less those of a winner that the gate did not know.
-    Replaced(Option<Box<Order>>),
-    /// Ended by an operator before it was confirmed: the user is freed, and the units return.
-    Returned,
-    /// Its row has reached its end: the units return, and the order is remembered as ended.
-    Ended,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settlement {
-    pub id: OrderId,
-    pub user: UserId,
-    pub outcome: Outcome,
-}
+use super::core::Gate;
+use super::error::GateError;
+use super::wire::{order_id, read_entry, read_order_id};
+use crate::domain::{OrderId, SaleId, Ticket, UserId};
 
 impl Gate {
-    /// The order's ticket while it is in flight; `None` once it is settled, or never was.
+    /// The order's ticket while it is in flight; `None` if it is settled or unknown.
     pub async fn ticket(&self, sale: &SaleId, id: OrderId) -> Result<Option<Ticket>, GateError> {
         Ok(self.tickets(sale, &[id]).await?.pop().flatten())
     }
 
-    /// The same for many orders in one round trip, in their order.
+    /// The tickets of several orders, in their order, in one round trip.
     pub async fn tickets(&self, sale: &SaleId, ids: &[OrderId]) -> Result<Vec<Option<Ticket>>, GateError> {
         if ids.is_empty() {
             return Ok(Vec::new());
@@ -65,27 +43,27 @@ impl Gate {
             .collect()
     }
 
-    /// Says that RabbitMQ holds these orders. Entries that are gone have a row already.
+    /// Marks orders that RabbitMQ has confirmed. An order without an entry already has a row and is skipped. May be
+    /// repeated, like the other marks.
     pub async fn mark_confirmed(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
         let wait = self.settings.overtaken_after.as_millis().to_string();
         self.mark(sale, ids, ["broker", &wait, ",outbox,broker,"]).await
     }
 
-    /// Says that these orders lie on the dead-letter queue: in flight, and published again only if
-    /// that queue loses them.
+    /// Marks orders that are on the dead-letter queue: in flight, and published again only if that queue loses them.
     pub async fn mark_parked(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
         let wait = self.settings.parked_after.as_millis().to_string();
         self.mark(sale, ids, ["parked", &wait, ",outbox,broker,"]).await
     }
 
-    /// Says that these orders were taken from the dead-letter queue and given to RabbitMQ again.
+    /// Marks orders that were taken from the dead-letter queue and confirmed by RabbitMQ again.
     pub async fn mark_replayed(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
         let wait = self.settings.overtaken_after.as_millis().to_string();
         self.mark(sale, ids, ["broker", &wait, ",outbox,broker,parked,"]).await
     }
 
-    /// Says that these orders, in flight or not, have ended in their rows. For a gate that cannot take
-    /// their units now: whoever asks is sent to the row.
+    /// Marks orders that have ended in their rows. Used if the gate cannot take their units back now; readers are then
+    /// answered from the row.
     pub async fn mark_ended(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
         let wait = self.settings.parked_after.as_millis().to_string();
         self.mark(sale, ids, ["ended", &wait, ",outbox,broker,parked,"]).await
@@ -94,7 +72,7 @@ impl Gate {
     async fn mark(&self, sale: &SaleId, ids: &[OrderId], how: [&str; 3]) -> Result<(), GateError> {
         let keys = self.keys(sale);
         let keys = [keys.outbox(), keys.due()];
-        // Redis does nothing else during a call.
+        // In chunks, because a script blocks Redis while it runs.
         for ids in ids.chunks(1_000) {
             let mut args = how.map(str::to_owned).to_vec();
             args.extend(ids.iter().map(|id| order_id(*id)));
@@ -103,40 +81,8 @@ impl Gate {
         Ok(())
     }
 
-    /// Ends the flight of orders whose outcome is committed. Call it after COMMIT, never before.
-    /// May be repeated; the answer is the gate's number afterwards. [`GateError::Frozen`]: left to the
-    /// sweep.
-    pub async fn settle(&self, sale: &SaleId, settlements: &[Settlement]) -> Result<Number, GateError> {
-        let (mut kept, mut others) = (Vec::with_capacity(settlements.len()), Vec::new());
-        for settlement in settlements {
-            let id = order_id(settlement.id);
-            let (word, winner) = match &settlement.outcome {
-                Outcome::Kept => {
-                    kept.push(id);
-                    continue;
-                }
-                Outcome::Dropped => ("dropped", String::new()),
-                Outcome::Ended => ("ended", String::new()),
-                // Replaced by nobody.
-                Outcome::Returned => ("replaced", String::new()),
-                Outcome::Replaced(winner) => ("replaced", winner.as_deref().map(record).unwrap_or_default()),
-            };
-            others.extend([id, settlement.user.to_string(), word.to_owned(), winner]);
-        }
-        let mut args = Vec::from(self.highest_args(sale));
-        args.push((others.len() / 4).to_string());
-        args.append(&mut others);
-        args.append(&mut kept);
-        let keys = self.keys(sale).flight();
-        let reply: redis::Value = self.link.run(&self.scripts.settle, &keys, &args).await?;
-        let mut reply = acted(&reply)?;
-        let (_settled, _freed) = (reply.number()?, reply.number()?);
-        let number = Number { epoch: reply.number()?, seq: reply.number()? };
-        self.observe_number(sale, number);
-        Ok(number)
-    }
-
-    /// Entries that the sweep should look at now; each is put off by `spacing`.
+    /// Takes up to `limit` entries that are due for the sweep, and makes each due again after `spacing`, so that a sweep
+    /// that dies loses none. An unreadable entry is logged and skipped.
     pub async fn claim_due(
         &self,
         sale: &SaleId,
@@ -147,20 +93,21 @@ impl Gate {
         let args = [limit.to_string(), spacing.as_millis().to_string()];
         let keys = [keys.outbox(), keys.due()];
         let entries: Vec<String> = self.link.run(&self.scripts.claim_due, &keys, &args).await?;
-        // One entry that cannot be read, of a later version, must not keep the others waiting.
+        // One unreadable entry, of a later version, must not block the others.
         Ok(entries
             .iter()
             .filter_map(|entry| match read_entry(sale, entry) {
                 Ok(ticket) => Some(ticket),
                 Err(error) => {
-                    tracing::error!(%sale, %error, "left alone by the sweep");
+                    tracing::error!(%sale, %error, "outbox entry cannot be read; the sweep skips it");
                     None
                 }
             })
             .collect())
     }
 
-    /// Every order in flight of a sale: the audit's view.
+    /// Every order of a sale that is in flight, ordered by id. Not a snapshot: entries that come or go during the call may
+    /// be in it.
     pub async fn in_flight(&self, sale: &SaleId) -> Result<Vec<Ticket>, GateError> {
         let mut tickets = Vec::new();
         let mut cursor = 0_u64;
@@ -172,7 +119,7 @@ impl Gate {
                 tickets.push(read_entry(sale, &entry)?);
             }
             if next == 0 {
-                // HSCAN may show an entry twice.
+                // HSCAN may return an entry twice.
                 tickets.sort_by_key(|ticket| ticket.order.id);
                 tickets.dedup_by_key(|ticket| ticket.order.id);
                 return Ok(tickets);

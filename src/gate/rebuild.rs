@@ -1,53 +1,71 @@
-//! Rebuilding a sale in the gate: begun, filled, loaded in one step. Nothing is sold meanwhile.
+//! Rebuilding a sale in the gate: freeze it in a new epoch, refill the outbox, load holders and items in one step.
+//! Nothing is sold meanwhile.
 
 use std::collections::BTreeMap;
 
-use super::sale::{read_state, terms};
+use super::core::Gate;
+use super::error::GateError;
+use super::fields::{read_state, terms};
+use super::keys;
 use super::wire::{Reader, entry, order_id, record, word};
-use super::{Gate, GateError, keys};
 use crate::domain::{Number, Order, Sale, SaleId, SaleState, Sku, UserId};
 
-/// Orders, or users, in one call.
+/// Maximum orders, or users, in one call.
 const AT_ONCE: usize = 500;
 
-/// What was staged and never loaded goes by itself.
+/// Staged users that are never loaded expire after this many seconds.
 const STAGED_S: u64 = 3_600;
 
+/// The outcome of [`Gate::begin_rebuild`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RebuildStart {
-    /// With the state that it had in the gate.
+    /// The sale is frozen in the new epoch. The state is the one before, if the gate knew the sale.
     Frozen(Option<SaleState>),
-    /// The gate's own epoch is not lower than this one.
-    Behind { epoch: i64 },
+    /// The requested epoch is not above the gate's own; nothing changed.
+    Behind {
+        /// The gate's epoch.
+        epoch: i64,
+    },
 }
 
-/// What a user holds, in the order in which it is remembered.
+/// An order that a user of a rebuilt sale holds.
 #[derive(Debug, Clone)]
 pub struct RebuiltHolding {
+    /// The order.
     pub order: Order,
-    /// Its units went back; it is remembered so that the same click gets the same order.
+    /// Its units were returned; it is remembered so that the same click gets the same order.
     pub ended: bool,
 }
 
+/// An item of a rebuilt sale.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RebuiltItem {
+    /// The item.
     pub sku: Sku,
+    /// Units left.
     pub left: i64,
+    /// Units loaded, restocks included.
     pub stock: i64,
+    /// The version of its last restock.
     pub version: i64,
 }
 
-/// What a rebuild loads: the sale with its terms, who holds what, and what is left.
+/// The state that a rebuild loads.
 #[derive(Debug, Clone, Copy)]
 pub struct RebuiltSale<'a> {
+    /// The sale with its terms.
     pub sale: &'a Sale,
+    /// The version of the terms.
     pub terms_version: i64,
+    /// The holdings of each user, oldest first.
     pub users: &'a BTreeMap<UserId, Vec<RebuiltHolding>>,
+    /// The items with the units left.
     pub items: &'a [RebuiltItem],
 }
 
 impl Gate {
-    /// Freezes a sale in a new epoch, whether Redis knows it or not.
+    /// Freezes a sale in a new epoch, whether or not Redis knows the sale. A repeat with the same epoch returns
+    /// [`RebuildStart::Behind`].
     pub async fn begin_rebuild(&self, sale: &Sale, epoch: i64) -> Result<RebuildStart, GateError> {
         let register = keys::sales(&self.settings.prefix);
         let () = self.link.query(redis::cmd("SADD").arg(register).arg(sale.id.as_str())).await?;
@@ -67,8 +85,11 @@ impl Gate {
         Ok(RebuildStart::Frozen(if before.is_empty() { None } else { Some(read_state(&before)?) }))
     }
 
-    /// Puts orders in flight back into the outbox; `true` stands for one on the dead-letter queue. The
-    /// sweep looks at them when those that the broker has lost would be overtaken. May be repeated.
+    /// Puts orders in flight back into the outbox; `true` marks an order on the dead-letter queue. Entries that exist stay
+    /// as they are. The sweep looks at them after `overtaken_after`. May be repeated.
+    ///
+    /// # Errors
+    /// [`GateError::Broken`] if the sale is no longer frozen in this epoch.
     pub async fn refill_outbox(
         &self,
         sale: &SaleId,
@@ -83,16 +104,19 @@ impl Gate {
                 args.extend([order_id(order.id), order.accepted_at.0.to_string(), entry(order, *parked)]);
             }
             let reply: redis::Value = self.link.run(&self.scripts.rebuild_flight, &keys, &args).await?;
-            lost(&reply)?;
+            unless_lost(&reply)?;
         }
         Ok(())
     }
 
-    /// Loads who holds what and what is left, in one step, if the sale is still frozen in this epoch.
+    /// Loads holders and items in one step, and returns the gate's number afterwards. The sale stays frozen.
+    ///
+    /// # Errors
+    /// [`GateError::Broken`] if the sale is no longer frozen in this epoch; then nothing is loaded.
     pub async fn load_rebuilt(&self, epoch: i64, rebuilt: &RebuiltSale<'_>) -> Result<Number, GateError> {
         let RebuiltSale { sale, terms_version, users, items } = *rebuilt;
         let keys = self.keys(&sale.id);
-        // Of its own, so that two who rebuild at once do not mix; the load counts what is in it.
+        // Each rebuild stages under a separate key, so that concurrent ones do not mix. The load checks the count.
         let staged = keys.staged(&uuid::Uuid::new_v4().simple().to_string());
         let users: Vec<(&UserId, &Vec<RebuiltHolding>)> = users.iter().collect();
         for users in users.chunks(AT_ONCE) {
@@ -119,7 +143,7 @@ impl Gate {
         }
         let keys = [keys.sale(), keys.items(), keys.stock(), keys.users(), staged];
         let reply: redis::Value = self.link.run(&self.scripts.rebuild_load, &keys, &args).await?;
-        lost(&reply)?;
+        unless_lost(&reply)?;
         let mut reply = Reader::of(&reply)?;
         reply.text()?;
         let number = Number { epoch: reply.number()?, seq: reply.number()? };
@@ -136,10 +160,11 @@ fn record_of(held: &RebuiltHolding) -> String {
     }
 }
 
-fn lost(reply: &redis::Value) -> Result<(), GateError> {
+/// Fails if the script found the sale no longer frozen in the epoch of this rebuild.
+fn unless_lost(reply: &redis::Value) -> Result<(), GateError> {
     match word(reply).as_deref() {
         Some("lost") => Err(GateError::Broken(
-            "another rebuild of the sale, or somebody who closed it, was quicker".into(),
+            "the sale is no longer frozen for this rebuild: another rebuild or a close came first".into(),
         )),
         _ => Ok(()),
     }

@@ -1,46 +1,30 @@
-//! May this Redis be believed? A Redis that was started anew may have come back without its last
-//! writes, and would sell once more what they sold.
+//! Can this Redis be trusted? A restarted Redis may have lost its last writes, and would sell the same units again.
 //!
-//! The script cache is the one thing in Redis that does not survive a restart, nor a failover to a
-//! replica that never ran scripts itself, and every admission meets it for nothing: where Redis does
-//! not know this installation's admission script, nobody has looked yet. So the books are compared
-//! first and the script is loaded after.
+//! Its script cache is the only thing that survives neither a restart nor a failover to a replica that never ran a
+//! script, and every admission needs it anyway. So a Redis that does not know this installation's admission script has not
+//! been checked yet: the books are compared first, and only then is the script loaded.
 
-use std::sync::OnceLock;
+use std::fmt::Display;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use super::core::{Gate, NotCompared};
+use super::error::GateError;
 use super::wire::{Reader, word};
-use super::{Gate, GateError};
 use crate::domain::{Number, SaleId};
 
-/// Compares each sale with what is known of it elsewhere, and freezes what is behind.
-type Compare = dyn Fn() -> BoxFuture<'static, Result<(), NotCompared>> + Send + Sync;
+/// How long a failed comparison is not repeated. Otherwise every attempt would wait for the same timeout.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// The comparison could not be made, for this reason: nothing is sold until it can.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct NotCompared(String);
-
-/// How long a failed look is not repeated: else every attempt would wait for the same silence.
-const PAUSE: Duration = Duration::from_secs(1);
-
-/// Times that a Redis may be replaced while it is being compared.
+/// How often Redis may be replaced during the comparison.
 const TRIES: u32 = 3;
 
-#[derive(Default)]
-pub(super) struct RestartCheck {
-    compare: OnceLock<Box<Compare>>,
-    failed: Mutex<Option<(Instant, String)>>,
-}
-
 impl Gate {
-    /// From now on `compare` runs before a restarted Redis admits anybody. Until it returns `Ok`
-    /// nothing is sold. Only the first call counts.
-    pub fn compare_restarts_with<E: std::fmt::Display + 'static>(
+    /// Registers the comparison that runs before a restarted Redis admits anybody. It must freeze every sale that is behind
+    /// what other stores know. Nothing is sold until it returns `Ok`. Only the first call counts.
+    pub fn compare_restarts_with<E: Display + 'static>(
         &self,
         compare: impl Fn() -> BoxFuture<'static, Result<(), E>> + Send + Sync + 'static,
     ) {
@@ -50,16 +34,21 @@ impl Gate {
         }));
     }
 
-    /// On `Ok` Redis knows the admission script, and the books were compared before. ActRequest for by each
-    /// admission that meets a Redis without the script; and best before the first comes, since it takes
-    /// as long as the order log is to be read.
+    /// Whether Redis knows this installation's admission script, that is, whether its books were compared since it started.
+    pub async fn is_compared(&self) -> Result<bool, GateError> {
+        Ok(self.link.knows_script(&self.scripts.admit).await?)
+    }
+
+    /// Compares the books if Redis has restarted. On `Ok` they were compared and Redis knows the admission script. An
+    /// admission calls this when Redis lacks the script; call it earlier where possible, because it takes as long as
+    /// reading the order log. May be repeated.
     pub async fn ensure_compared(&self) -> Result<(), GateError> {
         let mut failed = self.restart.failed.lock().await;
-        if self.link.knows_script(&self.scripts.admit).await? {
+        if self.is_compared().await? {
             return Ok(());
         }
         if let Some((at, why)) = &*failed
-            && at.elapsed() < PAUSE
+            && at.elapsed() < RETRY_AFTER
         {
             return Err(GateError::Unavailable(why.clone()));
         }
@@ -68,24 +57,23 @@ impl Gate {
             if let Some(compare) = self.restart.compare.get()
                 && let Err(why) = compare().await
             {
-                let why = format!("redis was started anew, and its books cannot be compared yet: {why}");
+                let why = format!("redis has restarted, and its books cannot be compared yet: {why}");
                 *failed = Some((Instant::now(), why.clone()));
                 return Err(GateError::Unavailable(why));
             }
             self.link.load(&self.scripts.admit).await?;
-            // What was compared must be what was loaded into.
+            // The server that was compared must be the one that got the script.
             if self.ping().await? == compared {
                 *failed = None;
-                tracing::info!(
-                    "redis knew nothing of the admission script: compared its books and loaded it"
-                );
+                tracing::info!("redis lacked the admission script: compared its books and loaded it");
                 return Ok(());
             }
         }
-        Err(GateError::Unavailable("redis was started anew again and again".into()))
+        Err(GateError::Unavailable("redis keeps restarting".into()))
     }
 
-    /// Freezes the sale if its gate is behind `known`; `true` where it is frozen for that.
+    /// Freezes the sale if its gate is behind `known`. Returns whether it is frozen for that reason; `false` also if the
+    /// sale is not loaded. May be repeated.
     pub async fn freeze_if_behind(&self, sale: &SaleId, known: Number) -> Result<bool, GateError> {
         let args = [known.epoch.to_string(), known.seq.to_string()];
         let reply: redis::Value =

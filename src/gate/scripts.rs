@@ -1,10 +1,10 @@
-//! The Lua files, compiled into the binary: a process and its scripts are always of one version.
+//! The Lua files, compiled into the binary, so that a process and its scripts always have the same version.
 
 use redis::Script;
 
 pub(super) struct Scripts {
     pub(super) admit: Script,
-    /// The same for a full Redis: see [`Scripts::new`].
+    /// The same script for a full Redis: see [`Scripts::new`].
     pub(super) admit_full: Script,
     pub(super) freeze: Script,
     pub(super) load: Script,
@@ -23,23 +23,23 @@ pub(super) struct Scripts {
     pub(super) rebuild_load: Script,
 }
 
-/// What some scripts begin with, without the line that says it is Lua.
+/// The beginning of every script that takes a sale's number, without its first line.
 const FREEZE_IF_BEHIND: &str =
     include_str!("../../lua/include/freeze_if_behind.lua").split_at("#!lua\n".len()).1;
 
-/// Behind its first line, which must stay the first.
+/// Inserts the check after the script's first line, the one with its flags, which must stay first.
 fn after_freeze_if_behind(script: &str) -> Script {
     let (first, rest) = script.split_once('\n').unwrap_or((script, ""));
     Script::new(&format!("{first}\n{FREEZE_IF_BEHIND}\n{rest}"))
 }
 
 impl Scripts {
-    /// `prefix` makes the admission script this installation's own: that Redis knows it says that
-    /// this installation has looked at its books since Redis was started.
+    /// `prefix` makes the admission script unique to the installation. A Redis that knows the script has been compared by
+    /// this installation since it started.
     pub(super) fn new(prefix: &str) -> Self {
         let admit = format!("{}\n-- of {prefix}\n", include_str!("../../lua/gate/admit.lua"));
-        // Redis refuses a script that may write when it is full. With room for nobody this one
-        // writes nothing: repeats are told the truth, and nobody else is admitted.
+        // A full Redis refuses scripts that may write. Called with an outbox bound of zero, this one writes nothing: it
+        // answers repeats and admits nobody.
         let admit_full = admit.replacen("#!lua\n", "#!lua flags=allow-oom\n", 1);
         Self {
             admit: Script::new(&admit),

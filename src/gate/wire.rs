@@ -1,9 +1,8 @@
-//! How orders are written in Redis, and how replies are read. Fields are joined by `|`, which no
-//! identifier can contain.
+//! How orders are written to Redis and how replies are read. Fields are joined by `|`, which no identifier can contain.
 
 use uuid::Uuid;
 
-use super::GateError;
+use super::error::GateError;
 use crate::domain::{Durability, Millis, Number, Order, OrderId, SaleId, Ticket};
 
 pub(super) fn broken(what: &str, text: impl std::fmt::Debug) -> GateError {
@@ -18,12 +17,12 @@ pub(super) fn read_order_id(text: &str) -> Result<OrderId, GateError> {
     Uuid::try_parse(text).map(OrderId::from).map_err(|_| broken("an order id", text))
 }
 
-/// A record in the `users` hash: what must be known of an order for as long as the sale is loaded.
+/// A record in the `users` hash: the facts about an order that are needed as long as the sale is loaded.
 pub(super) fn record(order: &Order) -> String {
     format!("{}|{}|{}|{}|{}", order_id(order.id), order.key, order.fingerprint, order.sku, order.quantity)
 }
 
-/// `state|epoch|seq|accepted_at|limit|id|user|sku|quantity|key|fingerprint`, as `admit.lua` writes it.
+/// Reads `state|epoch|seq|accepted_at|limit|id|user|sku|quantity|key|fingerprint`, as `admit.lua` writes it.
 pub(super) fn read_entry(sale: &SaleId, entry: &str) -> Result<Ticket, GateError> {
     let fields: Vec<&str> = entry.split('|').collect();
     let [state, epoch, seq, at, limit, id, user, sku, quantity, key, fingerprint] = fields[..] else {
@@ -47,14 +46,14 @@ pub(super) fn read_entry(sale: &SaleId, entry: &str) -> Result<Ticket, GateError
     };
     let durability = match state {
         "outbox" => Durability::Outbox,
-        // On the dead-letter queue the broker holds it too.
+        // The dead-letter queue is at the broker too.
         "broker" | "parked" | "ended" => Durability::Broker,
         _ => return Err(unreadable()),
     };
     Ok(Ticket { order, durability, parked: state == "parked", ended: state == "ended" })
 }
 
-/// The entry of an order that RabbitMQ holds, in its queue or parked as a dead letter.
+/// The outbox entry of an order that RabbitMQ holds, in its queue or parked as a dead letter.
 pub(super) fn entry(order: &Order, parked: bool) -> String {
     let state = if parked { "parked" } else { "broker" };
     format!(
@@ -72,7 +71,7 @@ pub(super) fn entry(order: &Order, parked: bool) -> String {
     )
 }
 
-/// Walks a reply from left to right; says what was expected where the reply differs.
+/// Reads a reply from left to right. An error names what was expected.
 pub(super) struct Reader<'a> {
     values: std::slice::Iter<'a, redis::Value>,
 }
@@ -107,7 +106,7 @@ impl<'a> Reader<'a> {
         self.number().map(Millis)
     }
 
-    /// The rest as pairs, as HGETALL gives them.
+    /// The remaining values as pairs, as HGETALL returns them.
     pub(super) fn pairs(mut self) -> Result<Vec<(String, String)>, GateError> {
         let mut pairs = Vec::new();
         while self.values.len() > 0 {
@@ -117,7 +116,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A script answers a bare word where there is nothing more to say.
+/// The reply of a script that answers with a single word; `None` for any other reply.
 pub(super) fn word(value: &redis::Value) -> Option<String> {
     match value {
         redis::Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
@@ -127,7 +126,7 @@ pub(super) fn word(value: &redis::Value) -> Option<String> {
     }
 }
 
-/// The reply of a script that acts on a sale: a list, or why it did not act.
+/// The reply of a script that acts on a sale: a list, or the reason why the script did not act.
 pub(super) fn acted(reply: &redis::Value) -> Result<Reader<'_>, GateError> {
     match word(reply).as_deref() {
         Some("frozen") => Err(GateError::Frozen),

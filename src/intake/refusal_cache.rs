@@ -181,7 +181,7 @@ impl RefusalCache {
     async fn look(&self, sale: &SaleId) -> Option<Holders> {
         let room = MOST_IN_ALL.saturating_sub(self.held.load(Ordering::Relaxed)).min(MOST_HOLDERS);
         let before = self.gate.describe(sale).await.ok()??;
-        let users = self.gate.users(sale, room, |user| self.hasher.hash_one(user)).await.ok()??;
+        let users = self.gate.holder_hashes(sale, room, |user| self.hasher.hash_one(user)).await.ok()??;
         let after = self.gate.describe(sale).await.ok()??;
         if before.number != after.number {
             return None;

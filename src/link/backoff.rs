@@ -1,6 +1,5 @@
-//! How long to wait before the next try: doubling from 100 ms to 2 s, with half of it random, so
-//! that a hundred processes do not return in the same instant. There is no last try: a link that
-//! gives up has to be noticed by a person.
+//! The delay before the next retry: it doubles from 100 ms to 2 s, and half of it is random, so that a hundred processes do
+//! not reconnect in the same instant. There is no last retry, because a link that gives up needs a person to notice.
 
 use std::time::Duration;
 
@@ -9,24 +8,26 @@ use rand::RngExt as _;
 const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(2);
 
+/// The delays between the retries of one link.
 #[derive(Debug, Default)]
 pub struct Backoff {
     tries: u32,
 }
 
 impl Backoff {
-    /// The delay before the next try, between half and the whole of the doubled time.
+    /// The delay before the next retry, random between half and all of the doubled time.
     pub fn delay(&mut self) -> Duration {
         let whole = FIRST.saturating_mul(1 << self.tries.min(10)).min(LONGEST);
         self.tries += 1;
         whole.mul_f64(rand::rng().random_range(0.5..=1.0))
     }
 
-    /// After a success: the next trouble begins with a short delay again.
+    /// Starts again with the short delay. Call it after a success.
     pub fn reset(&mut self) {
         self.tries = 0;
     }
 
+    /// Retries since the last success.
     pub fn tries(&self) -> u32 {
         self.tries
     }
@@ -37,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn delays_grow_stay_bounded_and_begin_anew() {
+    fn delays_grow_stay_bounded_and_restart_after_a_reset() {
         let mut backoff = Backoff::default();
         let first = backoff.delay();
         assert!(first >= FIRST / 2 && first <= FIRST, "{first:?}");

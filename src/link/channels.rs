@@ -1,13 +1,14 @@
-//! A connection to Redis that hears what is told on channels. What is told while it is lost is
-//! missed: it serves those who would also find out by themselves.
+//! Subscriptions to Redis channels. Messages published while the connection is lost are missed, so a subscriber must also
+//! be able to find out by polling.
 
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use redis::aio::{PubSub, PubSubSink, PubSubStream};
 
-use super::Fault;
+use super::error::Fault;
 
+/// A connection to Redis that receives messages from channels.
 pub struct Channels {
     sink: PubSubSink,
     stream: PubSubStream,
@@ -20,21 +21,22 @@ impl Channels {
         Self { sink, stream, timeout }
     }
 
-    /// On return everything that is told there is heard.
+    /// On return every message published to the channel is received, while the connection lasts.
     pub async fn subscribe(&mut self, channel: &str) -> Result<(), Fault> {
         within(self.timeout, self.sink.subscribe(channel)).await
     }
 
+    /// Stops receiving messages from the channel. Messages received before may still be returned.
     pub async fn unsubscribe(&mut self, channel: &str) -> Result<(), Fault> {
         within(self.timeout, self.sink.unsubscribe(channel)).await
     }
 
-    /// Does the other side still answer?
+    /// Checks that Redis still answers on this connection.
     pub async fn ping(&mut self) -> Result<(), Fault> {
         within(self.timeout, async { self.sink.ping::<redis::Value>().await.map(|_| ()) }).await
     }
 
-    /// The next message: its channel, and what it says. `None` when the connection is lost.
+    /// The next message, as channel and text; one that is not UTF-8 is skipped. `None` when the connection is lost.
     pub async fn next(&mut self) -> Option<(String, String)> {
         loop {
             let message = self.stream.next().await?;

@@ -1,5 +1,5 @@
-//! Taking together what waits together. A lone one goes at once; where many come, a moment is waited for more,
-//! because each call costs as much as what it carries.
+//! Batching: items that wait at the same time are handled together, because a call costs about as much as its contents. A
+//! lone item goes at once; after a crowd, the next batch waits a moment for more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,22 +9,22 @@ use futures_util::StreamExt as _;
 use futures_util::stream::{Buffered, Collect, Iter};
 use tokio::sync::{Semaphore, mpsc};
 
-/// So many at once are a crowd.
+/// A batch of this many items or more is a crowd.
 const CROWD: usize = 8;
 
-/// How long a crowd is waited for: one tick of the runtime's clock.
+/// How long a batch after a crowd waits for more items: one tick of the runtime's timer.
 const MOMENT: Duration = Duration::from_millis(1);
 
-/// Gathers what a channel brings.
+/// Takes items from a channel in batches.
 #[derive(Debug, Default)]
 pub struct Gather {
-    /// The last ones were many.
+    /// The last batch was a crowd.
     crowded: bool,
 }
 
 impl Gather {
-    /// Waits for one, then takes what is there, `most` at most; after a crowd it waits a moment for more.
-    /// Empty when the channel has ended.
+    /// Waits for one item, then takes up to `most` that are there. After a crowd it waits a moment for more. Empty when the
+    /// channel has ended.
     pub async fn next<T>(&mut self, inbox: &mut mpsc::Receiver<T>, most: usize) -> Vec<T> {
         let mut together = Vec::new();
         if inbox.recv_many(&mut together, most).await == 0 {
@@ -43,8 +43,8 @@ impl Gather {
     }
 }
 
-/// Does `work` with what `inbox` brings, at most `most` of it together, `at_once` of them at a time. Ends when
-/// the channel has ended; work that was begun goes on.
+/// Runs `work` on batches of up to `most` items from `inbox`, `at_once` batches at a time. Returns when the channel has
+/// ended; batches under way continue.
 pub async fn work_together<T, F>(
     mut inbox: mpsc::Receiver<T>,
     most: usize,
@@ -68,14 +68,13 @@ pub async fn work_together<T, F>(
     }
 }
 
-/// Calls of one caller that are under way to a server at once: they share a few round trips, and leave room for
-/// other callers.
+/// Concurrent calls of one caller to a server: they share a few round trips and leave room for other callers.
 const CALLS_AT_ONCE: usize = 32;
 
-/// The answers to `calls`, in their order. A call for each sale of a batch, one after the other, would wait for
-/// the server's disk each time.
+/// Runs `calls` concurrently and returns their answers in order. One call per sale, in sequence, would wait for the
+/// server's disk each time.
 ///
-/// The answer is named, because an `impl Future` would hold `calls` too, whose closures may not go into a task.
+/// The return type is spelled out, because an `impl Future` would capture the type of `calls`, whose closures cannot always move into a task.
 pub fn call_together<F: Future>(
     calls: impl IntoIterator<Item = F>,
 ) -> Collect<Buffered<Iter<IntoIter<F>>>, Vec<F::Output>> {
@@ -88,11 +87,11 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_lone_one_does_not_wait_and_after_a_crowd_a_moment_is_waited() {
+    async fn a_lone_item_does_not_wait_and_a_batch_after_a_crowd_does() {
         let (send, mut inbox) = mpsc::channel(1_000);
         let mut gather = Gather::default();
         send.try_send(0).expect("room");
-        // Nothing has to happen for it to be there.
+        // It is there without any waiting.
         let lone = gather.next(&mut inbox, 64);
         assert_eq!(futures_util::FutureExt::now_or_never(lone), Some(vec![0]));
         for nth in 0..CROWD {

@@ -1,12 +1,14 @@
-//! What staying connected takes, whatever the server: delays between tries, and one way to reach
-//! Redis. It knows nothing of what is said over a link.
+//! Staying connected, whatever the server: delays between retries, batching, and the one way to reach Redis. It knows
+//! nothing of the commands that are sent.
 
 mod backoff;
 mod channels;
+mod error;
 mod gather;
 mod redis;
 
-pub use self::redis::{Fault, InvalidUrl, NO_SCRIPT_RETRIES, RedisLink, RedisSettings, check_url};
+pub use self::redis::{NO_SCRIPT_RETRIES, RedisLink, RedisSettings, check_url};
 pub use backoff::Backoff;
 pub use channels::Channels;
+pub use error::{Fault, InvalidUrl};
 pub use gather::{Gather, call_together, work_together};

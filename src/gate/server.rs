@@ -1,0 +1,53 @@
+//! Questions about the Redis server itself: identity, clock, and settings that the promises need.
+
+use super::core::Gate;
+use super::error::GateError;
+use crate::domain::Millis;
+use crate::link::Fault;
+
+/// Settings of Redis that the promises need: name, required value, and what breaks otherwise.
+const PROMISES: [(&str, &str, &str); 3] = [
+    ("maxmemory-policy", "noeviction", "an evicted key is a sold unit forgotten"),
+    ("appendonly", "yes", "a restart would forget every order that has no row yet"),
+    ("appendfsync", "always", "a power cut would forget accepted orders"),
+];
+
+impl Gate {
+    /// Checks that Redis answers, and returns its `run_id`. A different `run_id` is a different server process.
+    pub async fn ping(&self) -> Result<String, GateError> {
+        let info: String = self.link.query(redis::cmd("INFO").arg("server")).await?;
+        info.lines()
+            .find_map(|line| line.strip_prefix("run_id:"))
+            .map(str::to_owned)
+            .ok_or_else(|| GateError::Broken("INFO server names no run_id".into()))
+    }
+
+    /// The time by Redis's clock.
+    pub async fn clock(&self) -> Result<Millis, GateError> {
+        let (seconds, micros): (i64, i64) = self.link.query(&redis::cmd("TIME")).await?;
+        Ok(Millis(seconds * 1000 + micros / 1000))
+    }
+
+    /// The settings of Redis that break a promise, each with the command that corrects it; empty if all are right.
+    /// `None` if the server does not let clients read its settings, as managed services forbid CONFIG.
+    pub async fn broken_promises(&self) -> Result<Option<Vec<String>>, GateError> {
+        let mut wrong = Vec::new();
+        for (name, good, why) in PROMISES {
+            let answer: Result<Vec<String>, _> =
+                self.link.query(redis::cmd("CONFIG").arg("GET").arg(name)).await;
+            match answer {
+                Ok(pair) if pair.len() == 2 => {
+                    if pair[1] != good {
+                        wrong.push(format!(
+                            "redis has {name} = {}: {why}; set it to {good} (CONFIG SET {name} {good}, and in redis.conf)",
+                            pair[1]
+                        ));
+                    }
+                }
+                Ok(_) | Err(Fault::Broken(_)) => return Ok(None),
+                Err(fault) => return Err(fault.into()),
+            }
+        }
+        Ok(Some(wrong))
+    }
+}

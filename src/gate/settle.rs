@@ -1,0 +1,70 @@
+//! Settling: a committed outcome ends an order's flight in the gate.
+
+use super::core::Gate;
+use super::error::GateError;
+use super::wire::{acted, order_id, record};
+use crate::domain::{Number, Order, OrderId, SaleId, UserId};
+
+/// The outcome of an order in the database, as the gate has to apply it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The row exists and the user keeps the order.
+    Kept,
+    /// Refused because the unit never existed: the user is free, and no unit goes back on sale.
+    Dropped,
+    /// Refused because the user already had as many as allowed. The winner, if any, takes its place. The loser's units
+    /// are returned, less those of a winner that the gate did not know.
+    Replaced(Option<Box<Order>>),
+    /// Ended by an operator before it was confirmed: the user is free, and the units are returned.
+    Returned,
+    /// The order has ended in its row: its units are returned, and it is remembered as ended.
+    Ended,
+}
+
+/// One order with its committed outcome.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settlement {
+    /// The order.
+    pub id: OrderId,
+    /// Its user.
+    pub user: UserId,
+    /// What the database has committed.
+    pub outcome: Outcome,
+}
+
+impl Gate {
+    /// Ends the flight of orders whose outcome is committed. Call it after COMMIT, never before: an entry without a row
+    /// would be lost. May be repeated. Returns the gate's number afterwards.
+    ///
+    /// # Errors
+    /// [`GateError::Frozen`] leaves the orders to the sweep.
+    pub async fn settle(&self, sale: &SaleId, settlements: &[Settlement]) -> Result<Number, GateError> {
+        let (mut kept, mut others) = (Vec::with_capacity(settlements.len()), Vec::new());
+        for settlement in settlements {
+            let id = order_id(settlement.id);
+            let (word, winner) = match &settlement.outcome {
+                Outcome::Kept => {
+                    kept.push(id);
+                    continue;
+                }
+                Outcome::Dropped => ("dropped", String::new()),
+                Outcome::Ended => ("ended", String::new()),
+                // The script replaces the order with no winner.
+                Outcome::Returned => ("replaced", String::new()),
+                Outcome::Replaced(winner) => ("replaced", winner.as_deref().map(record).unwrap_or_default()),
+            };
+            others.extend([id, settlement.user.to_string(), word.to_owned(), winner]);
+        }
+        let mut args = Vec::from(self.highest_args(sale));
+        args.push((others.len() / 4).to_string());
+        args.append(&mut others);
+        args.append(&mut kept);
+        let keys = self.keys(sale).flight();
+        let reply: redis::Value = self.link.run(&self.scripts.settle, &keys, &args).await?;
+        let mut reply = acted(&reply)?;
+        let (_settled, _freed) = (reply.number()?, reply.number()?);
+        let number = Number { epoch: reply.number()?, seq: reply.number()? };
+        self.observe_number(sale, number);
+        Ok(number)
+    }
+}
