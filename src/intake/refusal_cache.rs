@@ -1,17 +1,18 @@
-//! Refusing without the gate: "sold out", "not yet", "too late" said from this process's memory to those who
-//! hold nothing. Most of a rush is refused, and most of it at once.
+//! Refusing without the gate: "sold out", "not open yet" and "closed" come from this process's cache for buyers who hold
+//! nothing. Most requests of a rush are refused, and most of them at once.
 //!
-//! Never stale. Whatever changes what a sale could answer takes the sale's next number: an order, a unit that
-//! comes back, a restock, a change of state or terms, a rebuild. So the memory is this: who held anything of
-//! the sale at number N, and what else the gate says of it. While requests come the gate is asked again and
-//! again whether N is still the sale's number, and a request is answered by a reading that was begun at most
-//! [`REFUSAL_MAX_AGE`] ago; one that finds none waits for the next, which serves all that wait. What happens at the
-//! gate after a reading was begun is told to nobody before the reading is too old to be used
-//! ([`crate::gate::until_refusals_expire`]): not to the buyer that he has an order, not to the operator that his act
-//! is done. So nobody who knows better is refused from memory.
+//! A cached refusal never contradicts an earlier answer. Everything that can change a sale's answer takes the sale's next
+//! number: an order, a returned unit, a restock, a change of state or terms, a rebuild. So the cache keeps who held anything
+//! of the sale at number N, and the gate's description of the sale. While requests arrive, it reads the sale again and
+//! again, to see whether N is still its number. A request is refused only by a reading that was requested at most
+//! [`REFUSAL_MAX_AGE`] ago; if there is none, it waits for the next reading, which serves all that wait.
 //!
-//! Who is among the holders is sent to the gate, as is everybody while the number moves: the gate alone decides
-//! who gets a unit, and who has one is told of it and not "sold out".
+//! The other half of the rule is in [`crate::gate::until_refusals_expire`]: a change at the gate is reported to nobody before
+//! every reading from before it is too old. Buyers do not learn of their order earlier, nor operators that their act is
+//! done. So nobody who knows better is refused from the cache.
+//!
+//! A buyer among the holders goes to the gate, and so does everyone while the number changes. The gate alone decides who gets
+//! a unit, and it answers those who have one with their order instead of "sold out".
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
@@ -22,41 +23,44 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use crate::domain::{Millis, Number, SaleId, SaleState, Sku, UserId, Verdict};
+use super::answer::OrderRequest;
+use crate::domain::{Millis, Number, SaleId, SaleState, Sku, Verdict};
 use crate::gate::{Gate, GateSale, REFUSAL_MAX_AGE};
 
-/// Holders that are remembered of a sale, at most; a sale with more is left to the gate.
+/// Maximum cached holders of a sale; a sale with more is left to the gate.
 const MOST_HOLDERS: usize = 200_000;
-/// And of all sales together: some 30 MB.
+/// Maximum cached holders of all sales together: some 30 MB.
 const MOST_IN_ALL: usize = 1_000_000;
-/// Sales that are remembered at once.
+/// Maximum cached sales.
 const MOST_SALES: usize = 1_000;
-/// Between two readings of one sale, at least: well below [`REFUSAL_MAX_AGE`], so that the next is there before the
+/// Minimum time between two readings of a sale: well below [`REFUSAL_MAX_AGE`], so that the next reading arrives before the
 /// last is too old.
 const PACE: Duration = Duration::from_millis(1);
-/// Between two looks at who holds anything, at least; and twenty times as long as the last one took.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// A sale that nobody has asked for is forgotten.
-const FORGET_AFTER: Duration = Duration::from_secs(10);
+/// Minimum time between two listings of the holders; also at least twenty times the duration of the last one.
+const LIST_EVERY: Duration = Duration::from_millis(200);
+/// A sale without requests for this long is dropped from the cache.
+const DROP_AFTER: Duration = Duration::from_secs(10);
 
-/// Cheap to clone.
+/// The cache of a process; cheap to clone.
 #[derive(Clone)]
 pub(super) struct RefusalCache {
     gate: Gate,
-    sales: Arc<Mutex<HashMap<SaleId, Arc<Remembered>>>>,
+    sales: Arc<Mutex<HashMap<SaleId, Arc<CachedSale>>>>,
     hasher: Arc<RandomState>,
-    /// Holders that are remembered, of all sales.
+    /// Cached holders of all sales.
     held: Arc<AtomicUsize>,
 }
 
-struct Remembered {
-    /// Readings that have begun.
+struct CachedSale {
+    /// Readings that have begun. Written by the task that reads the sale.
     begun: AtomicU64,
-    asked: Notify,
-    told: watch::Sender<Reading>,
+    /// Wakes that task.
+    requested: Notify,
+    /// The last reading. Written by that task, read by requests.
+    readings: watch::Sender<Reading>,
 }
 
-/// What a reading found: the sale, and who held anything at that very number. `None` where that is not known.
+/// One reading: the sale, and who held anything at exactly its number. `None` if the two could not be matched.
 #[derive(Clone, Default)]
 struct Reading {
     nth: u64,
@@ -70,17 +74,17 @@ impl Reading {
 }
 
 struct Known {
-    /// When the gate was asked.
+    /// When the gate was asked, so at most this old.
     begun: Instant,
     sale: GateSale,
-    /// Of the sale's number.
+    /// Listed at the sale's number.
     holders: Arc<Holders>,
 }
 
 #[derive(Default)]
 struct Holders {
     number: Number,
-    /// By the hash of their names: two that meet are both sent to the gate.
+    /// Hashes of user names. On a collision both users go to the gate.
     users: HashSet<u64>,
 }
 
@@ -90,95 +94,88 @@ impl RefusalCache {
         Self { gate, sales: Arc::default(), hasher: Arc::default(), held: Arc::default() }
     }
 
-    /// The gate has refused somebody: from now on it may be worth remembering.
-    pub(super) fn refused(&self, sale: &SaleId) {
+    /// Starts caching a sale after the gate has refused a buyer for a reason that may hold for others.
+    pub(super) fn begin_caching(&self, sale: &SaleId) {
         let mut sales = self.lock();
-        if let Some(remembered) = sales.get(sale) {
-            remembered.asked.notify_one();
+        if let Some(cached) = sales.get(sale) {
+            cached.requested.notify_one();
         } else if sales.len() < MOST_SALES {
-            let remembered = Arc::new(Remembered {
+            let cached = Arc::new(CachedSale {
                 begun: AtomicU64::new(0),
-                asked: Notify::new(),
-                told: watch::Sender::default(),
+                requested: Notify::new(),
+                readings: watch::Sender::default(),
             });
-            remembered.asked.notify_one();
-            sales.insert(sale.clone(), remembered.clone());
-            tokio::spawn(self.clone().keep(sale.clone(), remembered));
+            cached.requested.notify_one();
+            sales.insert(sale.clone(), cached.clone());
+            tokio::spawn(self.clone().keep_reading(sale.clone(), cached));
         }
     }
 
-    /// What the gate would have refused this with, at a moment that is at most [`REFUSAL_MAX_AGE`] before this was
-    /// called. `None` where the gate has to be asked.
-    pub(super) async fn refusal(
-        &self,
-        sale: &SaleId,
-        user: &UserId,
-        sku: &Sku,
-        quantity: u32,
-        keyed: bool,
-    ) -> Option<Verdict> {
-        let remembered = self.lock().get(sale).cloned()?;
-        let last = remembered.told.borrow().clone();
-        // What is not known is the gate's to say, and needs no waiting.
+    /// The refusal that the gate would have given, at a moment at most [`REFUSAL_MAX_AGE`] before this call. `None` if the
+    /// gate must decide.
+    pub(super) async fn refusal(&self, request: &OrderRequest, sku: &Sku) -> Option<Verdict> {
+        let OrderRequest { sale, user, .. } = request;
+        let cached = self.lock().get(sale).cloned()?;
+        let last = cached.readings.borrow().clone();
+        // Without a reading the gate decides, and there is nothing to wait for.
         let mut known = last.known.clone()?;
         if known.begun.elapsed() >= PACE {
-            remembered.asked.notify_one();
+            cached.requested.notify_one();
         }
         if !last.is_fresh() {
-            // Not the one that is under way: it may be too old when it comes.
-            let wanted = remembered.begun.load(Ordering::SeqCst) + 1;
-            let mut told = remembered.told.subscribe();
-            let next = told
+            // Waits for the next reading, not for the one under way, which may be too old when it arrives.
+            let wanted = cached.begun.load(Ordering::SeqCst) + 1;
+            let mut readings = cached.readings.subscribe();
+            let next = readings
                 .wait_for(|reading| reading.nth >= wanted || reading.known.is_none() || reading.is_fresh());
             known = next.await.ok()?.known.clone()?;
         }
-        // A gate that is behind what this process has seen is the gate's to freeze.
+        // If Redis is behind what this process has seen, the gate must freeze the sale.
         if known.sale.number < self.gate.highest_number(sale) {
             return None;
         }
         if known.holders.users.contains(&self.hasher.hash_one(user.as_str())) {
             return None;
         }
-        // Both are rounded down.
+        // 2 ms, because both times are rounded down.
         let latest = known.sale.now.plus(known.begun.elapsed()).plus(Duration::from_millis(2));
-        judge(&known.sale, latest, sku, quantity, keyed)
+        judge(&known.sale, latest, request, sku)
     }
 
-    /// Reads the sale for as long as somebody asks for it.
-    async fn keep(self, sale: SaleId, remembered: Arc<Remembered>) {
+    /// Reads the sale as long as requests for it arrive.
+    async fn keep_reading(self, sale: SaleId, cached: Arc<CachedSale>) {
         let mut holders: Option<Arc<Holders>> = None;
-        let mut look_at = Instant::now();
-        while tokio::time::timeout(FORGET_AFTER, remembered.asked.notified()).await.is_ok() {
+        let mut list_at = Instant::now();
+        while tokio::time::timeout(DROP_AFTER, cached.requested.notified()).await.is_ok() {
             let begin = Instant::now();
-            let nth = remembered.begun.fetch_add(1, Ordering::SeqCst) + 1;
-            // Where the gate is away, or the sale is not in it, the gate's own answer is the better one.
+            let nth = cached.begun.fetch_add(1, Ordering::SeqCst) + 1;
+            // If the gate is away or lacks the sale, requests should get the gate's own answer.
             let read = self.gate.describe(&sale).await.ok().flatten();
             let known = read.zip(holders.clone()).filter(|(sale, holders)| sale.number == holders.number);
             let known = known.map(|(sale, holders)| Arc::new(Known { begun: begin, sale, holders }));
             let is_current = known.is_some();
-            remembered.told.send_replace(Reading { nth, known });
+            cached.readings.send_replace(Reading { nth, known });
             if is_current {
                 tokio::time::sleep_until(begin + PACE).await;
                 continue;
             }
-            // Nobody waits meanwhile: all go to the gate.
-            tokio::time::sleep_until(look_at).await;
+            // No request waits meanwhile: all of them go to the gate.
+            tokio::time::sleep_until(list_at).await;
             let begin = Instant::now();
-            self.give_back(holders.take());
-            holders = self.look(&sale).await.map(Arc::new);
-            look_at = Instant::now() + LOOK_EVERY.max(begin.elapsed() * 20);
-            // Only a reading says whether it is still so.
-            remembered.asked.notify_one();
+            self.free(holders.take());
+            holders = self.list_holders(&sale).await.map(Arc::new);
+            list_at = Instant::now() + LIST_EVERY.max(begin.elapsed() * 20);
+            // The next reading shows whether the list is still current.
+            cached.requested.notify_one();
         }
-        self.give_back(holders);
+        self.free(holders);
         self.lock().remove(&sale);
-        // Whoever asked in this very moment is sent to the gate.
-        remembered.told.send_replace(Reading { nth: u64::MAX, known: None });
+        // Sends a request that found this entry just before the removal to the gate.
+        cached.readings.send_replace(Reading { nth: u64::MAX, known: None });
     }
 
-    /// Who holds anything of the sale; `None` where that changed while it was read, or where there are too
-    /// many.
-    async fn look(&self, sale: &SaleId) -> Option<Holders> {
+    /// Lists everyone who holds anything of the sale; `None` if the sale changed meanwhile or has too many holders.
+    async fn list_holders(&self, sale: &SaleId) -> Option<Holders> {
         let room = MOST_IN_ALL.saturating_sub(self.held.load(Ordering::Relaxed)).min(MOST_HOLDERS);
         let before = self.gate.describe(sale).await.ok()??;
         let users = self.gate.holder_hashes(sale, room, |user| self.hasher.hash_one(user)).await.ok()??;
@@ -190,19 +187,20 @@ impl RefusalCache {
         Some(Holders { number: after.number, users })
     }
 
-    fn give_back(&self, holders: Option<Arc<Holders>>) {
+    fn free(&self, holders: Option<Arc<Holders>>) {
         self.held.fetch_sub(holders.map_or(0, |holders| holders.users.len()), Ordering::Relaxed);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<SaleId, Arc<Remembered>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SaleId, Arc<CachedSale>>> {
         self.sales.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
-/// As `admit.lua` judges an attempt of somebody who has no record, in its order. `None` for what it would
-/// not refuse, and for what it alone can judge: a paused sale has something to say, a rate has to be counted,
-/// an item may have a limit of its own. `latest`: what the gate's clock says by now, at most.
-fn judge(sale: &GateSale, latest: Millis, sku: &Sku, quantity: u32, keyed: bool) -> Option<Verdict> {
+/// Judges an attempt by a user without a record, with the checks of `admit.lua` in the same order. `None` if the script would
+/// not refuse it, or if only the script can decide: a paused sale has a message, a rate must be counted, and an item may have
+/// a separate limit. `latest` is the highest time that the gate's clock may show now.
+fn judge(sale: &GateSale, latest: Millis, request: &OrderRequest, sku: &Sku) -> Option<Verdict> {
+    let (quantity, keyed) = (request.quantity, request.key.is_some());
     let now: Millis = sale.now;
     if sale.state == SaleState::Closed || sale.window.closes_at.is_some_and(|closes_at| now >= closes_at) {
         return Some(Verdict::Closed);
@@ -211,7 +209,7 @@ fn judge(sale: &GateSale, latest: Millis, sku: &Sku, quantity: u32, keyed: bool)
         return None;
     }
     let opens_at = sale.window.opens_at;
-    // In its last moment it is the gate's to say.
+    // The sale may open at this moment, so the gate decides.
     if sale.state != SaleState::Draft && now < opens_at && latest >= opens_at {
         return None;
     }

@@ -1,5 +1,5 @@
-//! From the outbox to the broker. One path with two triggers: the request that was just admitted,
-//! and the sweep, for what a dead front left behind.
+//! From the outbox to the broker. One path with two triggers: the request that was just admitted, and the sweep, for orders
+//! that a dead front left behind.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,110 +13,112 @@ use crate::gate::Gate;
 use crate::link::{Gather, call_together};
 use crate::queue::{PublishError, Publisher};
 
-/// Orders in one message: a queue takes twenty thousand messages a second, however much they carry. What
-/// waits together goes together, and a lone order does not wait.
+/// Maximum orders in one message. A queue takes twenty thousand messages a second, however large they are. Waiting orders
+/// share a message, and a lone order does not wait.
 const TOGETHER: usize = 128;
-/// Messages under way at once. More would only make them smaller.
+/// Concurrent publishes. More would only make the messages smaller.
 const UNDER_WAY: usize = 4;
-/// Orders that may wait for a place in a message; the others are left to the sweep.
+/// Maximum orders waiting for a message; the others are left to the sweep.
 const WAITING: usize = 100_000;
 
-/// Marks written in one call, and marks that may wait. What does not fit is not lost: the sweep
-/// publishes the order once more.
+/// Maximum marks written in one call.
 const MARKS: usize = 1_000;
-/// How long marks wait for others: far shorter than the sweep's grace.
+/// How long marks wait for others: far less than the sweep's grace.
 const MARK_AFTER: Duration = Duration::from_millis(100);
+/// Maximum marks waiting to be written. A mark beyond that is dropped, and the sweep publishes its order again.
 const MARKS_WAITING: usize = 20_000;
 
-type Flights = Arc<Mutex<HashMap<OrderId, watch::Receiver<Option<bool>>>>>;
+/// The outcome of a publish: `None` while it is under way, then whether the broker confirmed.
+type Confirmed = Option<bool>;
 
-/// An order that waits to be published, and those who wait for that.
-struct Passenger {
+/// Publishes under way, and those that are confirmed but not marked in the outbox yet.
+type Publishes = Arc<Mutex<HashMap<OrderId, watch::Receiver<Confirmed>>>>;
+
+/// An order that waits for a message.
+struct Queued {
     order: Order,
-    tell: watch::Sender<Option<bool>>,
+    confirmed: watch::Sender<Confirmed>,
 }
 
-/// Cheap to clone.
+/// Publishes orders of the outbox; cheap to clone.
 #[derive(Clone)]
 pub struct Relay {
     publisher: Publisher,
-    flights: Flights,
-    passengers: mpsc::Sender<Passenger>,
+    publishes: Publishes,
+    queue: mpsc::Sender<Queued>,
 }
 
 impl Relay {
     pub(super) fn new(gate: Gate, publisher: Publisher) -> Self {
         let (marks, inbox) = mpsc::channel(MARKS_WAITING);
-        let flights = Flights::default();
-        tokio::spawn(mark(gate, inbox, flights.clone()));
-        let (passengers, waiting) = mpsc::channel(WAITING);
-        let carrier = Carrier { publisher: publisher.clone(), flights: flights.clone(), marks };
-        tokio::spawn(carrier.run(waiting));
-        Self { publisher, flights, passengers }
+        let publishes = Publishes::default();
+        tokio::spawn(mark(gate, inbox, publishes.clone()));
+        let (queue, waiting) = mpsc::channel(WAITING);
+        let batches = Batches { publisher: publisher.clone(), publishes: publishes.clone(), marks };
+        tokio::spawn(batches.run(waiting));
+        Self { publisher, publishes, queue }
     }
 
+    /// The publisher that the relay uses.
     pub fn publisher(&self) -> &Publisher {
         &self.publisher
     }
 
-    /// Starts publishing an order that is in the outbox, or joins the publish that is under way.
-    /// The answer is whether the broker has confirmed it; nobody needs to wait for it, and a buyer
-    /// who hangs up stops nothing.
-    pub fn carry(&self, order: &Order) -> impl Future<Output = bool> + use<> {
-        let mut flight = self.flight(order);
+    /// Starts publishing an order of the outbox, or joins the publish under way. The future resolves to whether the broker
+    /// confirmed; dropping it stops nothing, so a buyer may hang up. May be repeated.
+    pub fn publish(&self, order: &Order) -> impl Future<Output = bool> + use<> {
+        let mut publish = self.start_or_join(order);
         async move {
-            match flight.wait_for(Option::is_some).await {
+            match publish.wait_for(Option::is_some).await {
                 Ok(confirmed) => *confirmed == Some(true),
                 Err(_) => false,
             }
         }
     }
 
-    fn flight(&self, order: &Order) -> watch::Receiver<Option<bool>> {
-        let mut flights = lock(&self.flights);
-        // One that ended without a word, by a fault of ours, is begun anew.
-        if let Some(flight) = flights.get(&order.id)
-            && (flight.borrow().is_some() || flight.has_changed().is_ok())
+    fn start_or_join(&self, order: &Order) -> watch::Receiver<Confirmed> {
+        let mut publishes = lock(&self.publishes);
+        // A publish that ended without a result, through a bug, is started again.
+        if let Some(publish) = publishes.get(&order.id)
+            && (publish.borrow().is_some() || publish.has_changed().is_ok())
         {
-            return flight.clone();
+            return publish.clone();
         }
-        let (tell, flight) = watch::channel(None);
-        // A broker that is away, blocked or silent takes nothing: nobody should wait for a place in a message
-        // then. What does not fit is told `false` when `tell` is dropped.
-        if self.publisher.is_up()
-            && self.passengers.try_send(Passenger { order: order.clone(), tell }).is_ok()
-        {
-            flights.insert(order.id, flight.clone());
+        let (confirmed, publish) = watch::channel(None);
+        // A broker that is away, blocked or silent takes nothing, so no order waits for it. An order that is not queued
+        // drops its sender, which its receivers read as "not confirmed".
+        if self.publisher.is_up() && self.queue.try_send(Queued { order: order.clone(), confirmed }).is_ok() {
+            publishes.insert(order.id, publish.clone());
         }
-        flight
+        publish
     }
 }
 
-fn lock(flights: &Flights) -> MutexGuard<'_, HashMap<OrderId, watch::Receiver<Option<bool>>>> {
-    flights.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+fn lock(publishes: &Publishes) -> MutexGuard<'_, HashMap<OrderId, watch::Receiver<Confirmed>>> {
+    publishes.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Publishes what waits, many orders in a message.
+/// The task that publishes waiting orders, many in one message.
 #[derive(Clone)]
-struct Carrier {
+struct Batches {
     publisher: Publisher,
-    flights: Flights,
+    publishes: Publishes,
     marks: mpsc::Sender<(SaleId, OrderId)>,
 }
 
-impl Carrier {
+impl Batches {
     /// Ends with the last relay.
-    async fn run(self, mut waiting: mpsc::Receiver<Passenger>) {
+    async fn run(self, mut waiting: mpsc::Receiver<Queued>) {
         let places = Arc::new(Semaphore::new(UNDER_WAY));
         let mut gather = Gather::default();
         loop {
             let place = tokio::select! {
                 place = places.clone().acquire_owned() => place,
                 () = self.publisher.wait_until_down() => {
-                    // Those who wait for a place are not to wait for the broker.
-                    while let Ok(passenger) = waiting.try_recv() {
-                        lock(&self.flights).remove(&passenger.order.id);
-                        passenger.tell.send_replace(Some(false));
+                    // Queued orders must not wait for the broker: the sweep publishes them later.
+                    while let Ok(queued) = waiting.try_recv() {
+                        lock(&self.publishes).remove(&queued.order.id);
+                        queued.confirmed.send_replace(Some(false));
                     }
                     tokio::select! {
                         place = places.clone().acquire_owned() => place,
@@ -129,31 +131,31 @@ impl Carrier {
             if together.is_empty() {
                 return;
             }
-            let carrier = self.clone();
+            let batches = self.clone();
             tokio::spawn(async move {
-                carrier.carry(together).await;
+                batches.publish_batch(together).await;
                 drop(place);
             });
         }
     }
 
-    async fn carry(&self, passengers: Vec<Passenger>) {
+    async fn publish_batch(&self, queued: Vec<Queued>) {
         let (orders, waiting): (Vec<Order>, Vec<_>) =
-            passengers.into_iter().map(|passenger| (passenger.order, passenger.tell)).unzip();
+            queued.into_iter().map(|queued| (queued.order, queued.confirmed)).unzip();
         let published = self.publish(&orders).await;
         let result = if published.is_ok() { "confirmed" } else { "left" };
         metrics::counter!("relay_published_total", "result" => result).increment(orders.len() as u64);
         if let Err(error) = &published {
             tracing::debug!(orders = orders.len(), %error, "publish left to the sweep");
         }
-        for tell in waiting {
-            tell.send_replace(Some(published.is_ok()));
+        for confirmed in waiting {
+            confirmed.send_replace(Some(published.is_ok()));
         }
         for order in orders {
-            // Until the outbox says it, a repeat is told from here that the broker has it.
+            // Until the outbox is marked, a repeat learns from this entry that the broker has the order.
             let id = order.id;
             if published.is_err() || self.marks.try_send((order.sale, id)).is_err() {
-                lock(&self.flights).remove(&id);
+                lock(&self.publishes).remove(&id);
             }
         }
     }
@@ -168,9 +170,9 @@ impl Carrier {
     }
 }
 
-/// Tells the outbox what the broker holds, many entries in a call. There is no hurry: what gets its row
-/// meanwhile needs no mark. Ends with the last relay.
-async fn mark(gate: Gate, mut inbox: mpsc::Receiver<(SaleId, OrderId)>, flights: Flights) {
+/// Marks confirmed orders in the outbox, many in one call. There is no hurry: an order that gets its row meanwhile needs no
+/// mark. Ends with the last relay.
+async fn mark(gate: Gate, mut inbox: mpsc::Receiver<(SaleId, OrderId)>, publishes: Publishes) {
     let mut buffer = Vec::with_capacity(MARKS);
     while inbox.recv_many(&mut buffer, MARKS).await > 0 {
         if buffer.len() < MARKS {
@@ -185,14 +187,14 @@ async fn mark(gate: Gate, mut inbox: mpsc::Receiver<(SaleId, OrderId)>, flights:
         for (sale, id) in buffer.drain(..) {
             sales.entry(sale).or_default().push(id);
         }
-        let (gate, flights) = (&gate, &flights);
+        let (gate, publishes) = (&gate, &publishes);
         let marking = sales.into_iter().map(|(sale, ids)| async move {
             if let Err(error) = gate.mark_confirmed(&sale, &ids).await {
                 tracing::debug!(%sale, %error, "confirms not marked; the sweep will publish again");
             }
-            let mut flights = lock(flights);
+            let mut publishes = lock(publishes);
             for id in ids {
-                flights.remove(&id);
+                publishes.remove(&id);
             }
         });
         call_together(marking).await;

@@ -1,5 +1,5 @@
-//! Reading rows for many requests at once: those that wait at the same time share a query. A repeat of an
-//! order that has its row is told how the row stands now, and nothing of it is remembered.
+//! Reads order rows for many requests: those that wait at the same time share a query. Nothing is cached, because the repeat
+//! of an order with a row must get the row's present status.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use crate::domain::OrderId;
 use crate::link::work_together;
 use crate::store::{OrderEvent, OrderRow, Store, StoreError};
 
-/// Ids in one query.
+/// Maximum ids in one query.
 const TOGETHER: usize = 128;
-/// Queries under way at once.
+/// Concurrent queries.
 const QUERIES: usize = 2;
-/// Requests that may wait for a query.
+/// Maximum requests waiting for a query.
 const WAITING: usize = 50_000;
 
 type Found = Result<Option<(OrderRow, Vec<OrderEvent>)>, StoreError>;
@@ -24,31 +24,31 @@ struct Lookup {
     answer: oneshot::Sender<Found>,
 }
 
-/// Cheap to clone; the task ends with the last handle.
+/// Hands lookups to the reading task. Cheap to clone; the task ends with the last handle.
 #[derive(Clone)]
 pub(super) struct RowReader {
-    asked: mpsc::Sender<Lookup>,
-    patience: Duration,
+    lookups: mpsc::Sender<Lookup>,
+    timeout: Duration,
 }
 
 impl RowReader {
     /// Must be called inside a tokio runtime.
     pub(super) fn spawn(store: Store) -> Self {
-        let patience = store.timeout();
-        let (asked, inbox) = mpsc::channel(WAITING);
+        let timeout = store.timeout();
+        let (lookups, inbox) = mpsc::channel(WAITING);
         tokio::spawn(work_together(inbox, TOGETHER, QUERIES, move |together| {
             answer(store.clone(), together)
         }));
-        Self { asked, patience }
+        Self { lookups, timeout }
     }
 
-    /// The row of an order as it is now, and what has happened to it. Waits no longer for its turn than the
-    /// query itself may take.
+    /// The present row of an order and its events. The whole wait, in the queue and for the query, has the time limit of a
+    /// query.
     pub(super) async fn order(&self, id: OrderId) -> Found {
         let (answer, found) = oneshot::channel();
-        let full = |_| StoreError::Away("too many requests wait for the database".into());
-        self.asked.try_send(Lookup { id, answer }).map_err(full)?;
-        match tokio::time::timeout(self.patience, found).await {
+        let full = |_| StoreError::Away("too many requests are waiting for the database".into());
+        self.lookups.try_send(Lookup { id, answer }).map_err(full)?;
+        match tokio::time::timeout(self.timeout, found).await {
             Ok(Ok(found)) => found,
             Ok(Err(_)) => Err(StoreError::Away("the query was abandoned".into())),
             Err(_) => Err(StoreError::Away("no answer from the database in time".into())),
@@ -57,12 +57,12 @@ impl RowReader {
 }
 
 async fn answer(store: Store, mut together: Vec<Lookup>) {
-    // Whoever gave up waiting costs nothing.
-    together.retain(|asked| !asked.answer.is_closed());
-    let ids: Vec<OrderId> = together.iter().map(|asked| asked.id).collect();
+    // Requests that gave up need no query.
+    together.retain(|lookup| !lookup.answer.is_closed());
+    let ids: Vec<OrderId> = together.iter().map(|lookup| lookup.id).collect();
     let rows = match read(&store, &ids).await {
         Ok(rows) => Ok(rows),
-        // One row that cannot be read is its buyer's trouble, and not that of those beside him.
+        // One unreadable row must not fail the other requests of the query.
         Err(StoreError::Broken(_)) if ids.len() > 1 => {
             for Lookup { id, answer } in together {
                 let one = read(&store, &[id]).await.map(|mut rows| rows.remove(&id));
@@ -83,7 +83,7 @@ async fn read(
     ids: &[OrderId],
 ) -> Result<HashMap<OrderId, (OrderRow, Vec<OrderEvent>)>, StoreError> {
     let rows = store.orders_by_id(ids).await?;
-    // Nothing has happened to most orders since their row was written: theirs are not asked for.
+    // Most orders have not changed since their row was written, so no events are read for them.
     let changed: Vec<OrderId> = rows.iter().filter(|row| row.has_history()).map(|row| row.order.id).collect();
     let mut events = store.histories(&changed).await?;
     let with_events = rows.into_iter().map(|row| {

@@ -1,5 +1,5 @@
-//! Requests that wait for an order to be decided share one poll: its cost is that of the orders
-//! waited for, not of the requests.
+//! Requests that wait for an order's outcome share one poll, so its cost depends on the orders waited for and not on the
+//! number of requests.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -15,21 +15,21 @@ type Waiters = HashMap<SaleId, HashMap<OrderId, Vec<oneshot::Sender<()>>>>;
 #[derive(Clone)]
 pub(super) struct SharedPoll {
     waiters: Arc<Mutex<Waiters>>,
-    someone: Arc<Notify>,
+    arrived: Arc<Notify>,
 }
 
 impl SharedPoll {
-    /// The task ends when nothing else holds the watch.
+    /// Starts the polling task, which ends with the last handle.
     pub(super) fn spawn(gate: Gate, every: Duration) -> Self {
-        let watch = Self { waiters: Arc::default(), someone: Arc::default() };
-        let (waiters, someone) = (Arc::downgrade(&watch.waiters), watch.someone.clone());
+        let handle = Self { waiters: Arc::default(), arrived: Arc::default() };
+        let (waiters, arrived) = (Arc::downgrade(&handle.waiters), handle.arrived.clone());
         tokio::spawn(async move {
             loop {
-                // Wakes up now and then by itself, to see whether it is still needed.
-                let _ = tokio::time::timeout(Duration::from_secs(1), someone.notified()).await;
+                // Also wakes up once a second, to find out whether any handle is left.
+                let _ = tokio::time::timeout(Duration::from_secs(1), arrived.notified()).await;
                 loop {
                     let Some(waiters) = waiters.upgrade() else { return };
-                    if !look(&gate, &waiters).await {
+                    if !poll(&gate, &waiters).await {
                         break;
                     }
                     drop(waiters);
@@ -37,15 +37,15 @@ impl SharedPoll {
                 }
             }
         });
-        watch
+        handle
     }
 
-    /// Returns when the order is no longer in the outbox: its row is committed.
-    pub(super) async fn settled(&self, sale: &SaleId, id: OrderId) {
-        let (tell, told) = oneshot::channel();
-        lock(&self.waiters).entry(sale.clone()).or_default().entry(id).or_default().push(tell);
-        self.someone.notify_one();
-        let _ = told.await;
+    /// Returns when the order is no longer in the outbox, that is, when its row is committed.
+    pub(super) async fn wait_until_settled(&self, sale: &SaleId, id: OrderId) {
+        let (sender, settled) = oneshot::channel();
+        lock(&self.waiters).entry(sale.clone()).or_default().entry(id).or_default().push(sender);
+        self.arrived.notify_one();
+        let _ = settled.await;
     }
 }
 
@@ -53,29 +53,29 @@ fn lock(waiters: &Mutex<Waiters>) -> std::sync::MutexGuard<'_, Waiters> {
     waiters.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// One look at everything that is waited for. `false` when nobody waits.
-async fn look(gate: &Gate, waiters: &Mutex<Waiters>) -> bool {
+/// Checks every order that somebody waits for. Returns `false` if nobody waits.
+async fn poll(gate: &Gate, waiters: &Mutex<Waiters>) -> bool {
     let wanted: Vec<(SaleId, Vec<OrderId>)> = {
         let mut waiters = lock(waiters);
-        // Requests that gave up have dropped their end.
+        // Requests that gave up have dropped their receiver.
         waiters.retain(|_, orders| {
-            orders.retain(|_, tell| {
-                tell.retain(|tell| !tell.is_closed());
-                !tell.is_empty()
+            orders.retain(|_, senders| {
+                senders.retain(|sender| !sender.is_closed());
+                !senders.is_empty()
             });
             !orders.is_empty()
         });
         waiters.iter().map(|(sale, orders)| (sale.clone(), orders.keys().copied().collect())).collect()
     };
     for (sale, ids) in &wanted {
-        // While Redis is away the waiters wait on, to their own deadlines.
+        // While Redis is away, the requests keep waiting until their own deadlines.
         let Ok(tickets) = gate.tickets(sale, ids).await else { continue };
         let mut waiters = lock(waiters);
         let Some(orders) = waiters.get_mut(sale) else { continue };
         for (id, ticket) in ids.iter().zip(tickets) {
             if ticket.is_none() {
-                for tell in orders.remove(id).into_iter().flatten() {
-                    let _ = tell.send(());
+                for sender in orders.remove(id).into_iter().flatten() {
+                    let _ = sender.send(());
                 }
             }
         }

@@ -1,66 +1,18 @@
-//! What became of an order: the gate is asked first, then the database. In this order, because an
-//! entry leaves the gate only after its row is committed: an order is always in one of them.
+//! The status of an order: read from the gate first, then from the database. In this order, because an entry leaves the
+//! gate only after its row is committed, so an order is always found in one of them.
+
+use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::domain::{Durability, Failure, Millis, Order, OrderId, OrderStatus, SaleId, UserId};
+use super::core::Intake;
+use super::order_view::{OrderView, StatusUnknown};
+use crate::domain::{OrderId, OrderStatus, SaleId, UserId};
 use crate::gate::{GateError, until_refusals_expire};
-use crate::store::{OrderEvent, OrderRow, StoreError};
+use crate::store::{OrderRow, StoreError};
 
-use super::Intake;
-
-/// An order as its buyer may see it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OrderView {
-    pub order: Order,
-    pub status: OrderStatus,
-    /// While it is in flight: which servers hold it.
-    pub durability: Option<Durability>,
-    pub failure: Option<Failure>,
-    /// By when it must be paid, while that is to be done.
-    pub pay_by: Option<Millis>,
-    pub history: Vec<(OrderStatus, Millis)>,
-}
-
-impl OrderView {
-    pub(super) fn in_flight(order: Order, durability: Durability) -> Self {
-        let history = vec![(OrderStatus::Accepted, order.accepted_at)];
-        Self {
-            order,
-            status: OrderStatus::Accepted,
-            durability: Some(durability),
-            failure: None,
-            pay_by: None,
-            history,
-        }
-    }
-
-    /// `events` are those of the order, in their order.
-    pub fn recorded(row: OrderRow, events: &[OrderEvent]) -> Self {
-        let mut history = vec![(OrderStatus::Accepted, row.order.accepted_at)];
-        match events.first() {
-            None => history.push((row.status, row.recorded_at)),
-            // It ended before a worker wrote its row.
-            Some(first) if first.from == OrderStatus::Accepted => {}
-            Some(first) => history.push((first.from, row.recorded_at)),
-        }
-        history.extend(events.iter().map(|event| (event.to, event.at)));
-        let pay_by = row.pay_by.filter(|_| row.status == OrderStatus::Confirmed);
-        Self { order: row.order, status: row.status, durability: None, failure: row.failure, pay_by, history }
-    }
-}
-
-/// Not every book could be read, so the answer is not known. Never to be told as "not found".
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum StatusUnknown {
-    #[error(transparent)]
-    Gate(#[from] GateError),
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
-/// What has just been looked up, when it may be told: no front refuses him any more as one who has nothing.
-pub(super) async fn told(view: Option<OrderView>) -> Option<OrderView> {
+/// Delays the report of an order that was just found until no front refuses its user as someone without one.
+async fn after_refusals_expire(view: Option<OrderView>) -> Option<OrderView> {
     if view.is_some() {
         until_refusals_expire(Instant::now()).await;
     }
@@ -68,19 +20,38 @@ pub(super) async fn told(view: Option<OrderView>) -> Option<OrderView> {
 }
 
 impl Intake {
-    /// `None` only if both books were read and neither has the order for this user in this sale:
-    /// another user's order is not there either. On `Some` no front refuses him as one who has nothing.
+    /// An order of this user in this sale. `None` only if gate and database both answered and neither has it; another
+    /// user's order counts as missing. After `Some`, no front refuses the user as someone without an order.
     pub async fn view(
         &self,
         sale: &SaleId,
         user: &UserId,
         id: OrderId,
     ) -> Result<Option<OrderView>, StatusUnknown> {
-        Ok(told(self.look_up(sale, user, id).await?).await)
+        Ok(after_refusals_expire(self.look_up(sale, user, id).await?).await)
     }
 
-    /// The same, and not to be told yet: see [`told`].
-    pub(super) async fn look_up(
+    /// The order once it is no longer `accepted`, or as it is after `wait`. Otherwise like [`Intake::view`].
+    pub async fn view_within(
+        &self,
+        sale: &SaleId,
+        user: &UserId,
+        id: OrderId,
+        wait: Duration,
+    ) -> Result<Option<OrderView>, StatusUnknown> {
+        let until = Instant::now() + wait;
+        loop {
+            let view = self.look_up(sale, user, id).await?;
+            let pending = view.as_ref().is_some_and(|view| view.status == OrderStatus::Accepted);
+            if !pending || Instant::now() >= until {
+                return Ok(after_refusals_expire(view).await);
+            }
+            let _ = tokio::time::timeout_at(until, self.poll.wait_until_settled(sale, id)).await;
+        }
+    }
+
+    /// The same as [`Intake::view`] without the delay. Do not report it before [`after_refusals_expire`].
+    async fn look_up(
         &self,
         sale: &SaleId,
         user: &UserId,
@@ -89,10 +60,10 @@ impl Intake {
         let ticket = match self.gate.ticket(sale, id).await {
             Ok(ticket) => Ok(ticket),
             Err(error @ GateError::Broken(_)) => return Err(error.into()),
-            // With Redis away a committed row still answers.
+            // While Redis is away, a committed row still answers.
             Err(error) => Err(error),
         };
-        // One that has ended in its row is told by the row.
+        // An order that has ended in its row is read from the row.
         if let Ok(Some(ticket)) = &ticket
             && !ticket.ended
         {
@@ -105,7 +76,7 @@ impl Intake {
         }
     }
 
-    /// An order as its row says it, if it is this user's.
+    /// An order from its row, if it belongs to this user and sale.
     pub(super) async fn row(
         &self,
         sale: &SaleId,
@@ -117,8 +88,8 @@ impl Intake {
         Ok(own.map(|(row, events)| OrderView::recorded(row, &events)))
     }
 
-    /// With their histories. Nothing has happened to most orders since their row was written: theirs
-    /// are not asked for.
+    /// Rows with their histories. Most orders have not changed since their row was written, so no events are read for
+    /// them.
     async fn recorded(&self, rows: Vec<OrderRow>) -> Result<Vec<OrderView>, StoreError> {
         let ids: Vec<OrderId> = rows.iter().filter(|row| row.has_history()).map(|row| row.order.id).collect();
         let mut events = self.store.histories(&ids).await?;
@@ -129,8 +100,8 @@ impl Intake {
         Ok(rows.into_iter().map(view).collect())
     }
 
-    /// The user's orders in a sale, from gate and database together, oldest first. Where there are any, no
-    /// front refuses him on return as one who has nothing.
+    /// The user's orders in a sale, from gate and database together, oldest first. If there are any, then on return no
+    /// front refuses the user as someone without an order.
     pub async fn orders_of(&self, sale: &SaleId, user: &UserId) -> Result<Vec<OrderView>, StatusUnknown> {
         let held = self.gate.orders_of(sale, user).await?;
         let tickets = self.gate.tickets(sale, &held).await?;

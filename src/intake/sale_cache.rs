@@ -1,4 +1,4 @@
-//! What this process knows of each sale, for a moment: checks on a request need no call each.
+//! Descriptions of sales, cached for a moment, so that the checks on a request need no call each.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, RwLock};
@@ -10,77 +10,83 @@ use crate::domain::{SaleId, SaleState};
 use crate::gate::{Gate, GateError, GateSale};
 use crate::store::{SaleRow, Store, StoreError};
 
-/// Sales remembered at once. Anyone may ask for any id, so the memory has a bound.
+/// Maximum sales in the cache. Anyone may request any id, so the cache needs a bound.
 const MOST: usize = 10_000;
-/// How long trouble with asking is remembered, at least.
-const TROUBLE: Duration = Duration::from_millis(100);
+/// Minimum time for which an error is cached.
+const ERROR_AGE: Duration = Duration::from_millis(100);
 
+/// Where a sale is, and its description there.
 #[derive(Debug, Clone)]
 pub enum KnownSale {
+    /// In the gate.
     Loaded(Arc<GateSale>),
     /// Closed for good, and no longer in the gate.
     Ended(Arc<SaleRow>),
     /// In the database as a draft; nobody has opened it.
     NotOpened(Arc<SaleRow>),
-    /// The database says that it was opened, and the gate does not know it: Redis lost it.
+    /// Opened according to the database and missing in the gate: Redis lost it.
     Lost,
+    /// Neither the gate nor the database has a sale with this id.
     Missing,
 }
 
+/// The sale could not be read, because the gate or the database did not answer.
 #[derive(Debug, Clone, thiserror::Error)]
-pub enum SalesError {
+pub enum SaleUnknown {
+    /// The gate could not be read.
     #[error(transparent)]
     Gate(#[from] GateError),
+    /// The database could not be read.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 #[derive(Default)]
 struct Entry {
-    known: RwLock<Option<(Instant, Result<KnownSale, SalesError>)>>,
-    /// One request asks, the others wait for its answer.
-    asking: tokio::sync::Mutex<()>,
+    known: RwLock<Option<(Instant, Result<KnownSale, SaleUnknown>)>>,
+    /// One request reads, the others wait for its result.
+    reading: tokio::sync::Mutex<()>,
 }
 
 impl Entry {
-    fn fresh(&self, age: Duration) -> Option<Result<KnownSale, SalesError>> {
+    fn fresh(&self, age: Duration) -> Option<Result<KnownSale, SaleUnknown>> {
         let known = self.known.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let age_of = |known: &Result<_, _>| if known.is_ok() { age } else { age.max(TROUBLE) };
+        let age_of = |known: &Result<_, _>| if known.is_ok() { age } else { age.max(ERROR_AGE) };
         known.as_ref().filter(|(at, known)| at.elapsed() < age_of(known)).map(|(_, known)| known.clone())
     }
 }
 
-/// Cheap to clone.
+/// The cache of a process; cheap to clone.
 #[derive(Clone)]
-pub struct Sales {
+pub struct SaleCache {
     gate: Gate,
     store: Store,
     age: Duration,
     entries: Arc<Mutex<HashMap<SaleId, Arc<Entry>>>>,
 }
 
-impl Sales {
+impl SaleCache {
     pub(super) fn new(gate: Gate, store: Store, age: Duration) -> Self {
         Self { gate, store, age, entries: Arc::default() }
     }
 
-    /// What is known of a sale, at most `sale_cache` old. The gate is asked first, and the
-    /// database only about what the gate does not know.
-    pub async fn get(&self, id: &SaleId) -> Result<KnownSale, SalesError> {
+    /// The description of a sale, at most `sale_cache` old. Read from the gate; from the database only if the gate does not
+    /// know the sale.
+    pub async fn get(&self, id: &SaleId) -> Result<KnownSale, SaleUnknown> {
         let entry = self.entry(id);
         if let Some(known) = entry.fresh(self.age) {
             return known;
         }
-        Box::pin(self.ask_once(id, &entry)).await
+        Box::pin(self.read_once(id, &entry)).await
     }
 
-    async fn ask_once(&self, id: &SaleId, entry: &Entry) -> Result<KnownSale, SalesError> {
-        let _one = entry.asking.lock().await;
+    async fn read_once(&self, id: &SaleId, entry: &Entry) -> Result<KnownSale, SaleUnknown> {
+        let _one = entry.reading.lock().await;
         if let Some(known) = entry.fresh(self.age) {
             return known;
         }
-        // Trouble is remembered too: else all who wait here would try in turn, each for as long.
-        let known = self.ask(id).await;
+        // Errors are cached too. Otherwise all waiting requests would retry in turn, each until its timeout.
+        let known = self.read(id).await;
         let mut slot = entry.known.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         *slot = Some((Instant::now(), known.clone()));
         known
@@ -97,7 +103,7 @@ impl Sales {
         entries.entry(id.clone()).or_default().clone()
     }
 
-    async fn ask(&self, id: &SaleId) -> Result<KnownSale, SalesError> {
+    async fn read(&self, id: &SaleId) -> Result<KnownSale, SaleUnknown> {
         if let Some(sale) = self.gate.describe(id).await? {
             return Ok(KnownSale::Loaded(Arc::new(sale)));
         }

@@ -1,0 +1,61 @@
+//! An order as its buyer may see it.
+
+use crate::domain::{Durability, Failure, Millis, Order, OrderStatus};
+use crate::gate::GateError;
+use crate::store::{OrderEvent, OrderRow, StoreError};
+
+/// An order with its status and history.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OrderView {
+    /// The order as it was accepted.
+    pub order: Order,
+    /// Its present status.
+    pub status: OrderStatus,
+    /// Which servers hold it, while it is in flight.
+    pub durability: Option<Durability>,
+    /// Why it failed, if it did.
+    pub failure: Option<Failure>,
+    /// The payment deadline, while the order waits for payment.
+    pub pay_by: Option<Millis>,
+    /// Each status with the time it was reached, oldest first.
+    pub history: Vec<(OrderStatus, Millis)>,
+}
+
+impl OrderView {
+    pub(super) fn in_flight(order: Order, durability: Durability) -> Self {
+        let history = vec![(OrderStatus::Accepted, order.accepted_at)];
+        Self {
+            order,
+            status: OrderStatus::Accepted,
+            durability: Some(durability),
+            failure: None,
+            pay_by: None,
+            history,
+        }
+    }
+
+    /// An order from its row and its events, oldest first.
+    pub fn recorded(row: OrderRow, events: &[OrderEvent]) -> Self {
+        let mut history = vec![(OrderStatus::Accepted, row.order.accepted_at)];
+        match events.first() {
+            None => history.push((row.status, row.recorded_at)),
+            // The order ended before a worker wrote its row.
+            Some(first) if first.from == OrderStatus::Accepted => {}
+            Some(first) => history.push((first.from, row.recorded_at)),
+        }
+        history.extend(events.iter().map(|event| (event.to, event.at)));
+        let pay_by = row.pay_by.filter(|_| row.status == OrderStatus::Confirmed);
+        Self { order: row.order, status: row.status, durability: None, failure: row.failure, pay_by, history }
+    }
+}
+
+/// The status could not be read, because the gate or the database did not answer. Never report this as "not found".
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StatusUnknown {
+    /// The gate could not be read.
+    #[error(transparent)]
+    Gate(#[from] GateError),
+    /// The database could not be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}

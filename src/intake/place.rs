@@ -1,0 +1,165 @@
+//! Placing an order: check the request, let the gate decide, publish the order, answer.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::answer::{Answer, OrderRequest};
+use super::core::{DurabilityPolicy, Intake};
+use super::order_view::OrderView;
+use super::sale_cache::KnownSale;
+use crate::domain::{
+    Attempt, Durability, Fingerprint, KeyDigest, Millis, Order, OrderId, Sku, Ticket, Verdict,
+};
+use crate::fault::fault;
+use crate::gate::{GateError, until_refusals_expire};
+
+/// When a buyer is asked to retry an order for a draft whose opening time has passed.
+const UNTIL_OPENED: Duration = Duration::from_secs(5);
+
+/// The policy requires the broker's confirm, and it did not come in time. The order is in the outbox.
+#[derive(Debug, thiserror::Error)]
+#[error("the broker has not confirmed the order")]
+struct Unconfirmed;
+
+impl Intake {
+    /// Places an order. On `Accepted` the servers named by `durability` hold it. A repeat with the same key returns the same
+    /// order.
+    ///
+    /// No front refuses the buyer as someone without an order after an answer that tells them of one: see
+    /// [`until_refusals_expire`].
+    pub async fn place(&self, request: OrderRequest) -> Answer {
+        let sku = match self.sku(&request).await {
+            Ok(sku) => sku,
+            Err(refusal) => return refusal,
+        };
+        if let Some(verdict) = self.refusals.refusal(&request, &sku).await {
+            metrics::counter!("intake_refused_from_memory_total").increment(1);
+            return Answer::refusal(verdict);
+        }
+        // Boxed, because most requests of a rush end above and should not carry the space for the rest.
+        Box::pin(self.attempt(request, sku)).await
+    }
+
+    async fn attempt(&self, request: OrderRequest, sku: Sku) -> Answer {
+        let attempt = Attempt {
+            id: OrderId::generate(),
+            fingerprint: Fingerprint::of_body(&sku, request.quantity),
+            key: KeyDigest::of_key(request.key.as_ref()),
+            keyed: request.key.is_some(),
+            sale: request.sale.clone(),
+            user: request.user.clone(),
+            sku,
+            quantity: request.quantity,
+        };
+        let id = attempt.id;
+        let decided = self.gate.admit(attempt).await;
+        let heard = Instant::now();
+        let answer = self.answer(decided, id, &request).await;
+        // Usually no delay: the wait for the broker took longer.
+        if answer.reveals_order() {
+            until_refusals_expire(heard).await;
+        }
+        answer
+    }
+
+    async fn answer(
+        &self,
+        decided: Result<Verdict, GateError>,
+        id: OrderId,
+        request: &OrderRequest,
+    ) -> Answer {
+        match decided {
+            Ok(Verdict::Accepted(order)) => self.accepted(order).await,
+            // Repeats are boxed, so that a new order does not carry the space for them.
+            Ok(Verdict::InFlight(ticket)) if !ticket.ended => Box::pin(self.in_flight(ticket)).await,
+            // Its row is committed: the script found no entry, or one that says that the order has ended.
+            Ok(Verdict::Settled(id) | Verdict::InFlight(Ticket { order: Order { id, .. }, .. })) => {
+                match Box::pin(self.row(&request.sale, &request.user, id)).await {
+                    Ok(Some(view)) => Answer::Repeat(Box::new(view)),
+                    Ok(None) | Err(_) => Answer::RepeatUnreadable(id),
+                }
+            }
+            Ok(Verdict::PurchaseLimit { limit }) if request.quantity > limit => {
+                Answer::InvalidQuantity { limit }
+            }
+            Ok(verdict) => {
+                if matches!(verdict, Verdict::SoldOut | Verdict::NotOpen { .. } | Verdict::Closed) {
+                    self.refusals.begin_caching(&request.sale);
+                }
+                Answer::refusal(verdict)
+            }
+            Err(GateError::Late(why)) => Answer::OutcomeUnknown(id, why),
+            Err(GateError::Full(_)) => Answer::Overloaded,
+            // The script ran and its reply is unreadable, so the outcome is unknown.
+            Err(error @ GateError::Broken(_)) => Answer::OutcomeUnknown(id, error.to_string()),
+            Err(error) => Answer::GateUnavailable(error.to_string()),
+        }
+    }
+
+    /// Checks the request against the cached sale and finds the requested item. The gate repeats every check.
+    async fn sku(&self, request: &OrderRequest) -> Result<Sku, Answer> {
+        let sale = match self.sales.get(&request.sale).await {
+            Ok(KnownSale::Loaded(sale)) => sale,
+            Ok(KnownSale::NotOpened(row)) => {
+                let now = Millis::now();
+                // After the opening time the sale still waits for the operator.
+                let opens_at = row.sale.window.opens_at.max(now.plus(UNTIL_OPENED));
+                return Err(Answer::NotOpen { now, opens_at });
+            }
+            Ok(KnownSale::Lost) => {
+                return Err(Answer::GateUnavailable("the sale must be rebuilt in the gate".into()));
+            }
+            Ok(KnownSale::Ended(_)) => return Err(Answer::Closed),
+            Ok(KnownSale::Missing) => return Err(Answer::SaleNotFound),
+            Err(error) => return Err(Answer::GateUnavailable(error.to_string())),
+        };
+        let sku = match (&request.sku, &sale.items[..]) {
+            (Some(sku), items) if items.iter().any(|item| item.sku == *sku) => sku.clone(),
+            (Some(_), _) => return Err(Answer::UnknownSku),
+            (None, [only]) => only.sku.clone(),
+            (None, _) => return Err(Answer::SkuRequired),
+        };
+        // Only zero is refused here. The gate checks the limit, which may have changed since an order that is being
+        // repeated now.
+        if request.quantity == 0 {
+            return Err(Answer::InvalidQuantity { limit: sale.limit_per_user });
+        }
+        Ok(sku)
+    }
+
+    async fn accepted(&self, order: Order) -> Answer {
+        let id = order.id;
+        let published = self.publish(&order).await;
+        fault!("answer.before", return Answer::OutcomeUnknown(id, "injected".into()));
+        match published {
+            Ok(durability) => Answer::Accepted { order, durability },
+            Err(unconfirmed) => Answer::OutcomeUnknown(id, unconfirmed.to_string()),
+        }
+    }
+
+    /// A repeat joins the publish of the first request, or starts one if that front died.
+    async fn in_flight(&self, ticket: Ticket) -> Answer {
+        let Ticket { order, mut durability, .. } = ticket;
+        if durability == Durability::Outbox {
+            match self.publish(&order).await {
+                Ok(published) => durability = published,
+                Err(unconfirmed) => return Answer::OutcomeUnknown(order.id, unconfirmed.to_string()),
+            }
+        }
+        Answer::Repeat(Box::new(OrderView::in_flight(order, durability)))
+    }
+
+    async fn publish(&self, order: &Order) -> Result<Durability, Unconfirmed> {
+        let published = self.relay.publish(order);
+        if self.settings.durability == DurabilityPolicy::Outbox {
+            return Ok(Durability::Outbox);
+        }
+        let confirmed = tokio::time::timeout(self.settings.confirm_within, published).await;
+        match (confirmed, self.settings.durability) {
+            (Ok(true), _) => Ok(Durability::Broker),
+            (_, DurabilityPolicy::BrokerOnly) => Err(Unconfirmed),
+            (_, _) => Ok(Durability::Outbox),
+        }
+    }
+}
