@@ -1,5 +1,5 @@
-//! The ceilings that are programs of their own: a bare axum route that reads and answers the same JSON as
-//! the order route, one-message-at-a-time publishing with a window of confirms, and bare sqlx.
+//! The ceilings of HTTP and of publishing: a bare axum route that reads and answers the same JSON as the order route,
+//! and a publisher of single messages with a window of confirms.
 
 use std::time::Instant;
 
@@ -15,15 +15,16 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Confirmation, Connection, ConnectionProperties};
 use serde::{Deserialize, Serialize};
 
-use super::{BenchError, broken};
+use super::error::{BenchError, broken};
 
+/// The body of an order.
 #[derive(Deserialize)]
 struct Wanted {
     sku: String,
     quantity: u32,
 }
 
-/// As long as a refusal of ours.
+/// A problem of the same length as the front's.
 #[derive(Serialize)]
 struct Refused {
     r#type: &'static str,
@@ -35,7 +36,7 @@ struct Refused {
     request_id: &'static str,
 }
 
-/// Serves until it is ended.
+/// Serves the bare route on this port of 127.0.0.1 until the process ends.
 pub async fn http(port: u16) -> Result<(), BenchError> {
     let refuse = |Path(sale): Path<String>, Json(wanted): Json<Wanted>| async move {
         let detail = format!("fewer than {} of {} are left in {sale}", wanted.quantity, wanted.sku);
@@ -55,7 +56,7 @@ pub async fn http(port: u16) -> Result<(), BenchError> {
     axum::serve(listener, router).await.map_err(broken)
 }
 
-/// Messages per second that one quorum queue confirms, one order in each and `window` without a confirm.
+/// Messages per second that one quorum queue confirms, with at most `window` of them unconfirmed.
 pub(super) async fn publish(
     url: &str,
     count: usize,

@@ -1,5 +1,5 @@
-//! What PostgreSQL takes from a program that does nothing else: the same rows into the same tables, with
-//! plain sqlx and one statement per table and batch.
+//! The ceiling of PostgreSQL: the same rows into the same tables, with plain sqlx and one statement per table and
+//! batch.
 
 use std::time::Instant;
 
@@ -8,7 +8,9 @@ use sqlx::Connection as _;
 use sqlx::postgres::PgConnection;
 use uuid::Uuid;
 
-use super::{BenchError, broken};
+use super::error::{BenchError, broken};
+use super::sample;
+use super::world::open_store;
 use crate::domain::{Fingerprint, KeyDigest, Millis, OrderId, Sku};
 
 const ORDERS: &str = "INSERT INTO orders (id, sale_id, user_id, sku, quantity, status, epoch, seq, \
@@ -22,7 +24,7 @@ const UNITS: &str = "INSERT INTO user_units (sale_id, user_id, units, fence) \
 const SOLD: &str =
     "UPDATE items SET sold = sold + $2 WHERE sale_id = $1 AND sku = 'shoe' AND sold + $2 <= stock";
 
-/// Orders per second, `batch` of them in a transaction, on `connections` at once.
+/// Orders per second, with `batch` of them in a transaction, on this many connections at once.
 pub(super) async fn batches(
     url: &str,
     sale: &str,
@@ -30,8 +32,8 @@ pub(super) async fn batches(
     batch: usize,
     connections: u64,
 ) -> Result<f64, BenchError> {
-    let store = super::world::open_store(url).await?;
-    store.create_sale(&super::world::sale(sale, super::world::PLENTY)?).await.map_err(broken)?;
+    let store = open_store(url).await?;
+    store.create_sale(&sample::sale(sale, sample::PLENTY)?).await.map_err(broken)?;
     store.close().await;
     let mut open = Vec::new();
     for _ in 0..connections {

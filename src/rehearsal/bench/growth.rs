@@ -1,59 +1,67 @@
-//! What an order costs as work grows: after a million others, and with a thousand sales at once.
+//! The cost of an order as work grows: after a million others, and with a thousand sales at once.
 
 use std::time::Instant;
 
-use super::persist::{accept, publish, until_persisted};
+use super::cost;
+use super::error::{BenchError, broken};
+use super::memory::used_memory;
+use super::orders::{accept, publish, until_persisted};
 use super::report::{Figure, Wanted};
-use super::world::{PLENTY, Process, World, open_sale, sale};
-use super::{BenchError, broken, http};
+use super::sample::{PLENTY, open_sale, sale};
+use super::stats::middle_round;
+use super::world::{Process, World};
 use crate::domain::{Order, Sale};
 use crate::gate::Gate;
 use crate::queue::Publisher;
 use crate::rehearsal::servers::Kind;
 
+/// Orders of a small step.
 const FEW: u64 = 10_000;
+/// Orders of all large steps.
 const MANY: u64 = 1_000_000;
-/// In a world that is new and in one that has had many, turn by turn: what else the machine does moves half a
-/// second of work by more than what is looked for.
+/// Rounds, turn by turn on new servers and on those that had many orders. Other work on the machine moves half a
+/// second of work by more than the difference that is looked for.
 const ROUNDS: u64 = 5;
-/// Orders over all sales, of one and of a thousand.
+/// Orders in one sale, and over all sales.
 const SPREAD: u64 = 100_000;
+/// Sales at once.
 const SALES: u64 = 1_000;
 
-struct Way {
+/// The way of an order into one world's gate and queue.
+struct Intake {
     gate: Gate,
     publisher: Publisher,
 }
 
-/// What some orders cost, from the gate to the row.
+/// The cost of some orders from the gate to the row.
 struct Cost {
-    /// Microseconds of CPU per order, of everything but this process.
+    /// Microseconds of CPU per order, without this process.
     micros: f64,
     /// Bytes of Redis per order.
     bytes: f64,
     /// Orders per second.
     rate: f64,
-    /// Of whom the microseconds are.
+    /// One line: the microseconds of each process.
     shares: String,
 }
 
-/// A million orders in pieces, each right before ten thousand in `new`, which has few; then ten thousand more, as
-/// often beside ten thousand there.
+/// A million orders in large steps, each right before a small step on `new`, which has few orders. Then as many small
+/// steps on both.
 pub(super) async fn orders(
     world: &mut World,
     new: &mut World,
-    tell: &impl Fn(&str),
+    announce: &impl Fn(&str),
 ) -> Result<Vec<Figure>, BenchError> {
-    let (way, sale, worker) = open(world, "growing").await?;
-    let (new_way, new_sale, new_worker) = open(new, "new").await?;
+    let (intake, sale, worker) = open(world, "growing").await?;
+    let (new_intake, new_sale, new_worker) = open(new, "new").await?;
     let (mut before, mut few_before) = (FEW, FEW);
     let (mut of_many, mut after_many, mut bytes) = (Vec::new(), Vec::new(), (0.0, 0.0));
     for round in 0..2 * ROUNDS {
         let count = if round < ROUNDS { MANY / ROUNDS } else { FEW };
-        tell(&format!("{count} orders after {before}, then {FEW} in new servers"));
-        let cost = way.run(world, &sale, before..before + count).await?;
-        let few = new_way.run(new, &new_sale, few_before..few_before + FEW).await?;
-        tell(&cost.shares);
+        announce(&format!("{count} orders after {before}, then {FEW} in new servers"));
+        let cost = intake.run(world, &sale, before..before + count).await?;
+        let few = new_intake.run(new, &new_sale, few_before..few_before + FEW).await?;
+        announce(&cost.shares);
         if round < ROUNDS {
             of_many.push((cost.micros, few.micros));
             bytes = (bytes.0 + cost.bytes, bytes.1 + few.bytes);
@@ -64,8 +72,8 @@ pub(super) async fn orders(
     }
     new.end(new_worker).await;
     world.end(worker).await;
-    let (many, first) = super::middle_round(of_many);
-    let (last, first_then) = super::middle_round(after_many);
+    let (many, first) = middle_round(of_many);
+    let (last, first_then) = middle_round(after_many);
     let flat = |name, times| Figure::limit(name, "times", times, Wanted::AtMost(1.2));
     Ok(vec![
         Figure::limit("CPU per order, of the first 10,000", "us", first, Wanted::Informational),
@@ -75,22 +83,22 @@ pub(super) async fn orders(
     ])
 }
 
-/// As many orders in one sale, and in a thousand at once.
-pub(super) async fn sales(world: &mut World, tell: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
-    let (way, sale, worker) = open(world, "one").await?;
-    tell("100,000 orders of one sale");
-    let one = way.run(world, &sale, FEW..FEW + SPREAD).await?;
-    tell(&one.shares);
-    tell("100,000 orders of a thousand sales");
+/// The same number of orders in one sale, and in a thousand sales at once.
+pub(super) async fn sales(world: &mut World, announce: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
+    let (intake, first, worker) = open(world, "one").await?;
+    announce("100,000 orders of one sale");
+    let one = intake.run(world, &first, FEW..FEW + SPREAD).await?;
+    announce(&one.shares);
+    announce("100,000 orders of a thousand sales");
     let store = world.store(Kind::Postgres).await?;
     let mut sales = Vec::new();
     for nth in 0..SALES {
-        let sale = super::world::sale(&format!("of-{nth}"), PLENTY)?;
-        open_sale(&way.gate, &store, &sale).await?;
+        let sale = sale(&format!("of-{nth}"), PLENTY)?;
+        open_sale(&intake.gate, &store, &sale).await?;
         sales.push(sale);
     }
-    let thousand = way.spread(world, &sales).await?;
-    tell(&thousand.shares);
+    let thousand = intake.spread(world, &sales).await?;
+    announce(&thousand.shares);
     world.end(worker).await;
     Ok(vec![
         Figure::limit(
@@ -114,20 +122,20 @@ pub(super) async fn sales(world: &mut World, tell: &impl Fn(&str)) -> Result<Vec
     ])
 }
 
-/// A sale that has sold its first few: what those meet is cold.
-async fn open(world: &mut World, name: &str) -> Result<(Way, Sale, Process), BenchError> {
+/// Opens a sale and sells its first few orders, which meet cold caches.
+async fn open(world: &mut World, name: &str) -> Result<(Intake, Sale, Process), BenchError> {
     let (gate, store) = (world.gate()?, world.store(Kind::Postgres).await?);
     let publisher = Publisher::open(world.queue()?);
     publisher.wait_until_up().await;
     let sale = sale(name, PLENTY)?;
     open_sale(&gate, &store, &sale).await?;
-    let way = Way { gate, publisher };
+    let intake = Intake { gate, publisher };
     let worker = world.process("worker", &[]).await?;
-    way.run(world, &sale, 0..FEW).await?;
-    Ok((way, sale, worker))
+    intake.run(world, &sale, 0..FEW).await?;
+    Ok((intake, sale, worker))
 }
 
-impl Way {
+impl Intake {
     async fn run(
         &self,
         world: &World,
@@ -141,7 +149,7 @@ impl Way {
         begun.cost(world, count).await
     }
 
-    /// As many orders of each sale. A message carries those of several, as the relay's do.
+    /// The same number of orders of each sale. A message carries orders of several sales, as from the relay.
     async fn spread(&self, world: &World, sales: &[Sale]) -> Result<Cost, BenchError> {
         let begun = Begun::now(world).await?;
         let each = SPREAD / SALES;
@@ -160,6 +168,7 @@ impl Way {
     }
 }
 
+/// The counters before a measurement.
 struct Begun {
     cpu: Vec<(String, f64)>,
     bytes: f64,
@@ -168,13 +177,13 @@ struct Begun {
 
 impl Begun {
     async fn now(world: &World) -> Result<Self, BenchError> {
-        Ok(Self { cpu: world.cpu()?, bytes: http::used_memory(world).await?, at: Instant::now() })
+        Ok(Self { cpu: world.cpu()?, bytes: used_memory(world).await?, at: Instant::now() })
     }
 
     async fn cost(self, world: &World, orders: u64) -> Result<Cost, BenchError> {
         let seconds = self.at.elapsed().as_secs_f64();
         let cpu = world.cpu()?;
-        let shares = http::per_order(&self.cpu, &cpu, orders);
+        let shares = cost::per_order(&self.cpu, &cpu, orders);
         let orders = orders as f64;
         let used: f64 = self
             .cpu
@@ -185,7 +194,7 @@ impl Begun {
             .sum();
         Ok(Cost {
             micros: used * 1_000_000.0 / orders,
-            bytes: (http::used_memory(world).await? - self.bytes) / orders,
+            bytes: (used_memory(world).await? - self.bytes) / orders,
             rate: orders / seconds,
             shares,
         })

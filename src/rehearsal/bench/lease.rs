@@ -1,45 +1,48 @@
-//! The lease: taking and releasing, keeping many alive, waking who waits, a batch of a thousand.
+//! The lease: taking and releasing, a batch of a thousand, waking a waiter, keeping many alive.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
 
+use super::error::BenchError;
+use super::proc::cpu_seconds;
 use super::report::{Figure, Report, Wanted};
-use super::{BenchError, cpu_seconds, median, middle_round};
+use super::stats::median;
 use crate::lease::{Guard, LeaseOptions, Leases, MAX_NAMES_PER_CALL};
 use crate::link::RedisSettings;
 use crate::rehearsal::servers::{Ending, Folder, Kind, Server};
 
-/// Tasks that share one connection: what they send at the same time goes in one write.
+/// Tasks that share one connection. Requests sent at the same time share one write.
 const TASKS: usize = 64;
 /// Pairs of taking and releasing, per task and round.
 const PAIRS: usize = 250;
+/// Rounds of taking and releasing.
 const ROUNDS: usize = 15;
 
-/// How others do it: the key is the lock, and a script deletes it for its owner alone.
+/// The usual lock: the key is the lock, and a script deletes it only for its owner.
 const BARE_RELEASE: &str =
     "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0";
 
-/// Measures on a private Redis that keeps every promise of production (every write on disk before it
-/// is answered). Takes about a minute and a half; tells each step.
-pub async fn run(tell: impl Fn(&str)) -> Result<Report, BenchError> {
+/// Measures on a private Redis with production settings (every write on disk before it is answered). Takes about a
+/// minute and a half.
+pub async fn run(announce: impl Fn(&str)) -> Result<Report, BenchError> {
     let folder = Folder::ephemeral()?;
     let server = Server::start(Kind::Redis, folder.path()).await?;
-    let measured = measure(&server, tell).await;
+    let measured = measure(&server, announce).await;
     server.stop(Ending::AtOnce).await;
     Ok(Report { bench: "lease", figures: measured?, unfinished: None })
 }
 
-async fn measure(server: &Server, tell: impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
+async fn measure(server: &Server, announce: impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
     let leases = open(server)?;
-    tell("taking and releasing, beside bare SET NX PX");
+    announce("taking and releasing, beside bare SET NX PX");
     let mut figures = vec![take_and_release(server, &leases).await?];
-    tell("a thousand users in one batch");
+    announce("a thousand users in one batch");
     figures.extend(batch(server, &leases).await?);
-    tell("waking who waits");
+    announce("waking a waiter");
     figures.push(wake(server).await?);
-    tell("keeping 10,000 leases alive for 40 seconds");
+    announce("keeping 10,000 leases alive for 40 seconds");
     figures.extend(keep(server, &leases).await?);
     Ok(figures)
 }
@@ -53,7 +56,7 @@ async fn connect(server: &Server) -> Result<MultiplexedConnection, BenchError> {
     Ok(redis::Client::open(server.url.as_str())?.get_multiplexed_async_connection().await?)
 }
 
-/// Pairs per second of all tasks together, each on a name of its own.
+/// Pairs per second of all tasks together. Each task uses its own name.
 async fn rate<F>(pair: impl Fn(String) -> F + Clone + Send + 'static) -> Result<f64, BenchError>
 where
     F: Future<Output = Result<(), BenchError>> + Send,
@@ -104,7 +107,7 @@ async fn take_and_release(server: &Server, leases: &Leases) -> Result<Figure, Be
             }
         }
     };
-    // The first of each connects, and loads the scripts.
+    // The first round of each connects and loads the scripts.
     rate(bare.clone()).await?;
     rate(ours.clone()).await?;
     let mut rounds = Vec::new();
@@ -112,16 +115,11 @@ async fn take_and_release(server: &Server, leases: &Leases) -> Result<Figure, Be
         let ceiling = rate(bare.clone()).await?;
         rounds.push((rate(ours.clone()).await?, ceiling));
     }
-    let (measured, ceiling) = middle_round(rounds);
-    Ok(Figure {
-        what: "take and release, 64 tasks on one connection",
-        unit: "pairs/s",
-        measured,
-        ceiling: Some(ceiling),
-        wanted: Wanted::Ratio(0.5),
-    })
+    let what = "take and release, 64 tasks on one connection";
+    Ok(Figure::beside(what, "pairs/s", rounds, Wanted::Ratio(0.5)))
 }
 
+/// Takes leases that must be free.
 async fn taken(leases: &Leases, names: &[&str]) -> Result<Guard, BenchError> {
     let taken = leases.take("sale", names.iter().copied(), LeaseOptions::default()).await?;
     taken.guard.ok_or_else(|| BenchError::Broken("a lease was busy though nobody else takes it".into()))
@@ -131,13 +129,13 @@ fn expect(fact: bool, otherwise: &str) -> Result<(), BenchError> {
     if fact { Ok(()) } else { Err(BenchError::Broken(otherwise.to_owned())) }
 }
 
-/// Script calls that Redis has served.
+/// The script calls that Redis has served so far.
 async fn script_calls(connection: &mut MultiplexedConnection) -> Result<f64, BenchError> {
     let stats: String = redis::cmd("INFO").arg("commandstats").query_async(connection).await?;
     let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
     calls
         .and_then(|calls| calls.split(',').next()?.parse().ok())
-        .ok_or_else(|| BenchError::Broken("redis does not tell its calls".into()))
+        .ok_or_else(|| BenchError::Broken("redis does not report its script calls".into()))
 }
 
 async fn batch(server: &Server, leases: &Leases) -> Result<Vec<Figure>, BenchError> {
@@ -155,25 +153,17 @@ async fn batch(server: &Server, leases: &Leases) -> Result<Vec<Figure>, BenchErr
         calls.push(script_calls(&mut connection).await? - before);
     }
     Ok(vec![
-        Figure {
-            what: "1,000 leases taken and released: script calls",
-            unit: "calls",
-            measured: median(calls),
-            ceiling: None,
-            wanted: Wanted::AtMost(2.0),
-        },
-        Figure {
-            what: "1,000 leases taken and released: time",
-            unit: "ms",
-            measured: median(times),
-            ceiling: None,
-            wanted: Wanted::AtMost(25.0),
-        },
+        Figure::limit(
+            "1,000 leases taken and released: script calls",
+            "calls",
+            median(calls),
+            Wanted::AtMost(2.0),
+        ),
+        Figure::limit("1,000 leases taken and released: time", "ms", median(times), Wanted::AtMost(25.0)),
     ])
 }
 
-/// From just before the release to the return of the one who waits, in another handle with
-/// connections of its own.
+/// From just before the release to the return of the waiter, which uses another handle with its own connections.
 async fn wake(server: &Server) -> Result<Figure, BenchError> {
     let (holder, waiter) = (open(server)?, open(server)?);
     let mut times = Vec::new();
@@ -187,24 +177,20 @@ async fn wake(server: &Server) -> Result<Figure, BenchError> {
                 (got, Instant::now())
             })
         };
-        // Long enough to be asleep, and not in step with the waiter's own looks.
+        // Long enough that the waiter is asleep, and random, so as not to coincide with its own polls.
         tokio::time::sleep(Duration::from_millis(rand::random_range(20..60))).await;
         let begin = Instant::now();
         held.release().await?;
         let (got, at) = waiting.await.map_err(|error| BenchError::Broken(error.to_string()))?;
-        got?.ok_or_else(|| BenchError::Broken("nobody was woken in a minute".into()))?.release().await?;
+        got?.ok_or_else(|| BenchError::Broken("the waiter was not woken within a minute".into()))?
+            .release()
+            .await?;
         times.push(at.saturating_duration_since(begin).as_secs_f64() * 1_000.0);
     }
-    Ok(Figure {
-        what: "one who waits is woken after the release",
-        unit: "ms",
-        measured: median(times),
-        ceiling: None,
-        wanted: Wanted::AtMost(5.0),
-    })
+    Ok(Figure::limit("one who waits is woken after the release", "ms", median(times), Wanted::AtMost(5.0)))
 }
 
-/// 10,000 acquisitions of one lease each, for longer than four of their renewals.
+/// 10,000 acquisitions of one lease each, held for longer than four renewals.
 async fn keep(server: &Server, leases: &Leases) -> Result<Vec<Figure>, BenchError> {
     const HELD: usize = 10_000;
     let mut guards = Vec::with_capacity(HELD);
@@ -219,27 +205,24 @@ async fn keep(server: &Server, leases: &Leases) -> Result<Vec<Figure>, BenchErro
     let seconds = begin.elapsed().as_secs_f64();
     let percent = |before: f64, after: f64| (after - before) / seconds * 100.0;
     let figures = vec![
-        Figure {
-            what: "10,000 leases kept alive: this process",
-            unit: "% of core",
-            measured: percent(ours, cpu_seconds(std::process::id())?),
-            ceiling: None,
-            wanted: Wanted::AtMost(2.0),
-        },
-        Figure {
-            what: "10,000 leases kept alive: redis",
-            unit: "% of core",
-            measured: percent(redis, cpu_seconds(server.pid())?),
-            ceiling: None,
-            wanted: Wanted::AtMost(2.0),
-        },
-        Figure {
-            what: "10,000 leases kept alive: script calls",
-            unit: "calls/s",
-            measured: (script_calls(&mut connection).await? - calls) / seconds,
-            ceiling: None,
-            wanted: Wanted::AtMost(20.0),
-        },
+        Figure::limit(
+            "10,000 leases kept alive: this process",
+            "% of core",
+            percent(ours, cpu_seconds(std::process::id())?),
+            Wanted::AtMost(2.0),
+        ),
+        Figure::limit(
+            "10,000 leases kept alive: redis",
+            "% of core",
+            percent(redis, cpu_seconds(server.pid())?),
+            Wanted::AtMost(2.0),
+        ),
+        Figure::limit(
+            "10,000 leases kept alive: script calls",
+            "calls/s",
+            (script_calls(&mut connection).await? - calls) / seconds,
+            Wanted::AtMost(20.0),
+        ),
     ];
     expect(guards.iter().all(|guard| guard.is_valid_for(Duration::from_secs(15))), "a lease was lost")?;
     let releasing = guards.into_iter().map(Guard::release);

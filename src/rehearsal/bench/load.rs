@@ -1,5 +1,5 @@
-//! A plain and quick HTTP load: requests that were made before, over connections that stay open. It runs on
-//! the same cores as what it measures, so it does no more than it must.
+//! A plain, fast HTTP load: prepared requests over connections that stay open. It shares its cores with the process
+//! under test, so it does as little as possible.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,36 +12,37 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::{BenchError, broken};
+use super::error::{BenchError, broken};
 
-/// How long an answer may take before the connection is given up.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long an answer may take before the connection is dropped.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What a load was answered.
-pub(super) struct Told {
+/// The answers to a load.
+pub(super) struct Answers {
     pub(super) seconds: f64,
-    /// All of them, in microseconds from when a request was due.
+    /// Of every answer, in microseconds from when its request was due.
     pub(super) latency: Histogram<u64>,
-    /// The same for each status; 0 for no answer.
+    /// The same by status; 0 stands for no answer.
     by_status: BTreeMap<u16, Histogram<u64>>,
 }
 
-impl Told {
+impl Answers {
+    /// Answers per second.
     pub(super) fn rate(&self) -> f64 {
         self.latency.len() as f64 / self.seconds
     }
 
-    /// Those that were answered with this status.
+    /// The latency of the answers with this status.
     pub(super) fn of(&self, status: u16) -> Option<&Histogram<u64>> {
         self.by_status.get(&status)
     }
 
-    /// How often each status was answered.
+    /// How often each status occurred.
     pub(super) fn statuses(&self) -> BTreeMap<u16, u64> {
         self.by_status.iter().map(|(status, latency)| (*status, latency.len())).collect()
     }
 
-    /// Every request was answered with this status.
+    /// Fails unless every answer has this status.
     pub(super) fn all(&self, status: u16) -> Result<&Self, BenchError> {
         if self.by_status.keys().eq([&status]) {
             return Ok(self);
@@ -50,7 +51,7 @@ impl Told {
     }
 }
 
-/// A POST of an order, byte for byte.
+/// The bytes of a POST of an order.
 pub(super) fn order(sale: &str, bearer: &str, key: Option<&str>) -> Vec<u8> {
     let body = r#"{"sku":"shoe","quantity":1}"#;
     let key = key.map(|key| format!("idempotency-key: {key}\r\n")).unwrap_or_default();
@@ -62,25 +63,25 @@ pub(super) fn order(sale: &str, bearer: &str, key: Option<&str>) -> Vec<u8> {
     .into_bytes()
 }
 
-/// As fast as they are answered: each connection sends the next request when its last one was answered.
-/// `times`: how often the list of requests is gone through.
+/// A closed-loop load: each connection sends the next request when its last one has been answered. The list of
+/// requests is sent `times` times.
 pub(super) async fn closed(
     address: SocketAddr,
     requests: &Arc<Vec<Vec<u8>>>,
     connections: usize,
     times: usize,
-) -> Result<Told, BenchError> {
+) -> Result<Answers, BenchError> {
     run(address, requests, connections, requests.len() * times, None).await
 }
 
-/// At a fixed rate per second, whether or not those before were answered, as long as a connection is free.
-/// A latency counts from when its request was due.
+/// An open-loop load at a fixed rate per second: a request does not wait for earlier answers, only for a free
+/// connection. Latency counts from when a request was due.
 pub(super) async fn at_rate(
     address: SocketAddr,
     requests: &Arc<Vec<Vec<u8>>>,
     connections: usize,
     rate: u32,
-) -> Result<Told, BenchError> {
+) -> Result<Answers, BenchError> {
     run(address, requests, connections, requests.len(), Some(rate)).await
 }
 
@@ -90,67 +91,78 @@ async fn run(
     connections: usize,
     count: usize,
     rate: Option<u32>,
-) -> Result<Told, BenchError> {
-    let next = Arc::new(AtomicUsize::new(0));
+) -> Result<Answers, BenchError> {
     let mut streams = Vec::new();
     for _ in 0..connections {
         streams.push(connect(address).await?);
     }
     let start = Instant::now();
-    let tasks: Vec<_> = streams
-        .into_iter()
-        .map(|mut stream| {
-            let (next, requests) = (next.clone(), requests.clone());
-            tokio::spawn(async move {
-                let mut by_status = BTreeMap::new();
-                let mut buffer = Vec::with_capacity(4_096);
-                loop {
-                    let nth = next.fetch_add(1, Ordering::Relaxed);
-                    if nth >= count {
-                        return by_status;
-                    }
-                    let due = match rate {
-                        Some(rate) => {
-                            let due = start + Duration::from_secs_f64(nth as f64 / f64::from(rate));
-                            tokio::time::sleep_until(due).await;
-                            due
-                        }
-                        None => Instant::now(),
-                    };
-                    let sent = exchange(&mut stream, &requests[nth % requests.len()], &mut buffer);
-                    let status = match tokio::time::timeout(PATIENCE, sent).await {
-                        Ok(Ok(status)) => status,
-                        _ => 0,
-                    };
-                    let micros = u64::try_from(due.elapsed().as_micros()).unwrap_or(u64::MAX);
-                    by_status.entry(status).or_insert_with(histogram).saturating_record(micros);
-                    if status == 0 {
-                        match connect(address).await {
-                            Ok(again) => stream = again,
-                            Err(_) => return by_status,
-                        }
-                    }
-                }
-            })
-        })
-        .collect();
-    let mut told = Told { seconds: 0.0, latency: histogram(), by_status: BTreeMap::new() };
-    for task in tasks {
-        for (status, latency) in task.await.map_err(broken)? {
-            told.latency.add(&latency).map_err(broken)?;
-            told.by_status.entry(status).or_insert_with(histogram).add(latency).map_err(broken)?;
+    let lane = Lane { address, requests: requests.clone(), next: Arc::default(), count, rate, start };
+    let lanes: Vec<_> = streams.into_iter().map(|stream| tokio::spawn(lane.clone().run(stream))).collect();
+    let mut answers = Answers { seconds: 0.0, latency: histogram(), by_status: BTreeMap::new() };
+    for lane in lanes {
+        for (status, latency) in lane.await.map_err(broken)? {
+            answers.latency.add(&latency).map_err(broken)?;
+            answers.by_status.entry(status).or_insert_with(histogram).add(latency).map_err(broken)?;
         }
     }
-    told.seconds = start.elapsed().as_secs_f64();
-    Ok(told)
+    answers.seconds = start.elapsed().as_secs_f64();
+    Ok(answers)
+}
+
+/// What the connections of a load share.
+#[derive(Clone)]
+struct Lane {
+    address: SocketAddr,
+    requests: Arc<Vec<Vec<u8>>>,
+    /// The number of the next request.
+    next: Arc<AtomicUsize>,
+    count: usize,
+    rate: Option<u32>,
+    start: Instant,
+}
+
+impl Lane {
+    /// Sends requests over one connection until all have been sent. Ends early if it cannot reconnect.
+    async fn run(self, mut stream: TcpStream) -> BTreeMap<u16, Histogram<u64>> {
+        let mut by_status = BTreeMap::new();
+        let mut buffer = Vec::with_capacity(4_096);
+        loop {
+            let nth = self.next.fetch_add(1, Ordering::Relaxed);
+            if nth >= self.count {
+                return by_status;
+            }
+            let due = self.wait_until_due(nth).await;
+            let sent = exchange(&mut stream, &self.requests[nth % self.requests.len()], &mut buffer);
+            let status = match tokio::time::timeout(TIMEOUT, sent).await {
+                Ok(Ok(status)) => status,
+                _ => 0,
+            };
+            let micros = u64::try_from(due.elapsed().as_micros()).unwrap_or(u64::MAX);
+            by_status.entry(status).or_insert_with(histogram).saturating_record(micros);
+            if status == 0 {
+                match connect(self.address).await {
+                    Ok(again) => stream = again,
+                    Err(_) => return by_status,
+                }
+            }
+        }
+    }
+
+    async fn wait_until_due(&self, nth: usize) -> Instant {
+        let Some(rate) = self.rate else { return Instant::now() };
+        let due = self.start + Duration::from_secs_f64(nth as f64 / f64::from(rate));
+        tokio::time::sleep_until(due).await;
+        due
+    }
 }
 
 fn histogram() -> Histogram<u64> {
-    // From a microsecond to a minute, three digits: these bounds are ones that it takes.
-    Histogram::new_with_bounds(1, 60_000_000, 3).unwrap_or_else(|_| unreachable!("bounds that it takes"))
+    // Microseconds, up to a minute, with three digits.
+    Histogram::new_with_bounds(1, 60_000_000, 3).unwrap_or_else(|_| unreachable!("the bounds are valid"))
 }
 
-/// Opens connections and leaves them idle.
+/// Opens idle connections.
 pub(super) async fn idle(address: SocketAddr, count: usize) -> Result<Vec<TcpStream>, BenchError> {
     let mut streams = Vec::with_capacity(count);
     for _ in 0..count {
@@ -159,8 +171,8 @@ pub(super) async fn idle(address: SocketAddr, count: usize) -> Result<Vec<TcpStr
     Ok(streams)
 }
 
-/// The same, after each has had one answer.
-pub(super) async fn idle_after_asking(
+/// The same, each after one request and its answer.
+pub(super) async fn idle_after_one_answer(
     address: SocketAddr,
     path: &str,
     count: usize,
@@ -179,7 +191,7 @@ async fn connect(address: SocketAddr) -> Result<TcpStream, BenchError> {
     Ok(stream)
 }
 
-/// What a GET is answered, head and body; `None` where nobody answers.
+/// The answer to a GET, head and body; `None` if there is none.
 pub(super) async fn get(address: SocketAddr, path: &str) -> Option<String> {
     let mut stream = connect(address).await.ok()?;
     let request = format!("GET {path} HTTP/1.1\r\nhost: doorbuster\r\n\r\n");
@@ -188,6 +200,7 @@ pub(super) async fn get(address: SocketAddr, path: &str) -> Option<String> {
     String::from_utf8(answer).ok()
 }
 
+/// Sends a request, and returns the status of the complete answer.
 async fn exchange(stream: &mut TcpStream, request: &[u8], buffer: &mut Vec<u8>) -> std::io::Result<u16> {
     stream.write_all(request).await?;
     buffer.clear();
@@ -195,14 +208,14 @@ async fn exchange(stream: &mut TcpStream, request: &[u8], buffer: &mut Vec<u8>) 
         if stream.read_buf(buffer).await? == 0 {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
-        if let Some(status) = whole(buffer) {
+        if let Some(status) = complete(buffer) {
             return Ok(status);
         }
     }
 }
 
-/// The status of an answer that has come with all of its body.
-fn whole(answer: &[u8]) -> Option<u16> {
+/// The status, if the answer has arrived with its whole body.
+fn complete(answer: &[u8]) -> Option<u16> {
     let head = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n")? + 4;
     let name = b"content-length: ";
     let length = match answer[..head].windows(name.len()).position(|bytes| bytes == name) {

@@ -1,4 +1,4 @@
-//! The gate and the publisher by themselves.
+//! The gate and the publisher alone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,25 +6,29 @@ use std::time::Instant;
 
 use futures_util::future::try_join_all;
 
-use super::persist::accept;
+use super::bare;
+use super::error::{BenchError, broken};
+use super::orders::accept;
 use super::report::{Figure, Wanted};
-use super::world::{PLENTY, World, attempt, open_sale, sale};
-use super::{BenchError, bare, broken};
-use crate::domain::{Order, Verdict};
+use super::sample::{PLENTY, attempt, open_sale, sale};
+use super::world::World;
+use crate::domain::{Millis, Number, Order, Sale, Verdict};
 use crate::gate::Gate;
 use crate::queue::Publisher;
 use crate::rehearsal::servers::Kind;
 
+/// Rounds of each measurement.
 const ROUNDS: usize = 3;
+/// Attempts of a round.
 const ATTEMPTS: u64 = 100_000;
-/// Attempts that wait at the same time, as those of as many connections.
+/// Attempts in flight at once, as from this many connections.
 const AT_ONCE: usize = 256;
-/// Attempts in a call of the script by itself.
+/// Attempts in one call of the script, in the ceiling.
 const IN_A_CALL: u64 = 64;
 
-/// Attempts that come one by one and share calls, beside calls that are full.
-pub(super) async fn gate(world: &World, tell: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
-    tell("the gate alone");
+/// Attempts that arrive one by one and share calls, next to full calls.
+pub(super) async fn gate(world: &World, announce: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
+    announce("the gate alone");
     let (gate, store) = (world.gate()?, world.store(Kind::Postgres).await?);
     let mut rounds = Vec::new();
     for round in 0..ROUNDS {
@@ -52,7 +56,8 @@ pub(super) async fn gate(world: &World, tell: &impl Fn(&str)) -> Result<Vec<Figu
     )])
 }
 
-async fn admit(gate: Gate, sale: crate::domain::Sale, next: Arc<AtomicU64>) -> Result<(), BenchError> {
+/// Admits attempts one by one until all have been admitted.
+async fn admit(gate: Gate, sale: Sale, next: Arc<AtomicU64>) -> Result<(), BenchError> {
     loop {
         let nth = next.fetch_add(1, Ordering::Relaxed);
         if nth >= 3 * ATTEMPTS {
@@ -65,16 +70,16 @@ async fn admit(gate: Gate, sale: crate::domain::Sale, next: Arc<AtomicU64>) -> R
     }
 }
 
-/// Many orders in a message, beside one in each.
-pub(super) async fn publisher(world: &World, tell: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
+/// 32 orders in a message, next to one in each.
+pub(super) async fn publisher(world: &World, announce: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
     const ORDERS: usize = 60_000;
-    tell("the publisher alone");
+    announce("the publisher alone");
     let publisher = Publisher::open(world.queue()?);
     publisher.wait_until_up().await;
     let one = sale("publisher", PLENTY)?;
-    let number = crate::domain::Number { epoch: 1, seq: 7 };
+    let number = Number { epoch: 1, seq: 7 };
     let orders: Vec<Order> = (0..ORDERS as u64)
-        .map(|nth| Ok(attempt(&one, nth)?.admitted(number, 1, crate::domain::Millis::now())))
+        .map(|nth| Ok(attempt(&one, nth)?.admitted(number, 1, Millis::now())))
         .collect::<Result<_, BenchError>>()?;
     let message =
         serde_json::to_vec(&serde_json::json!({ "v": 1, "orders": [orders[0]] })).map_err(broken)?;

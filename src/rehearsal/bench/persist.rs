@@ -1,33 +1,33 @@
-//! From the queue to the rows: a backlog that one worker empties, beside bare batches of the same rows, and
-//! each database's store beside one order per transaction.
+//! From the queue to the rows: one worker empties a backlog, next to bare batches of the same rows; and each
+//! database's store, next to one order per transaction.
 
 use std::time::{Duration, Instant};
 
-use futures_util::future::try_join_all;
-
+use super::error::{BenchError, broken};
+use super::orders::{publish, until_persisted, waiting};
 use super::report::{Figure, Wanted};
-use super::world::{PLENTY, World, attempt, open_sale, open_store, sale};
-use super::{BenchError, bare_sql, broken};
-use crate::domain::{Order, Sale, Verdict};
+use super::sample::{PLENTY, attempt, open_sale, sale};
+use super::world::{World, open_store};
+use super::{bare_sql, cost};
+use crate::domain::Sale;
 use crate::gate::Gate;
 use crate::queue::Publisher;
 use crate::rehearsal::servers::Kind;
 use crate::store::{Claim, Store};
 
-/// Orders in one script call and in one message, as under a rush.
-const TOGETHER: u64 = 64;
 /// Orders that wait when the worker starts.
 const BACKLOG: u64 = 100_000;
-/// Orders of a round one by one: fewer, because they are slow.
+/// Orders of a round with one per transaction: fewer, because they are slow.
 const SINGLY: u64 = 2_000;
 /// Orders in a transaction, here and in the ceiling.
 const BATCH: usize = 800;
-/// Transactions at once, here and in the ceiling.
+/// Concurrent transactions, here and in the ceiling.
 const LANES: u64 = 4;
+/// Rounds of each measurement.
 const ROUNDS: u64 = 3;
 
-/// A worker process that empties a backlog into PostgreSQL.
-pub(super) async fn backlog(world: &mut World, tell: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
+/// One worker process empties a backlog into PostgreSQL.
+pub(super) async fn backlog(world: &mut World, announce: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
     let gate = world.gate()?;
     let store = world.store(Kind::Postgres).await?;
     let publisher = Publisher::open(world.queue()?);
@@ -35,7 +35,7 @@ pub(super) async fn backlog(world: &mut World, tell: &impl Fn(&str)) -> Result<V
     let url = world.url(Kind::Postgres)?;
     let (mut beside_batches, mut beside_single) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
-        tell(&format!("a backlog of {BACKLOG}, round {} of {ROUNDS}", round + 1));
+        announce(&format!("a backlog of {BACKLOG}, round {} of {ROUNDS}", round + 1));
         let batches = bare_sql::batches(&url, &format!("bare-{round}"), BACKLOG, BATCH, LANES).await?;
         let single = bare_sql::batches(&url, &format!("single-{round}"), SINGLY, 1, 1).await?;
         let sale = sale(&format!("backlog-{round}"), PLENTY)?;
@@ -50,7 +50,7 @@ pub(super) async fn backlog(world: &mut World, tell: &impl Fn(&str)) -> Result<V
         let own = after.iter().rev().nth(1).cloned().into_iter();
         let before: Vec<_> = before.into_iter().chain(own.clone().map(|(name, _)| (name, 0.0))).collect();
         let after: Vec<_> = after.iter().filter(|(name, _)| name != "worker").cloned().chain(own).collect();
-        tell(&super::http::per_order(&before, &after, BACKLOG));
+        announce(&cost::per_order(&before, &after, BACKLOG));
         world.end(worker).await;
         beside_batches.push((rate, batches));
         beside_single.push((rate, single));
@@ -71,43 +71,8 @@ pub(super) async fn backlog(world: &mut World, tell: &impl Fn(&str)) -> Result<V
     ])
 }
 
-/// Accepted by the gate and confirmed by the broker.
-pub(super) async fn publish(
-    gate: &Gate,
-    publisher: &Publisher,
-    sale: &Sale,
-    buyers: std::ops::Range<u64>,
-) -> Result<(), BenchError> {
-    let mut from = buyers.start;
-    while from < buyers.end {
-        // Several messages under way, as the relay has them.
-        let calls = (0..8).map(|call| from + call * TOGETHER).filter(|from| *from < buyers.end);
-        try_join_all(calls.map(async |from| {
-            let orders = accept(gate, sale, from..(from + TOGETHER).min(buyers.end)).await?;
-            publisher.publish(&orders).await.map_err(broken)
-        }))
-        .await?;
-        from += 8 * TOGETHER;
-    }
-    Ok(())
-}
-
-pub(super) async fn accept(
-    gate: &Gate,
-    sale: &Sale,
-    buyers: std::ops::Range<u64>,
-) -> Result<Vec<Order>, BenchError> {
-    let attempts = buyers.map(|nth| attempt(sale, nth)).collect::<Result<Vec<_>, _>>()?;
-    let verdicts = gate.admit_all(&sale.id, &attempts).await.map_err(broken)?;
-    let accepted = verdicts.into_iter().map(|verdict| match verdict.map_err(broken)? {
-        Verdict::Accepted(order) => Ok(order),
-        other => Err(broken(format!("not accepted: {other:?}"))),
-    });
-    accepted.collect()
-}
-
-/// When the first batches are persisted, and how many orders wait still: how long a process takes to start
-/// says nothing of its rate.
+/// When the first batches have been persisted, and how many orders are left. The time that a process takes to start
+/// must not count.
 async fn first_batches(gate: &Gate, sale: &Sale) -> Result<(u64, Instant), BenchError> {
     loop {
         let waiting = waiting(gate, sale).await?;
@@ -118,25 +83,8 @@ async fn first_batches(gate: &Gate, sale: &Sale) -> Result<(u64, Instant), Bench
     }
 }
 
-/// By the gate: counting rows would take the database's time.
-async fn waiting(gate: &Gate, sale: &Sale) -> Result<u64, BenchError> {
-    let told = gate.describe(&sale.id).await.map_err(broken)?;
-    Ok(told.ok_or_else(|| broken("the gate does not know the sale"))?.waiting)
-}
-
-pub(super) async fn until_persisted(gate: &Gate, sale: &Sale) -> Result<(), BenchError> {
-    let begin = Instant::now();
-    while waiting(gate, sale).await? > 0 {
-        if begin.elapsed() > Duration::from_secs(600) {
-            return Err(broken("the queue is not empty after ten minutes"));
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    Ok(())
-}
-
-/// The store alone on each database, batch after batch.
-pub(super) async fn stores(world: &World, tell: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
+/// The store alone on each database, one batch after another.
+pub(super) async fn stores(world: &World, announce: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
     let sqlite = format!("sqlite:{}", world.folder().join("bench.db").display());
     let mut figures = Vec::new();
     for (what, url) in [
@@ -144,7 +92,7 @@ pub(super) async fn stores(world: &World, tell: &impl Fn(&str)) -> Result<Vec<Fi
         ("the store alone, MariaDB; one order per transaction", world.url(Kind::Mariadb)?),
         ("the store alone, PostgreSQL; one order per transaction", world.url(Kind::Postgres)?),
     ] {
-        tell(what);
+        announce(what);
         let store = open_store(&url).await?;
         let mut rounds = Vec::new();
         for round in 0..ROUNDS {

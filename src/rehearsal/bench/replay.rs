@@ -1,13 +1,14 @@
-//! Replaying the order log into a database that has half of it already, beside the workers' ordinary rate.
+//! Replaying the order log into a database that has half of the orders already, next to the workers' ordinary rate.
 
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-use super::persist::{publish, until_persisted};
+use super::error::{BenchError, broken};
+use super::orders::{publish, until_persisted};
 use super::report::{Figure, Report, Wanted};
-use super::world::{PLENTY, PREFIX, World, open_sale, sale};
-use super::{BenchError, broken};
+use super::sample::{PLENTY, open_sale, sale};
+use super::world::{PREFIX, World};
 use crate::domain::Sale;
 use crate::lease::Leases;
 use crate::maintenance::write_log;
@@ -16,15 +17,16 @@ use crate::recovery::replay::{Filter, Progress, Replay, ReplayRequest, Source};
 use crate::rehearsal::servers::Kind;
 use crate::worker::{Worker, WorkerSettings};
 
+/// Orders in the log.
 const ORDERS: u64 = 100_000;
 
-/// Measures on private servers, with the settings of `config/default.toml`. Takes about a minute.
-pub async fn run(tell: impl Fn(&str)) -> Result<Report, BenchError> {
-    tell("starting Redis, RabbitMQ and two PostgreSQL");
+/// Measures on private servers with the settings of `config/default.toml`. Takes about a minute.
+pub async fn run(announce: impl Fn(&str)) -> Result<Report, BenchError> {
+    announce("starting Redis, RabbitMQ and two PostgreSQL");
     let world = World::start(&[Kind::Redis, Kind::Rabbitmq, Kind::Postgres]).await?;
     let measured = match World::start(&[Kind::Postgres]).await {
         Ok(other) => {
-            let measured = measure(&world, &other, tell).await;
+            let measured = measure(&world, &other, announce).await;
             other.stop().await;
             measured
         }
@@ -34,7 +36,7 @@ pub async fn run(tell: impl Fn(&str)) -> Result<Report, BenchError> {
     Ok(Report { bench: "replay", figures: vec![measured?], unfinished: None })
 }
 
-async fn measure(world: &World, other: &World, tell: impl Fn(&str)) -> Result<Figure, BenchError> {
+async fn measure(world: &World, other: &World, announce: impl Fn(&str)) -> Result<Figure, BenchError> {
     let publisher = Publisher::open(world.queue()?);
     publisher.wait_until_up().await;
     let replay = Replay {
@@ -45,18 +47,18 @@ async fn measure(world: &World, other: &World, tell: impl Fn(&str)) -> Result<Fi
         log: OrderLog::with(world.queue()?, publisher.clone()),
         publisher,
     };
-    tell("accepting and publishing 100,000 orders");
+    announce("accepting and publishing 100,000 orders");
     let sale = sale("drop", PLENTY)?;
     open_sale(&replay.gate, &replay.store, &sale).await?;
     publish(&replay.gate, &replay.publisher, &sale, 0..ORDERS).await?;
-    tell("persisting them");
+    announce("persisting them");
     let persisted = persist(world, &replay, &sale).await?;
     write_log(&replay.store, &replay.log).await.map_err(broken)?;
 
     let replay = Replay { store: other.store(Kind::Postgres).await?, ..replay };
-    tell("replaying half of them into the other database");
+    announce("replaying half of them into the other database");
     replay_log(&replay, Some(ORDERS / 2)).await?;
-    tell("replaying all of them");
+    announce("replaying all of them");
     let begin = Instant::now();
     replay_log(&replay, None).await?;
     let replayed = ORDERS as f64 / begin.elapsed().as_secs_f64();
@@ -73,7 +75,7 @@ async fn measure(world: &World, other: &World, tell: impl Fn(&str)) -> Result<Fi
     })
 }
 
-/// Orders per second of one worker, in this process as the replay is, that empties the queue.
+/// Orders per second of one worker that empties the queue. It runs in this process, as the replay does.
 async fn persist(world: &World, replay: &Replay, sale: &Sale) -> Result<f64, BenchError> {
     let stop = CancellationToken::new();
     let Replay { gate, store, leases, dead_letters, .. } = replay.clone();
@@ -94,8 +96,9 @@ async fn persist(world: &World, replay: &Replay, sale: &Sale) -> Result<f64, Ben
     Ok(rate)
 }
 
+/// Replays the first `limit` orders of the log, or all, and checks that none is left.
 async fn replay_log(replay: &Replay, limit: Option<u64>) -> Result<(), BenchError> {
-    let asked = ReplayRequest {
+    let request = ReplayRequest {
         source: Source::Log,
         filter: Filter { limit, ..Default::default() },
         rate: None,
@@ -104,7 +107,7 @@ async fn replay_log(replay: &Replay, limit: Option<u64>) -> Result<(), BenchErro
         max_replays: 3,
     };
     let progress = Progress { advance: &|_, _| {}, say: &|_| {} };
-    let done = replay.run(&asked, "bench", &progress, CancellationToken::new()).await.map_err(broken)?;
+    let done = replay.run(&request, "bench", &progress, CancellationToken::new()).await.map_err(broken)?;
     let wanted = limit.unwrap_or(ORDERS);
     if done.report.counts.orders() != wanted || done.report.counts.left() > 0 {
         return Err(broken(format!("{wanted} orders were to be replayed: {:?}", done.report)));

@@ -1,25 +1,35 @@
-//! What a benchmark found, for people and as JSON.
+//! The report of a benchmark, for people and as JSON.
 
 use std::fmt;
 
 use serde::Serialize;
 
+use super::stats::middle_round;
+
+/// The figures of a benchmark.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
+    /// The name of the benchmark.
     pub bench: &'static str,
+    /// The figures, in the order in which they were measured.
     pub figures: Vec<Figure>,
-    /// Why what comes after these figures was not measured.
+    /// The error that ended the benchmark early, after these figures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unfinished: Option<String>,
 }
 
+/// One figure.
 #[derive(Debug, Clone, Serialize)]
 pub struct Figure {
+    /// What was measured, and after a semicolon its ceiling.
     pub what: &'static str,
+    /// The unit of both values.
     pub unit: &'static str,
+    /// The value.
     pub measured: f64,
     /// The same work done by the servers themselves, in the same run.
     pub ceiling: Option<f64>,
+    /// What the figure should be.
     pub wanted: Wanted,
 }
 
@@ -27,25 +37,26 @@ pub struct Figure {
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wanted {
-    /// Of the ceiling, at least this part.
+    /// At least this fraction of the ceiling.
     Ratio(f64),
-    /// At most this, in the figure's own unit.
+    /// At most this, in the figure's unit.
     AtMost(f64),
+    /// At least this, in the figure's unit.
     AtLeast(f64),
-    /// Nothing: the figure is for information.
+    /// Anything: the figure is for information.
     #[serde(rename = "told")]
     Informational,
 }
 
 impl Figure {
-    /// Of rounds of a figure and its ceiling, the one with the middle ratio.
+    /// From rounds of a figure and its ceiling: the round with the median ratio.
     pub(super) fn beside(
         what: &'static str,
         unit: &'static str,
         rounds: Vec<(f64, f64)>,
         wanted: Wanted,
     ) -> Self {
-        let (measured, ceiling) = super::middle_round(rounds);
+        let (measured, ceiling) = middle_round(rounds);
         Self { what, unit, measured, ceiling: Some(ceiling), wanted }
     }
 
@@ -54,10 +65,12 @@ impl Figure {
         Self { what, unit, measured, ceiling: None, wanted }
     }
 
+    /// The fraction of the ceiling that was reached; `None` without a ceiling.
     pub fn ratio(&self) -> Option<f64> {
         self.ceiling.map(|ceiling| self.measured / ceiling)
     }
 
+    /// Whether the figure is what it should be.
     pub fn is_met(&self) -> bool {
         match self.wanted {
             Wanted::Ratio(least) => self.ratio().is_some_and(|ratio| ratio >= least),

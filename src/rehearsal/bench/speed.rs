@@ -1,18 +1,19 @@
-//! The whole way of an order, part by part, each beside its ceiling.
+//! The path of an order, part by part, each next to its ceiling.
 
+use super::error::{BenchError, broken};
 use super::report::{Figure, Report};
 use super::world::World;
-use super::{BenchError, broken, growth, http, parts, persist};
+use super::{accepted, growth, memory, parts, persist, refusals, rush};
 use crate::rehearsal::servers::Kind;
 
-/// What is measured: one part, or all of them.
+/// The parts of the benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Part {
     /// Refusals and repeats over HTTP.
     Refusals,
     /// Acceptances over HTTP while a worker persists.
     Accepted,
-    /// A backlog that a worker empties.
+    /// A worker empties a backlog.
     Backlog,
     /// Latency at a fixed rate.
     Rush,
@@ -20,9 +21,9 @@ pub enum Part {
     Parts,
     /// The store alone, on each database.
     Stores,
-    /// Memory of idle connections, orders and sales.
+    /// The memory of idle connections, orders and sales.
     Memory,
-    /// What an order costs after a million others, and with a thousand sales at once.
+    /// The cost of an order after a million others, and with a thousand sales at once.
     Growth,
 }
 
@@ -39,66 +40,66 @@ impl Part {
     ];
 }
 
-/// Measures on private servers, with the settings of `config/default.toml`; each part on servers of its
-/// own, so that none works on what another has left.
-pub async fn run(parts: &[Part], tell: impl Fn(&str)) -> Result<Report, BenchError> {
+/// Measures these parts, or all if there are none, with the settings of `config/default.toml`. Each part has its own
+/// private servers, so that none inherits data from another. A part that fails ends the run; the report keeps the
+/// figures measured so far.
+pub async fn run(parts: &[Part], announce: impl Fn(&str)) -> Result<Report, BenchError> {
     let parts = if parts.is_empty() { &Part::ALL[..] } else { parts };
     let mut figures = Vec::new();
     for part in parts {
-        match on_its_own(*part, &tell).await {
+        match on_new_servers(*part, &announce).await {
             Ok(measured) => figures.extend(measured),
-            // What was measured by then is not thrown away.
             Err(error) => return Ok(Report { bench: "speed", figures, unfinished: Some(error.to_string()) }),
         }
     }
     Ok(Report { bench: "speed", figures, unfinished: None })
 }
 
-async fn on_its_own(part: Part, tell: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
-    let mut world = new_world(part, tell).await?;
-    let measured = measure(part, &mut world, tell).await;
+async fn on_new_servers(part: Part, announce: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
+    let mut world = new_world(part, announce).await?;
+    let measured = measure(part, &mut world, announce).await;
     world.stop().await;
     measured
 }
 
-/// Servers that have not done anything yet, with tables: processes need them.
-async fn new_world(part: Part, tell: &impl Fn(&str)) -> Result<World, BenchError> {
+/// New servers, with the tables that the processes need.
+async fn new_world(part: Part, announce: &impl Fn(&str)) -> Result<World, BenchError> {
     let mut kinds = vec![Kind::Redis, Kind::Rabbitmq, Kind::Postgres];
     if part == Part::Stores {
         kinds.push(Kind::Mariadb);
     }
-    tell("starting private servers");
+    announce("starting private servers");
     let world = World::start(&kinds).await?;
     world.store(Kind::Postgres).await?.close().await;
-    // What the part before and the making of these servers have left to be written would make each sync of
-    // theirs wait.
+    // Otherwise each sync would wait until the disk has written what the previous part and the new servers left in
+    // the page cache.
     tokio::task::spawn_blocking(rustix::fs::sync).await.map_err(broken)?;
     Ok(world)
 }
 
-async fn measure(part: Part, world: &mut World, tell: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
+async fn measure(part: Part, world: &mut World, announce: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
     match part {
-        Part::Refusals => http::refusals(world, tell).await,
-        Part::Accepted => http::accepted(world, tell).await,
-        Part::Backlog => persist::backlog(world, tell).await,
-        Part::Rush => http::rush(world, tell).await,
+        Part::Refusals => refusals::refusals(world, announce).await,
+        Part::Accepted => accepted::accepted(world, announce).await,
+        Part::Backlog => persist::backlog(world, announce).await,
+        Part::Rush => rush::rush(world, announce).await,
         Part::Parts => {
-            let mut figures = parts::gate(world, tell).await?;
-            figures.extend(parts::publisher(world, tell).await?);
+            let mut figures = parts::gate(world, announce).await?;
+            figures.extend(parts::publisher(world, announce).await?);
             Ok(figures)
         }
-        Part::Stores => persist::stores(world, tell).await,
+        Part::Stores => persist::stores(world, announce).await,
         Part::Memory => {
-            let mut figures = http::idle(world, tell).await?;
-            figures.extend(http::redis_memory(world, tell).await?);
+            let mut figures = memory::idle(world, announce).await?;
+            figures.extend(memory::redis_memory(world, announce).await?);
             Ok(figures)
         }
         Part::Growth => {
-            let mut new = new_world(part, tell).await?;
-            let orders = growth::orders(world, &mut new, tell).await;
+            let mut new = new_world(part, announce).await?;
+            let orders = growth::orders(world, &mut new, announce).await;
             new.stop().await;
             let mut figures = orders?;
-            figures.extend(growth::sales(world, tell).await?);
+            figures.extend(growth::sales(world, announce).await?);
             Ok(figures)
         }
     }

@@ -112,22 +112,24 @@ async fn lose_queue(url: &str, delete: bool) -> Result<(), Missed> {
     tokio::time::timeout(Duration::from_secs(5), work).await.unwrap_or(Err(Missed::TimedOut("the broker")))
 }
 
+/// PostgreSQL: ends every session of a client but this one.
+const END_ALL: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+     WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'";
+
+/// MariaDB: the sessions of clients but this one.
+const LIST_SESSIONS: &str = "SELECT CAST(id AS SIGNED) FROM information_schema.processlist \
+     WHERE id <> connection_id() AND user <> 'system user'";
+
 async fn end_sessions(stack: &Stack) -> Result<(), Missed> {
     let url = stack.url(stack.database()).await?;
     let work = async {
         if stack.database() == Kind::Postgres {
             let mut connection = sqlx::PgConnection::connect(&url).await?;
-            sqlx::query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'")
-                .execute(&mut connection)
-                .await?;
+            sqlx::query(END_ALL).execute(&mut connection).await?;
             return connection.close().await;
         }
         let mut connection = sqlx::MySqlConnection::connect(&url).await?;
-        let sessions: Vec<(i64,)> = sqlx::query_as(
-            "SELECT CAST(id AS SIGNED) FROM information_schema.processlist WHERE id <> connection_id() AND user <> 'system user'",
-        )
-        .fetch_all(&mut connection)
-        .await?;
+        let sessions: Vec<(i64,)> = sqlx::query_as(LIST_SESSIONS).fetch_all(&mut connection).await?;
         for (session,) in sessions {
             let kill = sqlx::AssertSqlSafe(format!("KILL {session}"));
             // The session may have ended by itself.

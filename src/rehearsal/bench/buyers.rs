@@ -1,0 +1,35 @@
+//! The requests of a crowd, ready to be sent.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::error::BenchError;
+use super::load::order;
+use super::sample::user;
+use super::world::World;
+use crate::front::{AuthSettings, Tokens};
+
+/// Settings of a front whose load must not end with unknown outcomes: a disk that stalls for a second slows a round
+/// down, and does not end the whole measurement.
+pub(super) const LONG_TIMEOUTS: [&str; 2] = ["redis.timeout_ms=10000", "intake.confirm_within_ms=10000"];
+
+/// Signs tokens as the world's fronts expect them.
+pub(super) fn tokens(world: &World) -> Tokens {
+    Tokens::new(AuthSettings {
+        secret: world.secret.clone(),
+        public_key: String::new(),
+        issuer: "doorbuster".into(),
+        audience: "doorbuster".into(),
+        leeway: 2,
+    })
+}
+
+/// One order request per buyer, each with their own token.
+pub(super) fn requests(
+    tokens: &Tokens,
+    sale: &str,
+    buyers: Range<u64>,
+) -> Result<Arc<Vec<Vec<u8>>>, BenchError> {
+    let requests = buyers.map(|nth| Ok(order(sale, &tokens.mint(&user(nth)?, None, 86_400), None)));
+    Ok(Arc::new(requests.collect::<Result<_, BenchError>>()?))
+}
