@@ -76,10 +76,10 @@ pub(super) async fn orders(
     let (last, first_then) = middle_round(after_many);
     let flat = |name, times| Figure::limit(name, "times", times, Wanted::AtMost(1.2));
     Ok(vec![
-        Figure::limit("CPU per order, of the first 10,000", "us", first, Wanted::Informational),
-        flat("CPU per order, of a million", many / first),
-        flat("CPU per order, of 10,000 after a million", last / first_then),
-        flat("Redis per order, of a million", bytes.0 / bytes.1),
+        Figure::limit("CPU per order, first 10,000", "us", first, Wanted::Informational),
+        flat("CPU per order, over a million", many / first),
+        flat("CPU per order, 10,000 after a million", last / first_then),
+        flat("Redis per order, over a million", bytes.0 / bytes.1),
     ])
 }
 
@@ -108,13 +108,13 @@ pub(super) async fn sales(world: &mut World, announce: &impl Fn(&str)) -> Result
             Wanted::Informational,
         ),
         Figure::limit(
-            "of 1,000 sales at once: slower",
+            "1,000 sales at once: slowdown",
             "times",
             one.rate / thousand.rate,
             Wanted::AtMost(3.0),
         ),
         Figure::limit(
-            "of 1,000 sales at once: Redis per order",
+            "1,000 sales at once: Redis per order",
             "times",
             thousand.bytes / one.bytes,
             Wanted::AtMost(1.2),

@@ -187,7 +187,7 @@ async fn wake(server: &Server) -> Result<Figure, BenchError> {
             .await?;
         times.push(at.saturating_duration_since(begin).as_secs_f64() * 1_000.0);
     }
-    Ok(Figure::limit("one who waits is woken after the release", "ms", median(times), Wanted::AtMost(5.0)))
+    Ok(Figure::limit("a waiter wakes after the release", "ms", median(times), Wanted::AtMost(5.0)))
 }
 
 /// 10,000 acquisitions of one lease each, held for longer than four renewals.

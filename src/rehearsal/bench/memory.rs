@@ -31,19 +31,9 @@ pub(super) async fn idle(world: &mut World, announce: &impl Fn(&str)) -> Result<
     drop(asked);
     world.end(front).await;
     Ok(vec![
-        Figure::limit(
-            "front with 10,000 connections that have said nothing",
-            "MB",
-            silent,
-            Wanted::AtMost(100.0),
-        ),
-        Figure::limit("of which it has without any", "MB", before, Wanted::Informational),
-        Figure::limit(
-            "the same when each has asked once and is kept alive",
-            "MB",
-            after,
-            Wanted::Informational,
-        ),
+        Figure::limit("front with 10,000 silent connections", "MB", silent, Wanted::AtMost(100.0)),
+        Figure::limit("the same without connections", "MB", before, Wanted::Informational),
+        Figure::limit("the same after one answer each, kept alive", "MB", after, Wanted::Informational),
     ])
 }
 

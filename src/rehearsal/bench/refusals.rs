@@ -59,7 +59,7 @@ pub(super) async fn refusals(world: &mut World, announce: &impl Fn(&str)) -> Res
             wanted: Wanted::Informational,
         },
         Turns {
-            what: "a repeat, of its row; a bare axum route",
+            what: "a repeat, read from its row; a bare axum route",
             requests: &owners,
             status: 200,
             wanted: Wanted::Informational,

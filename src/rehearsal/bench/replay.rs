@@ -67,7 +67,7 @@ async fn measure(world: &World, other: &World, announce: impl Fn(&str)) -> Resul
         return Err(broken(format!("{live} orders are there, and not {ORDERS}")));
     }
     Ok(Figure {
-        what: "replaying 100,000 orders, half there; beside workers",
+        what: "replaying 100,000 orders, half there; a worker",
         unit: "orders/s",
         measured: replayed,
         ceiling: Some(persisted),

@@ -41,9 +41,9 @@ pub(super) async fn rush(world: &mut World, announce: &impl Fn(&str)) -> Result<
         Figure::limit("5,000 requests/s: mean", "ms", mean(all), Wanted::AtMost(5.0)),
         Figure::limit("5,000 requests/s: p99", "ms", p99(all), Wanted::AtMost(25.0)),
         Figure::limit("5,000 requests/s: answered", "%", answered, Wanted::AtLeast(100.0)),
-        Figure::limit("of them accepted: mean", "ms", mean(accepted), Wanted::Informational),
-        Figure::limit("of them accepted: p99", "ms", p99(accepted), Wanted::Informational),
-        Figure::limit("of them sold out: p99", "ms", p99(late), Wanted::Informational),
+        Figure::limit("those accepted: mean", "ms", mean(accepted), Wanted::Informational),
+        Figure::limit("those accepted: p99", "ms", p99(accepted), Wanted::Informational),
+        Figure::limit("those sold out: p99", "ms", p99(late), Wanted::Informational),
         Figure::limit(
             "a call of the gate: p99",
             "ms",
