@@ -1,23 +1,26 @@
-//! Is a sale ready for its buyers? Looked at before the rush, when there is still time.
+//! Is a sale ready for its buyers? An operator asks before the rush, while there is time to fix it.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{Control, ControlError};
+use super::error::ControlError;
+use super::sales::Control;
 use crate::domain::{Millis, SaleId, SaleState};
 use crate::gate::GateSale;
 use crate::store::SaleRow;
 
 /// By how much the clocks of Redis, the database and this host may differ.
-const CLOCKS: Duration = Duration::from_millis(250);
+const CLOCK_TOLERANCE: Duration = Duration::from_millis(250);
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug, Clone, Serialize)]
 pub struct Check {
+    /// What was checked: `database`, `redis`, `script`, `clocks`, `sale`, `terms` or `stock`.
     pub what: &'static str,
+    /// Whether it is as it should be.
     pub good: bool,
-    /// What was found, and where it is not good what to do.
+    /// What was found and, if it is not good, what to do.
     pub said: String,
 }
 
@@ -32,8 +35,8 @@ impl Check {
 }
 
 impl Control {
-    /// Looks at everything that the sale needs; changes nothing. An error says that there is no such
-    /// sale, or that it cannot be read; all else is a check that is not good.
+    /// Checks everything that the sale needs, and changes nothing. It fails only if the sale has no row or the row
+    /// cannot be read; every other problem is a [`Check`] that is not good.
     pub async fn check(&self, id: &SaleId) -> Result<Vec<Check>, ControlError> {
         let mut checks = Vec::new();
         match self.store.check().await {
@@ -52,15 +55,15 @@ impl Control {
         }
         match self.gate.broken_promises().await {
             Ok(Some(wrong)) => checks.extend(wrong.into_iter().map(|wrong| Check::wrong("redis", wrong))),
-            Ok(None) => checks.push(Check::good("redis", "does not let its settings be asked for")),
-            // It is away, which was said above.
+            Ok(None) => checks.push(Check::good("redis", "hides its settings, so they were not checked")),
+            // It is away, and the check above says so.
             Err(_) => {}
         }
         match self.gate.is_compared().await {
-            Ok(true) => checks.push(Check::good("script", "Redis knows it, its books having been compared")),
+            Ok(true) => checks.push(Check::good("script", "loaded, and the books were compared first")),
             Ok(false) => checks.push(Check::good(
                 "script",
-                "a front loads it with the first order, after a look at the books",
+                "not loaded yet: a front loads it with the first order, after it has compared the books",
             )),
             Err(_) => {}
         }
@@ -73,13 +76,13 @@ impl Control {
         let (redis, database) = (self.gate.clock().await, self.store.read_clock().await);
         let after = Millis::now();
         let (Ok(redis), Ok(database)) = (redis, database) else {
-            return Check::wrong("clocks", "not all of them answer");
+            return Check::wrong("clocks", "Redis or the database did not answer");
         };
-        // Each was read at some moment between the two.
+        // Each clock was read at some moment between `before` and `after`.
         let off = |clock: Millis| (before.0 - clock.0).max(clock.0 - after.0).max(0);
-        let said = format!("Redis is off by {} ms, the database by {} ms", off(redis), off(database));
+        let said = format!("Redis is off by {} ms, and the database by {} ms", off(redis), off(database));
         let most = off(redis).max(off(database));
-        if u128::try_from(most).is_ok_and(|most| most <= CLOCKS.as_millis()) {
+        if u128::try_from(most).is_ok_and(|most| most <= CLOCK_TOLERANCE.as_millis()) {
             return Check::good("clocks", said);
         }
         Check::wrong("clocks", format!("{said}; run a time service on each host"))
@@ -89,9 +92,9 @@ impl Control {
 fn gate_checks(row: &SaleRow, gate: Option<&GateSale>) -> Vec<Check> {
     let Some(gate) = gate else {
         let said = match row.state {
-            SaleState::Draft => "it is a draft; open it before its time: doorbuster sale open",
+            SaleState::Draft => "it is a draft; open it before its window begins: doorbuster sale open",
             state if state.has_ended() => "it is over",
-            _ => "Redis does not know it, though it was opened: it lost data",
+            _ => "it was opened, and Redis no longer has it: Redis lost data",
         };
         return vec![Check::wrong("sale", said)];
     };
@@ -99,7 +102,9 @@ fn gate_checks(row: &SaleRow, gate: Option<&GateSale>) -> Vec<Check> {
     let left = gate.window.opens_at.0 - gate.now.0;
     let over = gate.window.closes_at.is_some_and(|closes_at| closes_at <= gate.now);
     checks.push(match gate.state {
-        SaleState::Open if over => Check::wrong("sale", "its window is over: change closes_at, or close it"),
+        SaleState::Open if over => {
+            Check::wrong("sale", "its window has ended: change closes_at, or close it")
+        }
         SaleState::Open if left > 0 => {
             Check::good("sale", format!("opens by itself in {} s, at {}", left / 1000, gate.window.opens_at))
         }
@@ -109,13 +114,13 @@ fn gate_checks(row: &SaleRow, gate: Option<&GateSale>) -> Vec<Check> {
     if gate.terms_version == row.terms_version {
         checks.push(Check::good("terms", "the same in Redis and in the database"));
     } else {
-        let said = "a change has not reached Redis; it is brought there as soon as a front can";
+        let said = "a change has not reached Redis yet; maintenance brings it there";
         checks.push(Check::wrong("terms", said));
     }
     for item in &row.items {
         let held = gate.items.iter().find(|held| held.sku == item.sku);
         checks.push(match held {
-            None => Check::wrong("stock", format!("{}: Redis does not know it", item.sku)),
+            None => Check::wrong("stock", format!("{}: Redis does not have it", item.sku)),
             Some(held) if held.version != item.version || held.stock != item.stock => Check::wrong(
                 "stock",
                 format!("{}: {} in Redis, {} in the database", item.sku, held.stock, item.stock),

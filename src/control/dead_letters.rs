@@ -1,31 +1,41 @@
-//! What an operator does about dead letters: have them processed again, or end their orders. An
-//! order on the dead-letter queue was accepted, so it must have an end that its buyer can read.
+//! What an operator does about dead letters: replay them, or fail their orders. An order on the dead-letter queue
+//! was accepted, so it must get an outcome that its buyer can read.
+
+use std::time::Duration;
 
 use crate::gate::{Gate, GateError};
 use crate::queue::{DeadLetter, DeadLetters, HeldDeadLetter, PublishError, QueueError};
 use crate::settlement::{SettlementError, settle_order};
 use crate::store::{Recorded, Store, StoreError};
 
-/// Dead letters that are shown at once.
-const MOST: usize = 1_000;
+/// Dead letters in one listing.
+const LISTED: usize = 1_000;
 
-/// How often a letter is looked for: another who looks at the queue holds it for a moment.
+/// Attempts to find a dead letter. Another reader of the queue holds it for a moment.
 const LOOKS: u32 = 3;
 
+/// Between two attempts.
+const LOOK_EVERY: Duration = Duration::from_millis(300);
+
+/// Why an act upon a dead letter did not succeed.
 #[derive(Debug, thiserror::Error)]
 pub enum DeadLetterError {
+    /// No dead letter has this id.
     #[error("there is no dead letter {0}")]
     NotFound(String),
-    /// Nothing was changed; the letter is where it was.
-    #[error("{0} cannot be read by this build ({1}); use the build that wrote it")]
+    /// Nothing has changed: the dead letter is still on its queue.
+    #[error("this build cannot read {0} ({1}); use the build that wrote it")]
     Unreadable(String, String),
+    /// The broker did not answer. The act may be done: repeat it.
     #[error("the broker: {0}")]
     Queue(#[from] QueueError),
+    /// The broker has not confirmed the replay. The orders may be on their way: repeat it.
     #[error("the broker: {0}")]
     Publish(#[from] PublishError),
-    /// The row may be committed; doing it again goes on.
+    /// Redis failed. The rows may be committed: repeat the act.
     #[error(transparent)]
     Gate(#[from] GateError),
+    /// The database failed. The rows may be committed: repeat the act.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -39,7 +49,7 @@ impl From<SettlementError> for DeadLetterError {
     }
 }
 
-/// A letter as it is shown, in the admin API and by the command.
+/// The JSON of a dead letter, for the admin API and the command; with its payload if `whole`.
 pub fn dead_letter_json(letter: &DeadLetter, whole: bool) -> serde_json::Value {
     let mut shown = serde_json::json!({
         "id": letter.id,
@@ -58,21 +68,22 @@ pub fn dead_letter_json(letter: &DeadLetter, whole: bool) -> serde_json::Value {
     shown
 }
 
-/// What became of a letter.
+/// How an act upon a dead letter ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeadLetterEnd {
-    /// On its way to a worker again.
+    /// Its orders are on their way to a worker again.
     Replayed,
     /// Its orders are `failed`, and their units are on sale again.
     Failed,
-    /// All its orders had ended before; they were left as they are.
+    /// All its orders had an outcome before, and kept it.
     EndedBefore,
-    /// It could not be read and is gone. Orders in it that were accepted are in the outbox, and
-    /// are published again from there.
+    /// It could not be read and is deleted. Its accepted orders are still in the outbox, and are published again
+    /// from there.
     Discarded,
 }
 
 impl DeadLetterEnd {
+    /// The word of the JSON and of the command's output.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Replayed => "replayed",
@@ -83,7 +94,7 @@ impl DeadLetterEnd {
     }
 }
 
-/// Cheap to clone.
+/// Acts upon dead letters for operators. Cheap to clone.
 #[derive(Clone)]
 pub struct DeadLetterActs {
     letters: DeadLetters,
@@ -92,15 +103,17 @@ pub struct DeadLetterActs {
 }
 
 impl DeadLetterActs {
+    /// Connects to nothing.
     pub fn new(letters: DeadLetters, gate: Gate, store: Store) -> Self {
         Self { letters, gate, store }
     }
 
-    /// The oldest first, a thousand at most.
+    /// The oldest thousand, oldest first.
     pub async fn list(&self) -> Result<Vec<DeadLetter>, DeadLetterError> {
-        Ok(self.letters.list(MOST).await?)
+        Ok(self.letters.list(LISTED).await?)
     }
 
+    /// One dead letter. It stays on the queue.
     pub async fn show(&self, id: &str) -> Result<DeadLetter, DeadLetterError> {
         let held = self.take(id).await?;
         let letter = held.letter.clone();
@@ -108,9 +121,10 @@ impl DeadLetterActs {
         Ok(letter)
     }
 
-    /// Gives the letter's orders to the workers again. In this order: published and confirmed, the
-    /// sweep told, the letter removed. A crash in between leaves both, and a worker recognises the
-    /// order that it has seen.
+    /// Sends the dead letter's orders to the workers again. On `Ok` the broker has confirmed them. May be repeated.
+    ///
+    /// The order of steps: publish and await the confirm, clear the parked mark in the gate, remove the dead
+    /// letter. A crash in between leaves both messages, and a worker recognises an order that it has seen.
     pub async fn replay(&self, id: &str) -> Result<DeadLetterEnd, DeadLetterError> {
         let held = self.take(id).await?;
         let replayed = async {
@@ -127,8 +141,10 @@ impl DeadLetterActs {
         end(replayed.await, held).await
     }
 
-    /// Ends the letter's orders. In this order: the failed rows committed, the gate put right, the
-    /// letter removed. May be repeated until it succeeds.
+    /// Fails the dead letter's orders. On `Ok` their rows are committed and their units are on sale again. May be
+    /// repeated.
+    ///
+    /// The order of steps: commit the failed rows, settle them with the gate, remove the dead letter.
     pub async fn fail(&self, id: &str) -> Result<DeadLetterEnd, DeadLetterError> {
         let held = self.take(id).await?;
         let failed = async {
@@ -153,19 +169,20 @@ impl DeadLetterActs {
     async fn take(&self, id: &str) -> Result<HeldDeadLetter, DeadLetterError> {
         for _ in 0..LOOKS {
             match self.letters.take(id).await? {
-                // What is decided about one order must not happen to those beside it.
+                // An act upon one order must not affect the others in its message.
                 Some(held) if held.letter.orders.as_ref().is_ok_and(|orders| orders.len() > 1) => {
                     self.letters.split(held).await?;
                 }
                 Some(held) => return Ok(held),
                 None => {}
             }
-            tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+            tokio::time::sleep(LOOK_EVERY).await;
         }
         Err(DeadLetterError::NotFound(id.to_owned()))
     }
 }
 
+/// Removes the dead letter after a success, and puts it back after an error.
 async fn end(
     result: Result<DeadLetterEnd, DeadLetterError>,
     held: HeldDeadLetter,

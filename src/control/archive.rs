@@ -1,0 +1,97 @@
+//! The end of a sale: archive it, purge its orders, erase a user.
+
+use std::time::Duration;
+
+use super::error::ControlError;
+use super::record::StateAct;
+use super::sales::Control;
+use crate::audit::{Audit, ItemBooks, audit};
+use crate::domain::{ActRequest, Millis, Number, SaleId, SaleState, UserId};
+use crate::gate::Unloaded;
+use crate::store::{Erased, SaleAct};
+
+impl Control {
+    /// Takes a closed sale out of the gate, if its books balance and nothing is in flight. Its rows stay. May be
+    /// repeated: the repeat resumes after a crash.
+    pub async fn archive(&self, id: &SaleId, request: &ActRequest) -> Result<SaleAct, ControlError> {
+        self.recorded(StateAct::new("archive", id, request), self.do_archive(id)).await
+    }
+
+    async fn do_archive(&self, id: &SaleId) -> Result<Number, ControlError> {
+        let row = self.row(id).await?;
+        if !row.state.has_ended() {
+            return Err(ControlError::NotFrom { state: row.state, act: "archived" });
+        }
+        let described = self.gate.describe(id).await?;
+        let number = described.map_or(row.number, |gate| gate.number).max(row.number).max(row.witnessed);
+        if row.state == SaleState::Closed {
+            let books = audit(&self.gate, &self.store, id).await?;
+            if !books.balances() || !books.is_at_rest() {
+                return Err(ControlError::Refused(unsettled(&books)));
+            }
+            // The row first: a sale that is not archived and that the gate does not have counts as lost.
+            self.store.set_sale_state(id, SaleState::Archived, number).await?;
+        }
+        match self.gate.unload(id).await? {
+            Unloaded::Done => Ok(number),
+            Unloaded::Refused { state, waiting } => Err(ControlError::Refused(format!(
+                "the gate has it as {state}, with {waiting} orders in flight"
+            ))),
+        }
+    }
+
+    /// Deletes the orders of an archived sale for good, with everything that is known of them and of their users.
+    /// The sale and its acts stay, so that its id is not reused. May be repeated.
+    pub async fn purge(&self, id: &SaleId, request: &ActRequest) -> Result<SaleAct, ControlError> {
+        let row = self.row(id).await?;
+        self.recorded(StateAct::new("purge", id, request), async {
+            if row.state != SaleState::Archived {
+                return Err(ControlError::NotFrom { state: row.state, act: "purged" });
+            }
+            let owed = self.store.count_payments_owed(id).await?;
+            if owed > 0 {
+                let why =
+                    format!("{owed} payments are pending or must be refunded: see `doorbuster payment list`");
+                return Err(ControlError::Refused(why));
+            }
+            let orders = self.store.purge_sale(id).await?;
+            tracing::info!(sale = %id, orders, "sale purged");
+            Ok(row.number)
+        })
+        .await
+    }
+
+    /// Purges archived sales that have not changed for `after`. Returns how many.
+    pub async fn purge_old_sales(&self, after: Duration) -> Result<usize, ControlError> {
+        let mut purged = 0;
+        for row in self.store.sales().await? {
+            let old = row.state == SaleState::Archived && row.changed_at.plus(after) <= Millis::now();
+            let id = row.sale.id;
+            if !old || self.store.orders_after(&id, None, 1).await?.is_empty() {
+                continue;
+            }
+            match self.purge(&id, &ActRequest::by("schedule")).await {
+                Ok(_) => purged += 1,
+                // An error with one sale must not keep the others.
+                Err(error) => tracing::warn!(sale = %id, %error, "cannot purge an old sale"),
+            }
+        }
+        Ok(purged)
+    }
+
+    /// Replaces a user's name with a random one in all archived sales. Sales that are not archived are left alone,
+    /// and the result lists them.
+    pub async fn erase(&self, user: &UserId) -> Result<Erased, ControlError> {
+        Ok(self.store.erase_user(user).await?)
+    }
+}
+
+fn unsettled(books: &Audit) -> String {
+    format!(
+        "its books are not at rest, or do not balance: {} orders in flight, {} unsettled, {} returning, {} units missing",
+        books.in_flight,
+        books.unsettled,
+        books.unreturned,
+        books.items.iter().map(ItemBooks::missing).sum::<i64>(),
+    )
+}

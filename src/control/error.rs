@@ -1,0 +1,64 @@
+//! Why an act upon a sale did not happen, or is not known to have happened.
+
+use crate::audit::AuditError;
+use crate::domain::{Invalid, SaleId, SaleState};
+use crate::gate::GateError;
+use crate::store::StoreError;
+
+/// After [`Gate`](Self::Gate) and [`Store`](Self::Store) the act may be begun: repeat it, with the same key. After
+/// any other error nothing has changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// The sale has no row.
+    #[error("there is no sale {0}")]
+    NotFound(SaleId),
+    /// The id of a new sale is taken.
+    #[error("a sale {0} already exists")]
+    Exists(SaleId),
+    /// The request breaks a rule of the domain.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// The sale's state does not allow the act.
+    #[error("a sale that is {state} cannot be {act}")]
+    NotFrom {
+        /// The sale's present state.
+        state: SaleState,
+        /// The act as a participle, such as `opened`.
+        act: &'static str,
+    },
+    /// The sale needs a rebuild of its gate first.
+    #[error(
+        "the sale was opened before, and Redis no longer has it: Redis lost data, and opening it again would sell units twice"
+    )]
+    Lost,
+    /// The sku is not one of the sale's.
+    #[error("the sale has no such item")]
+    UnknownItem,
+    /// The books forbid the act; the text says why.
+    #[error("{0}")]
+    Refused(String),
+    /// Another act has the same idempotency key.
+    #[error("the key belongs to another act upon this sale: use a new one")]
+    KeyReused,
+    /// An earlier act upon the same item is not finished.
+    #[error("another act upon this item is in progress; try again")]
+    Busy,
+    /// Redis failed or did not answer.
+    #[error(transparent)]
+    Gate(#[from] GateError),
+    /// The database failed or did not answer.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl From<AuditError> for ControlError {
+    fn from(error: AuditError) -> Self {
+        match error {
+            AuditError::NotFound(sale) => Self::NotFound(sale),
+            AuditError::Gate(error) => Self::Gate(error),
+            AuditError::Store(error) => Self::Store(error),
+            // The sums of an audit need no broker.
+            AuditError::Queue(error) => Self::Refused(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! [`Control`] itself, and the sales it acts upon: create, list and show them.
+
+use super::error::ControlError;
+use crate::domain::{Sale, SaleId, SaleState};
+use crate::gate::{Gate, GateSale};
+use crate::store::{SaleRow, Store, StoreError};
+
+/// Both views of a sale. The gate's view is absent if the gate does not have the sale.
+#[derive(Debug, Clone)]
+pub struct SaleStatus {
+    /// The database's view.
+    pub row: SaleRow,
+    /// The gate's view.
+    pub gate: Option<GateSale>,
+}
+
+impl SaleStatus {
+    /// The gate's state, because the gate answers buyers; the row's if the gate does not have the sale.
+    pub fn state(&self) -> SaleState {
+        self.gate.as_ref().map_or(self.row.state, |gate| gate.state)
+    }
+}
+
+/// Acts upon sales for operators. Cheap to clone.
+#[derive(Clone)]
+pub struct Control {
+    pub(super) gate: Gate,
+    pub(super) store: Store,
+}
+
+impl Control {
+    /// Connects to nothing.
+    pub fn new(gate: Gate, store: Store) -> Self {
+        Self { gate, store }
+    }
+
+    /// Creates a draft in the database. The gate does not have it until it is opened.
+    pub async fn create(&self, sale: &Sale) -> Result<(), ControlError> {
+        sale.check()?;
+        match self.store.create_sale(sale).await {
+            Err(StoreError::Exists(_)) => Err(ControlError::Exists(sale.id.clone())),
+            other => Ok(other?),
+        }
+    }
+
+    /// All sales, the newest first. While Redis is away, only the rows.
+    pub async fn list(&self) -> Result<Vec<SaleStatus>, ControlError> {
+        let mut listed = Vec::new();
+        let mut gate_answers = true;
+        for row in self.store.sales().await? {
+            let in_gate = row.state != SaleState::Draft && !row.state.has_ended();
+            let gate = match in_gate && gate_answers {
+                true => self.gate.describe(&row.sale.id).await,
+                false => Ok(None),
+            };
+            gate_answers &= gate.is_ok();
+            listed.push(SaleStatus { row, gate: gate.unwrap_or(None) });
+        }
+        Ok(listed)
+    }
+
+    /// One sale. Fails while Redis is away.
+    pub async fn show(&self, id: &SaleId) -> Result<SaleStatus, ControlError> {
+        let row = self.row(id).await?;
+        Ok(SaleStatus { gate: self.gate.describe(id).await?, row })
+    }
+
+    pub(super) async fn row(&self, id: &SaleId) -> Result<SaleRow, ControlError> {
+        self.store.sale(id).await?.ok_or_else(|| ControlError::NotFound(id.clone()))
+    }
+
+    /// The sale's row, before a write to its gate. A short-lived process has seen no number of the gate, so the
+    /// highest number in the database goes with the next script call: a gate that is behind it freezes.
+    pub(super) async fn row_for_gate(&self, sale: &SaleId) -> Result<SaleRow, ControlError> {
+        let row = self.row(sale).await?;
+        let highest = self.store.highest_number(sale).await?.max(row.number).max(row.witnessed);
+        self.gate.observe_number(sale, highest);
+        Ok(row)
+    }
+}
