@@ -42,7 +42,7 @@ async fn stalling_at_any_point_of_an_orders_life_moves_each_unit_once() {
 /// added and the terms changed. The front that has the point is started again when it died.
 async fn life(fault: String) {
     let mut world = World::new(Database::Postgres).await;
-    world.set("upkeep.every_ms=200").set("sweep.every_ms=200").set("sweep.grace_ms=500");
+    world.set("maintenance.every_ms=200").set("sweep.every_ms=200").set("sweep.grace_ms=500");
     world.set(&format!("payments.secrets=acme {WEBHOOK}"));
     let parts = world.parts().await;
     let sale = doorbuster::domain::Sale {

@@ -106,7 +106,7 @@ async fn an_order_is_cancelled_while_it_waits_in_the_queue() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_return_that_died_half_way_is_finished_by_the_upkeep() {
     let mut world = World::new(Database::Postgres).await;
-    world.set("upkeep.every_ms=200");
+    world.set("maintenance.every_ms=200");
     let running = world.running().await;
     let sale = sale(&world.name, 1, 1);
     world.open_sale(&running.parts, &sale).await;
@@ -239,7 +239,7 @@ async fn a_unit_is_not_free_before_the_end_of_its_order_is_written() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_does_not_expire_while_somebody_acts_for_its_user() {
     let mut world = World::new(Database::Postgres).await;
-    world.set("upkeep.every_ms=200");
+    world.set("maintenance.every_ms=200");
     let running = world.running().await;
     let terms = Terms { pay_within_s: Some(8), ..Terms::default() };
     let sale = Sale { terms, ..sale(&world.name, 5, 1) };

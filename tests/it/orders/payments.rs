@@ -15,7 +15,7 @@ const LONG: Duration = Duration::from_secs(40);
 
 async fn world(terms: Terms) -> (World, Running, Sale) {
     let mut world = World::new(Database::Postgres).await;
-    world.set("upkeep.every_ms=200").set(&format!("payments.secrets=acme {SECRET} {NEXT_SECRET}"));
+    world.set("maintenance.every_ms=200").set(&format!("payments.secrets=acme {SECRET} {NEXT_SECRET}"));
     let running = world.running().await;
     let sale = Sale { terms, ..sale(&world.name, 2, 1) };
     world.open_sale(&running.parts, &sale).await;
@@ -129,7 +129,7 @@ async fn a_genuine_payment_counts_once_and_a_forged_one_not_at_all() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_payment_that_is_faster_than_its_order_waits_for_the_row() {
     let mut world = World::new(Database::Sqlite).await;
-    world.set("upkeep.every_ms=200").set(&format!("payments.secrets=acme {SECRET}"));
+    world.set("maintenance.every_ms=200").set(&format!("payments.secrets=acme {SECRET}"));
     let front = world.running_as(Part::Front).await;
     let sale = sale(&world.name, 2, 1);
     world.open_sale(&front.parts, &sale).await;

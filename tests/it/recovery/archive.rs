@@ -80,7 +80,7 @@ async fn a_sale_is_checked_closed_archived_and_forgotten() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_that_ends_after_its_sale_was_archived_is_settled() {
     let mut world = World::new(Database::Sqlite).await;
-    world.set("upkeep.every_ms=200");
+    world.set("maintenance.every_ms=200");
     let (running, sale, order) = bought_one(&world).await;
     let control = Control::new(running.parts.gate.clone(), running.parts.store.clone());
     control.close(&sale.id, &keyed("c")).await.unwrap();

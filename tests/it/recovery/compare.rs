@@ -38,7 +38,7 @@ async fn an_order_that_only_a_message_knows_of_is_adopted_when_it_gets_its_row()
 #[tokio::test(flavor = "multi_thread")]
 async fn every_difference_is_named_and_mended() {
     let mut world = World::new(Database::Sqlite).await;
-    world.set("sweep.every_ms=60000").set("upkeep.every_ms=60000");
+    world.set("sweep.every_ms=60000").set("maintenance.every_ms=60000");
     let front = world.running_as(Role::Front).await;
     let sale = sale(&world.name, 20, 1);
     world.open_sale(&front.parts, &sale).await;
@@ -116,7 +116,7 @@ async fn every_difference_is_named_and_mended() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gate_with_too_many_units_or_too_few_is_put_right_and_the_sale_is_paused() {
     let mut world = World::new(Database::Sqlite).await;
-    world.set("audit.every_s=1").set("audit.pause_sale=true").set("upkeep.every_ms=100");
+    world.set("audit.every_s=1").set("audit.pause_sale=true").set("maintenance.every_ms=100");
     let running = world.running().await;
     let sale = sale(&world.name, 9, 1);
     world.open_sale(&running.parts, &sale).await;
@@ -143,7 +143,7 @@ async fn a_gate_with_too_many_units_or_too_few_is_put_right_and_the_sale_is_paus
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_of_stock_that_is_half_way_is_no_leak() {
     let mut world = World::new(Database::Sqlite).await;
-    world.set("upkeep.every_ms=60000");
+    world.set("maintenance.every_ms=60000");
     let front = world.running_as(Role::Front).await;
     let sale = sale(&world.name, 5, 1);
     world.open_sale(&front.parts, &sale).await;

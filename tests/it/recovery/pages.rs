@@ -194,7 +194,7 @@ async fn redis_came_back_in_time() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_database_is_a_backup() {
     let mut world = World::new(Database::Postgres).await;
-    world.set("upkeep.every_ms=100");
+    world.set("maintenance.every_ms=100");
     let running = world.running().await;
     let mut sale = sale(&world.name, 20, 1);
     sale.terms.pay_within_s = Some(3_600);

@@ -52,7 +52,7 @@ pub(crate) async fn none_failed(running: &Running, sale: &Sale) {
 /// A front, orders with rows in every state, a backlog in the queue, and a sale that Redis has lost.
 pub(crate) async fn lost_in_mid_sale(stock: i64) -> (World, Running, Sale, Vec<OrderId>) {
     let mut world = World::new(Database::Sqlite).await;
-    world.set("sweep.overtaken_after_ms=1000").set("sweep.every_ms=200").set("upkeep.every_ms=100");
+    world.set("sweep.overtaken_after_ms=1000").set("sweep.every_ms=200").set("maintenance.every_ms=100");
     let front = world.running_as(Role::Front).await;
     let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
     let sale = sale(&world.name, stock, 1);
@@ -221,7 +221,7 @@ async fn a_change_of_stock_that_is_under_way_is_neither_lost_nor_done_twice() {
             .unwrap();
         let rebuild = rebuild(&world, &front.parts);
         rebuild.run(&sale.id, &ActRequest::by("operator ada")).await.unwrap();
-        // Whoever comes next finishes it; here, the upkeep.
+        // The next process to come finishes it: here, maintenance.
         until("the change has ended", LONG, async || {
             front.parts.store.pending_restocks(&sale.id).await.unwrap().is_empty().then_some(())
         })
@@ -293,7 +293,7 @@ async fn a_parked_order_is_counted_and_stays_parked() {
 #[tokio::test(flavor = "multi_thread")]
 async fn where_it_is_configured_a_lost_sale_is_rebuilt_by_itself_and_paused_stays_paused() {
     let mut world = World::new(Database::Sqlite).await;
-    world.set("gate.rebuild=auto").set("upkeep.every_ms=100");
+    world.set("gate.rebuild=auto").set("maintenance.every_ms=100");
     let running = world.running().await;
     let sale = sale(&world.name, 5, 1);
     world.open_sale(&running.parts, &sale).await;

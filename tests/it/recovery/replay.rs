@@ -92,7 +92,7 @@ pub(crate) async fn logged(running: &Running) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_from_a_backup_is_brought_up_to_date_from_the_order_log() {
     let mut world = World::new(Database::Sqlite).await;
-    world.set("upkeep.every_ms=100");
+    world.set("maintenance.every_ms=100");
     let running = world.running().await;
     let shoes = sale(&world.name, 12, 1);
     world.open_sale(&running.parts, &shoes).await;
@@ -170,7 +170,7 @@ async fn a_database_from_a_backup_is_brought_up_to_date_from_the_order_log() {
 async fn what_had_failed_stays_failed_and_an_end_that_is_logged_late_takes_nobodys_unit() {
     let mut world = World::new(Database::Sqlite).await;
     // Ends are logged late: behind the order that got the unit.
-    world.set("upkeep.every_ms=5000");
+    world.set("maintenance.every_ms=5000");
     let running = world.running().await;
     let sale = sale(&world.name, 1, 1);
     world.open_sale(&running.parts, &sale).await;
@@ -211,7 +211,7 @@ async fn what_had_failed_stays_failed_and_an_end_that_is_logged_late_takes_nobod
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sale_goes_from_database_to_database_as_a_file() {
     let mut world = World::new(Database::Sqlite).await;
-    world.set("upkeep.every_ms=100");
+    world.set("maintenance.every_ms=100");
     let running = world.running().await;
     let sale = sale(&world.name, 9, 1);
     world.open_sale(&running.parts, &sale).await;
@@ -280,7 +280,7 @@ async fn a_broker_that_lost_its_queue_gets_the_orders_again_from_the_outbox() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_log_makes_of_another_kind_of_database_what_the_old_one_was() {
     let mut world = World::new(Database::Sqlite).await;
-    world.set("upkeep.every_ms=100");
+    world.set("maintenance.every_ms=100");
     let running = world.running().await;
     let (shoes, coats) = (sale(&world.name, 10, 1), sale(&format!("{}-coats", world.name), 3, 1));
     for sale in [&shoes, &coats] {
@@ -321,7 +321,7 @@ async fn the_log_makes_of_another_kind_of_database_what_the_old_one_was() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_end_that_was_written_before_the_row_wins_against_a_late_message_and_poison_stands_alone() {
     let mut world = World::new(Database::Postgres).await;
-    world.set("upkeep.every_ms=100");
+    world.set("maintenance.every_ms=100");
     let front = world.running_as(Role::Front).await;
     let sale = sale(&world.name, 9, 1);
     world.open_sale(&front.parts, &sale).await;

@@ -78,7 +78,7 @@ async fn mistakes_are_told_and_two_replays_of_one_source_do_not_meet() {
         (&["rebuild", "--sale", "nobodys", "--yes"], 1, "there is no sale nobodys"),
         (&["replay", "run", "outbox"], 2, "--yes"),
         (&["replay", "resume", "01890000-0000-7000-8000-000000000000"], 1, "there is no replay"),
-        (&["replay", "cancel", "01890000-0000-7000-8000-000000000000"], 1, "under way"),
+        (&["replay", "cancel", "01890000-0000-7000-8000-000000000000"], 1, "is running"),
         (&["export", "--sale", "nobodys", "--file", "-"], 1, "there is no sale nobodys"),
     ] {
         let (got, out, err) = run(Some(&world), args).await;

@@ -94,7 +94,7 @@ impl Holder {
     async fn start(world: &World, fenced: bool) -> Self {
         let orders = serde_json::to_string(&(&world.overrides, fenced)).unwrap();
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["lease_processes::a_holder_counts_under_its_lease", "--exact", "--nocapture"])
+            .args(["seams::lease_processes::a_holder_counts_under_its_lease", "--exact", "--nocapture"])
             .env(ORDERS, orders)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
