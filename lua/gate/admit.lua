@@ -147,8 +147,8 @@ local function decide(id, user, sku, quantity, key, keyed, fingerprint)
   if state == 'closed' or (closes_at and now >= closes_at) then return {'closed'} end
   if state == 'frozen' then return {'frozen'} end
   if state == 'paused' then
-    local told = redis.call('HMGET', sale_key, 'message', 'retry_after')
-    return {'paused', told[1] or '', told[2] or ''}
+    local notice = redis.call('HMGET', sale_key, 'message', 'retry_after')
+    return {'paused', notice[1] or '', notice[2] or ''}
   end
   if state ~= 'open' and state ~= 'loading' then return {'closed'} end
   if state == 'loading' or now < opens_at then return {'not_open', sale[2]} end
@@ -178,7 +178,8 @@ local function decide(id, user, sku, quantity, key, keyed, fingerprint)
   end
   user_writes[place[user]] = record
   outbox_writes[length + 1] = id
-  outbox_writes[length + 2] = entry_begins .. seq .. entry_goes_on .. id .. '|' .. user .. '|' .. sku .. '|' .. quantity .. '|' .. key .. '|' .. fingerprint
+  outbox_writes[length + 2] = entry_begins .. seq .. entry_goes_on .. id .. '|' .. user .. '|' .. sku .. '|' ..
+    quantity .. '|' .. key .. '|' .. fingerprint
   age_writes[length + 1], age_writes[length + 2] = now_text, id
   due_writes[length + 1], due_writes[length + 2] = due_text, id
   length = length + 2

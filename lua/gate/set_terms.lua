@@ -9,7 +9,8 @@
 
 if not state then return 'not_loaded' end
 if state == 'frozen' then return 'frozen' end
-if tonumber(redis.call('HGET', KEYS[1], 'rules_version') or '0') >= tonumber(ARGV[3]) then return {'already', epoch, seq} end
+local version = tonumber(redis.call('HGET', KEYS[1], 'rules_version') or '0')
+if version >= tonumber(ARGV[3]) then return {'already', epoch, seq} end
 
 for at = 4, #ARGV, 2 do redis.call('HSET', KEYS[1], ARGV[at], ARGV[at + 1]) end
 redis.call('HSET', KEYS[1], 'rules_version', ARGV[3], 'seq', seq + 1)

@@ -71,7 +71,7 @@ local function drop(user, id)
 end
 
 -- Ended orders kept per user: someone who orders and cancels all day must not fill Redis.
-local REMEMBERED = 8
+local ENDED_KEPT = 8
 
 local function finish(user, id)
   local records = redis.call('HGET', KEYS[3], user)
@@ -91,7 +91,7 @@ local function finish(user, id)
   local rebuy = redis.call('HGET', KEYS[1], 'rebuy') ~= '0'
   local left = {}
   for at = 1, #kept do
-    if rebuy and ended >= REMEMBERED and string.find(kept[at], '|%-%d+$') then
+    if rebuy and ended >= ENDED_KEPT and string.find(kept[at], '|%-%d+$') then
       ended = ended - 1
     else
       left[#left + 1] = kept[at]

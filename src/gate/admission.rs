@@ -14,8 +14,8 @@ impl Gate {
     /// Decides one attempt. Concurrent attempts share a script call.
     ///
     /// On `Ok(Verdict::Accepted)` the unit is taken and the order is in the outbox. After [`GateError::Late`] and
-    /// [`GateError::Broken`] either may have happened: repeat the same attempt to learn the outcome. After any other error
-    /// nothing was taken.
+    /// [`GateError::Broken`] either may have happened: repeat the same attempt to learn the outcome. After any
+    /// other error nothing was taken.
     pub async fn admit(&self, attempt: Attempt) -> Result<Verdict, GateError> {
         self.batcher.admit(attempt).await
     }

@@ -1,5 +1,5 @@
-//! Batches attempts: those that arrive while earlier script calls run go to Redis in one call. A lone attempt does not
-//! wait.
+//! Batches attempts: those that arrive while earlier script calls run go to Redis in one call. A lone attempt does
+//! not wait.
 
 use std::collections::HashMap;
 
@@ -9,12 +9,12 @@ use super::error::GateError;
 use crate::domain::{Attempt, SaleId, Verdict};
 use crate::link::work_together;
 
-/// Concurrent script calls. Redis runs one at a time; the second keeps it busy while the answers to the first are read.
-/// More calls would only make the batches smaller.
+/// Concurrent script calls. Redis runs one at a time; the second keeps it busy while the answers to the first are
+/// read. More calls would only make the batches smaller.
 const CALLS: usize = 2;
 
-/// The verdicts of one script call, in the order of its attempts. The outer error is that of the call, an inner one that
-/// of reading one verdict.
+/// The verdicts of one script call, in the order of its attempts. The outer error is that of the call, an inner one
+/// that of reading one verdict.
 pub(super) type Verdicts = Result<Vec<Result<Verdict, GateError>>, GateError>;
 
 struct Waiting {
@@ -45,7 +45,8 @@ impl Handle {
             }
             mpsc::error::TrySendError::Closed(_) => GateError::Unavailable("stopping".into()),
         })?;
-        // The sender lives until the script call has ended. Only a bug drops it earlier, and then the script may have run.
+        // The sender lives until the script call has ended. Only a bug drops it earlier, and then the script may
+        // have run.
         verdict.await.unwrap_or_else(|_| Err(GateError::Late("the call was abandoned".into())))
     }
 }

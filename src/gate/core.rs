@@ -92,8 +92,8 @@ impl Gate {
         [highest.epoch.to_string(), highest.seq.to_string()]
     }
 
-    /// Keeps the highest number seen of the sale, from a reply of the gate or from a row. Later scripts freeze a gate that
-    /// is behind it.
+    /// Keeps the highest number seen of the sale, from a reply of the gate or from a row. Later scripts freeze a
+    /// gate that is behind it.
     pub fn observe_number(&self, sale: &SaleId, number: Number) {
         let mut observed = self.observed();
         // `entry` would clone the sale id on each call.

@@ -65,7 +65,8 @@ impl Gate {
         Ok(Some(described))
     }
 
-    /// Every sale that was loaded and not unloaded, in the order of the ids. A name without a loaded sale is possible.
+    /// Every sale that was loaded and not unloaded, in the order of the ids. A name without a loaded sale is
+    /// possible.
     pub async fn sales(&self) -> Result<Vec<SaleId>, GateError> {
         let register = keys::sales(&self.settings.prefix);
         let mut names: Vec<String> = self.link.query(redis::cmd("SMEMBERS").arg(register)).await?;

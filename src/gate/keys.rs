@@ -1,5 +1,5 @@
-//! Every key of the gate, by name. `P` is the installation's prefix and `S` the sale. All keys of a sale carry its hash tag
-//! `{S}`, so that a script over them stays in one slot of a Redis Cluster.
+//! Every key of the gate, by name. `P` is the installation's prefix and `S` the sale. All keys of a sale carry its
+//! hash tag `{S}`, so that a script over them stays in one slot of a Redis Cluster.
 //!
 //! | key | type | holds |
 //! | --- | --- | --- |

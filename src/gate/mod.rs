@@ -1,8 +1,8 @@
-//! Who gets a unit? The gate decides atomically in Redis: one script checks sale window, repeats, limits and stock, and
-//! writes each accepted order to the outbox.
+//! Who gets a unit? The gate decides atomically in Redis: one script checks sale window, repeats, limits and stock,
+//! and writes each accepted order to the outbox.
 //!
-//! An order stays in the outbox from admission until its row is committed. So the outbox lists the orders in flight, and
-//! a broker that loses its data loses no order. This module knows neither the broker nor the database.
+//! An order stays in the outbox from admission until its row is committed. So the outbox lists the orders in
+//! flight, and a broker that loses its data loses no order. This module knows neither the broker nor the database.
 
 mod admission;
 mod batcher;

@@ -1,5 +1,5 @@
-//! The outbox: every order in flight. Admission writes an entry, the broker's confirm marks it, and a committed row ends
-//! it (`settle.rs`).
+//! The outbox: every order in flight. Admission writes an entry, the broker's confirm marks it, and a committed row
+//! ends it (`settle.rs`).
 
 use std::time::Duration;
 
@@ -62,8 +62,8 @@ impl Gate {
         self.mark(sale, ids, ["broker", &wait, ",outbox,broker,parked,"]).await
     }
 
-    /// Marks orders that have ended in their rows. Used if the gate cannot take their units back now; readers are then
-    /// answered from the row.
+    /// Marks orders that have ended in their rows. Used if the gate cannot take their units back now; readers are
+    /// then answered from the row.
     pub async fn mark_ended(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
         let wait = self.settings.parked_after.as_millis().to_string();
         self.mark(sale, ids, ["ended", &wait, ",outbox,broker,parked,"]).await
@@ -81,8 +81,8 @@ impl Gate {
         Ok(())
     }
 
-    /// Takes up to `limit` entries that are due for the sweep, and makes each due again after `spacing`, so that a sweep
-    /// that dies loses none. An unreadable entry is logged and skipped.
+    /// Takes up to `limit` entries that are due for the sweep, and makes each due again after `spacing`, so that a
+    /// sweep that dies loses none. An unreadable entry is logged and skipped.
     pub async fn claim_due(
         &self,
         sale: &SaleId,
@@ -106,8 +106,8 @@ impl Gate {
             .collect())
     }
 
-    /// Every order of a sale that is in flight, ordered by id. Not a snapshot: entries that come or go during the call may
-    /// be in it.
+    /// Every order of a sale that is in flight, ordered by id. Not a snapshot: entries that come or go during the
+    /// call may be in it.
     pub async fn in_flight(&self, sale: &SaleId) -> Result<Vec<Ticket>, GateError> {
         let mut tickets = Vec::new();
         let mut cursor = 0_u64;

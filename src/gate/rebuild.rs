@@ -85,8 +85,8 @@ impl Gate {
         Ok(RebuildStart::Frozen(if before.is_empty() { None } else { Some(read_state(&before)?) }))
     }
 
-    /// Puts orders in flight back into the outbox; `true` marks an order on the dead-letter queue. Entries that exist stay
-    /// as they are. The sweep looks at them after `overtaken_after`. May be repeated.
+    /// Puts orders in flight back into the outbox; `true` marks an order on the dead-letter queue. Entries that
+    /// exist stay as they are. The sweep looks at them after `overtaken_after`. May be repeated.
     ///
     /// # Errors
     /// [`GateError::Broken`] if the sale is no longer frozen in this epoch.

@@ -1,10 +1,10 @@
 //! The 4 ms rule: why a refusal from a front's cache never contradicts an earlier answer.
 //!
-//! A front may refuse a buyer from a cached reading of a sale, without asking the gate, while the reading is younger than
-//! [`REFUSAL_MAX_AGE`], counted from the moment the front requested it. In return, a process that changes a sale at the
-//! gate, or learns there of an order, waits for [`until_refusals_expire`] before it reports that to anyone. By then every
-//! reading from before the change is too old to use. So no front answers "sold out" to a buyer who knows of their order,
-//! or to anyone who knows that a restock is done.
+//! A front may refuse a buyer from a cached reading of a sale, without asking the gate, while the reading is
+//! younger than [`REFUSAL_MAX_AGE`], counted from the moment the front requested it. In return, a process that
+//! changes a sale at the gate, or learns there of an order, waits for [`until_refusals_expire`] before it reports
+//! that to anyone. By then every reading from before the change is too old to use. So no front answers "sold out"
+//! to a buyer who knows of their order, or to anyone who knows that a restock is done.
 //!
 //! Each process measures its own span by its own monotonic clock; no two clocks are compared.
 
@@ -15,8 +15,8 @@ use tokio::time::Instant;
 /// How long a front may refuse from a reading of a sale, counted from the moment it asked the gate.
 pub const REFUSAL_MAX_AGE: Duration = Duration::from_millis(4);
 
-/// Returns when no front can refuse any more by the state of a sale before the reply `heard` from the gate. Call it with
-/// the time of that reply, before reporting its news outside this process.
+/// Returns when no front can refuse any more by the state of a sale before the reply `heard` from the gate. Call it
+/// with the time of that reply, before reporting its news outside this process.
 pub async fn until_refusals_expire(heard: Instant) {
     tokio::time::sleep_until(heard + REFUSAL_MAX_AGE).await;
 }

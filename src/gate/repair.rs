@@ -42,8 +42,9 @@ impl Gate {
         Ok((answer == "adopted").then_some(number))
     }
 
-    /// Adds `units` (negative to subtract) to the units left of an item, if the gate's number is still `at`, so that the
-    /// books that were compared are still the books that are corrected. A repeat returns [`Adjusted::Stale`].
+    /// Adds `units` (negative to subtract) to the units left of an item, if the gate's number is still `at`, so
+    /// that the books that were compared are still the books that are corrected. A repeat returns
+    /// [`Adjusted::Stale`].
     pub async fn adjust(
         &self,
         sale: &SaleId,

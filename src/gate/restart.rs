@@ -1,8 +1,8 @@
 //! Can this Redis be trusted? A restarted Redis may have lost its last writes, and would sell the same units again.
 //!
 //! Its script cache is the only thing that survives neither a restart nor a failover to a replica that never ran a
-//! script, and every admission needs it anyway. So a Redis that does not know this installation's admission script has not
-//! been checked yet: the books are compared first, and only then is the script loaded.
+//! script, and every admission needs it anyway. So a Redis that does not know this installation's admission script
+//! has not been checked yet: the books are compared first, and only then is the script loaded.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -22,8 +22,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 const TRIES: u32 = 3;
 
 impl Gate {
-    /// Registers the comparison that runs before a restarted Redis admits anybody. It must freeze every sale that is behind
-    /// what other stores know. Nothing is sold until it returns `Ok`. Only the first call counts.
+    /// Registers the comparison that runs before a restarted Redis admits anybody. It must freeze every sale that
+    /// is behind what other stores know. Nothing is sold until it returns `Ok`. Only the first call counts.
     pub fn compare_restarts_with<E: Display + 'static>(
         &self,
         compare: impl Fn() -> BoxFuture<'static, Result<(), E>> + Send + Sync + 'static,
@@ -34,7 +34,8 @@ impl Gate {
         }));
     }
 
-    /// Whether Redis knows this installation's admission script, that is, whether its books were compared since it started.
+    /// Whether Redis knows this installation's admission script, that is, whether its books were compared since it
+    /// started.
     pub async fn is_compared(&self) -> Result<bool, GateError> {
         Ok(self.link.knows_script(&self.scripts.admit).await?)
     }
@@ -72,8 +73,8 @@ impl Gate {
         Err(GateError::Unavailable("redis keeps restarting".into()))
     }
 
-    /// Freezes the sale if its gate is behind `known`. Returns whether it is frozen for that reason; `false` also if the
-    /// sale is not loaded. May be repeated.
+    /// Freezes the sale if its gate is behind `known`. Returns whether it is frozen for that reason; `false` also
+    /// if the sale is not loaded. May be repeated.
     pub async fn freeze_if_behind(&self, sale: &SaleId, known: Number) -> Result<bool, GateError> {
         let args = [known.epoch.to_string(), known.seq.to_string()];
         let reply: redis::Value =

@@ -1,7 +1,7 @@
 //! Loading a sale into the gate, changing it there, and unloading it.
 //!
-//! A change of state, terms or stock takes the sale's next number and can be repeated. It returns only when no process
-//! refuses a buyer by the state before it: see [`until_refusals_expire`].
+//! A change of state, terms or stock takes the sale's next number and can be repeated. It returns only when no
+//! process refuses a buyer by the state before it: see [`until_refusals_expire`].
 
 use std::collections::BTreeMap;
 
@@ -89,8 +89,8 @@ pub enum Moved {
 }
 
 impl Gate {
-    /// Loads items and terms. Nothing is sold until [`Gate::move_sale`] opens the sale. May be repeated: a loaded sale
-    /// is not changed.
+    /// Loads items and terms. Nothing is sold until [`Gate::move_sale`] opens the sale. May be repeated: a loaded
+    /// sale is not changed.
     pub async fn load(&self, sale: &Sale, versions: &Versions) -> Result<Loaded, GateError> {
         let keys = self.keys(&sale.id);
         let mut fields = terms(sale);
@@ -166,9 +166,9 @@ impl Gate {
         Ok(number)
     }
 
-    /// Adds `units` to an item; a negative number takes away units that are neither sold nor in flight. `version` is the
-    /// item's version afterwards. May be repeated with the same answer. On return no process refuses by the previous
-    /// stock.
+    /// Adds `units` to an item; a negative number takes away units that are neither sold nor in flight. `version`
+    /// is the item's version afterwards. May be repeated with the same answer. On return no process refuses by the
+    /// previous stock.
     pub async fn restock(
         &self,
         sale: &SaleId,

@@ -34,12 +34,12 @@ fn after_freeze_if_behind(script: &str) -> Script {
 }
 
 impl Scripts {
-    /// `prefix` makes the admission script unique to the installation. A Redis that knows the script has been compared by
-    /// this installation since it started.
+    /// `prefix` makes the admission script unique to the installation. A Redis that knows the script has been
+    /// compared by this installation since it started.
     pub(super) fn new(prefix: &str) -> Self {
         let admit = format!("{}\n-- of {prefix}\n", include_str!("../../lua/gate/admit.lua"));
-        // A full Redis refuses scripts that may write. Called with an outbox bound of zero, this one writes nothing: it
-        // answers repeats and admits nobody.
+        // A full Redis refuses scripts that may write. Called with an outbox bound of zero, this one writes
+        // nothing: it answers repeats and admits nobody.
         let admit_full = admit.replacen("#!lua\n", "#!lua flags=allow-oom\n", 1);
         Self {
             admit: Script::new(&admit),

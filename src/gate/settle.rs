@@ -12,8 +12,8 @@ pub enum Outcome {
     Kept,
     /// Refused because the unit never existed: the user is free, and no unit goes back on sale.
     Dropped,
-    /// Refused because the user already had as many as allowed. The winner, if any, takes its place. The loser's units
-    /// are returned, less those of a winner that the gate did not know.
+    /// Refused because the user already had as many as allowed. The winner, if any, takes its place. The loser's
+    /// units are returned, less those of a winner that the gate did not know.
     Replaced(Option<Box<Order>>),
     /// Ended by an operator before it was confirmed: the user is free, and the units are returned.
     Returned,
@@ -33,8 +33,8 @@ pub struct Settlement {
 }
 
 impl Gate {
-    /// Ends the flight of orders whose outcome is committed. Call it after COMMIT, never before: an entry without a row
-    /// would be lost. May be repeated. Returns the gate's number afterwards.
+    /// Ends the flight of orders whose outcome is committed. Call it after COMMIT, never before: an entry without a
+    /// row would be lost. May be repeated. Returns the gate's number afterwards.
     ///
     /// # Errors
     /// [`GateError::Frozen`] leaves the orders to the sweep.

@@ -1,4 +1,5 @@
-//! How orders are written to Redis and how replies are read. Fields are joined by `|`, which no identifier can contain.
+//! How orders are written to Redis and how replies are read. Fields are joined by `|`, which no identifier can
+//! contain.
 
 use uuid::Uuid;
 

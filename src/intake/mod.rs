@@ -1,5 +1,5 @@
-//! One buyer's request, from admission to a true answer: the gate decides, the relay publishes the order to the broker, and
-//! gate and database give its status.
+//! One buyer's request, from admission to a true answer: the gate decides, the relay publishes the order to the
+//! broker, and gate and database give its status.
 //!
 //! This module knows no HTTP. Every answer that a buyer can expect is a variant of [`Answer`].
 

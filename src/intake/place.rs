@@ -23,8 +23,8 @@ const UNTIL_OPENED: Duration = Duration::from_secs(5);
 struct Unconfirmed;
 
 impl Intake {
-    /// Places an order. On `Accepted` the servers named by `durability` hold it. A repeat with the same key returns the same
-    /// order.
+    /// Places an order. On `Accepted` the servers named by `durability` hold it. A repeat with the same key returns
+    /// the same order.
     ///
     /// No front refuses the buyer as someone without an order after an answer that tells them of one: see
     /// [`until_refusals_expire`].

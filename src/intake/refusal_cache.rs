@@ -1,18 +1,19 @@
-//! Refusing without the gate: "sold out", "not open yet" and "closed" come from this process's cache for buyers who hold
-//! nothing. Most requests of a rush are refused, and most of them at once.
+//! Refusing without the gate: "sold out", "not open yet" and "closed" come from this process's cache for buyers who
+//! hold nothing. Most requests of a rush are refused, and most of them at once.
 //!
-//! A cached refusal never contradicts an earlier answer. Everything that can change a sale's answer takes the sale's next
-//! number: an order, a returned unit, a restock, a change of state or terms, a rebuild. So the cache keeps who held anything
-//! of the sale at number N, and the gate's description of the sale. While requests arrive, it reads the sale again and
-//! again, to see whether N is still its number. A request is refused only by a reading that was requested at most
-//! [`REFUSAL_MAX_AGE`] ago; if there is none, it waits for the next reading, which serves all that wait.
+//! A cached refusal never contradicts an earlier answer. Everything that can change a sale's answer takes the
+//! sale's next number: an order, a returned unit, a restock, a change of state or terms, a rebuild. So the cache
+//! keeps who held anything of the sale at number N, and the gate's description of the sale. While requests arrive,
+//! it reads the sale again and again, to see whether N is still its number. A request is refused only by a reading
+//! that was requested at most [`REFUSAL_MAX_AGE`] ago; if there is none, it waits for the next reading, which
+//! serves all that wait.
 //!
-//! The other half of the rule is in [`crate::gate::until_refusals_expire`]: a change at the gate is reported to nobody before
-//! every reading from before it is too old. Buyers do not learn of their order earlier, nor operators that their act is
-//! done. So nobody who knows better is refused from the cache.
+//! The other half of the rule is in [`crate::gate::until_refusals_expire`]: a change at the gate is reported to
+//! nobody before every reading from before it is too old. Buyers do not learn of their order earlier, nor operators
+//! that their act is done. So nobody who knows better is refused from the cache.
 //!
-//! A buyer among the holders goes to the gate, and so does everyone while the number changes. The gate alone decides who gets
-//! a unit, and it answers those who have one with their order instead of "sold out".
+//! A buyer among the holders goes to the gate, and so does everyone while the number changes. The gate alone
+//! decides who gets a unit, and it answers those who have one with their order instead of "sold out".
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
@@ -33,8 +34,8 @@ const MOST_HOLDERS: usize = 200_000;
 const MOST_IN_ALL: usize = 1_000_000;
 /// Maximum cached sales.
 const MOST_SALES: usize = 1_000;
-/// Minimum time between two readings of a sale: well below [`REFUSAL_MAX_AGE`], so that the next reading arrives before the
-/// last is too old.
+/// Minimum time between two readings of a sale: well below [`REFUSAL_MAX_AGE`], so that the next reading arrives
+/// before the last is too old.
 const PACE: Duration = Duration::from_millis(1);
 /// Minimum time between two listings of the holders; also at least twenty times the duration of the last one.
 const LIST_EVERY: Duration = Duration::from_millis(200);
@@ -111,8 +112,8 @@ impl RefusalCache {
         }
     }
 
-    /// The refusal that the gate would have given, at a moment at most [`REFUSAL_MAX_AGE`] before this call. `None` if the
-    /// gate must decide.
+    /// The refusal that the gate would have given, at a moment at most [`REFUSAL_MAX_AGE`] before this call. `None`
+    /// if the gate must decide.
     pub(super) async fn refusal(&self, request: &OrderRequest, sku: &Sku) -> Option<Verdict> {
         let OrderRequest { sale, user, .. } = request;
         let cached = self.lock().get(sale).cloned()?;
@@ -196,9 +197,9 @@ impl RefusalCache {
     }
 }
 
-/// Judges an attempt by a user without a record, with the checks of `admit.lua` in the same order. `None` if the script would
-/// not refuse it, or if only the script can decide: a paused sale has a message, a rate must be counted, and an item may have
-/// a separate limit. `latest` is the highest time that the gate's clock may show now.
+/// Judges an attempt by a user without a record, with the checks of `admit.lua` in the same order. `None` if the
+/// script would not refuse it, or if only the script can decide: a paused sale has a message, a rate must be
+/// counted, and an item may have a separate limit. `latest` is the highest time that the gate's clock may show now.
 fn judge(sale: &GateSale, latest: Millis, request: &OrderRequest, sku: &Sku) -> Option<Verdict> {
     let (quantity, keyed) = (request.quantity, request.key.is_some());
     let now: Millis = sale.now;

@@ -1,5 +1,5 @@
-//! From the outbox to the broker. One path with two triggers: the request that was just admitted, and the sweep, for orders
-//! that a dead front left behind.
+//! From the outbox to the broker. One path with two triggers: the request that was just admitted, and the sweep,
+//! for orders that a dead front left behind.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,8 +13,8 @@ use crate::gate::Gate;
 use crate::link::{Gather, call_together};
 use crate::queue::{PublishError, Publisher};
 
-/// Maximum orders in one message. A queue takes twenty thousand messages a second, however large they are. Waiting orders
-/// share a message, and a lone order does not wait.
+/// Maximum orders in one message. A queue takes twenty thousand messages a second, however large they are. Waiting
+/// orders share a message, and a lone order does not wait.
 const TOGETHER: usize = 128;
 /// Concurrent publishes. More would only make the messages smaller.
 const UNDER_WAY: usize = 4;
@@ -64,8 +64,8 @@ impl Relay {
         &self.publisher
     }
 
-    /// Starts publishing an order of the outbox, or joins the publish under way. The future resolves to whether the broker
-    /// confirmed; dropping it stops nothing, so a buyer may hang up. May be repeated.
+    /// Starts publishing an order of the outbox, or joins the publish under way. The future resolves to whether the
+    /// broker confirmed; dropping it stops nothing, so a buyer may hang up. May be repeated.
     pub fn publish(&self, order: &Order) -> impl Future<Output = bool> + use<> {
         let mut publish = self.start_or_join(order);
         async move {
@@ -85,8 +85,8 @@ impl Relay {
             return publish.clone();
         }
         let (confirmed, publish) = watch::channel(None);
-        // A broker that is away, blocked or silent takes nothing, so no order waits for it. An order that is not queued
-        // drops its sender, which its receivers read as "not confirmed".
+        // A broker that is away, blocked or silent takes nothing, so no order waits for it. An order that is not
+        // queued drops its sender, which its receivers read as "not confirmed".
         if self.publisher.is_up() && self.queue.try_send(Queued { order: order.clone(), confirmed }).is_ok() {
             publishes.insert(order.id, publish.clone());
         }
@@ -170,8 +170,8 @@ impl Batches {
     }
 }
 
-/// Marks confirmed orders in the outbox, many in one call. There is no hurry: an order that gets its row meanwhile needs no
-/// mark. Ends with the last relay.
+/// Marks confirmed orders in the outbox, many in one call. There is no hurry: an order that gets its row meanwhile
+/// needs no mark. Ends with the last relay.
 async fn mark(gate: Gate, mut inbox: mpsc::Receiver<(SaleId, OrderId)>, publishes: Publishes) {
     let mut buffer = Vec::with_capacity(MARKS);
     while inbox.recv_many(&mut buffer, MARKS).await > 0 {

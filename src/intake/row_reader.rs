@@ -1,5 +1,5 @@
-//! Reads order rows for many requests: those that wait at the same time share a query. Nothing is cached, because the repeat
-//! of an order with a row must get the row's present status.
+//! Reads order rows for many requests: those that wait at the same time share a query. Nothing is cached, because
+//! the repeat of an order with a row must get the row's present status.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -42,8 +42,8 @@ impl RowReader {
         Self { lookups, timeout }
     }
 
-    /// The present row of an order and its events. The whole wait, in the queue and for the query, has the time limit of a
-    /// query.
+    /// The present row of an order and its events. The whole wait, in the queue and for the query, has the time
+    /// limit of a query.
     pub(super) async fn order(&self, id: OrderId) -> Found {
         let (answer, found) = oneshot::channel();
         let full = |_| StoreError::Away("too many requests are waiting for the database".into());

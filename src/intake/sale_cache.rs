@@ -70,8 +70,8 @@ impl SaleCache {
         Self { gate, store, age, entries: Arc::default() }
     }
 
-    /// The description of a sale, at most `sale_cache` old. Read from the gate; from the database only if the gate does not
-    /// know the sale.
+    /// The description of a sale, at most `sale_cache` old. Read from the gate; from the database only if the gate
+    /// does not know the sale.
     pub async fn get(&self, id: &SaleId) -> Result<KnownSale, SaleUnknown> {
         let entry = self.entry(id);
         if let Some(known) = entry.fresh(self.age) {

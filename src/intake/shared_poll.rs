@@ -1,5 +1,5 @@
-//! Requests that wait for an order's outcome share one poll, so its cost depends on the orders waited for and not on the
-//! number of requests.
+//! Requests that wait for an order's outcome share one poll, so its cost depends on the orders waited for and not
+//! on the number of requests.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

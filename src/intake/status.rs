@@ -1,5 +1,5 @@
-//! The status of an order: read from the gate first, then from the database. In this order, because an entry leaves the
-//! gate only after its row is committed, so an order is always found in one of them.
+//! The status of an order: read from the gate first, then from the database. In this order, because an entry leaves
+//! the gate only after its row is committed, so an order is always found in one of them.
 
 use std::time::Duration;
 
@@ -100,8 +100,8 @@ impl Intake {
         Ok(rows.into_iter().map(view).collect())
     }
 
-    /// The user's orders in a sale, from gate and database together, oldest first. If there are any, then on return no
-    /// front refuses the user as someone without an order.
+    /// The user's orders in a sale, from gate and database together, oldest first. If there are any, then on return
+    /// no front refuses the user as someone without an order.
     pub async fn orders_of(&self, sale: &SaleId, user: &UserId) -> Result<Vec<OrderView>, StatusUnknown> {
         let held = self.gate.orders_of(sale, user).await?;
         let tickets = self.gate.tickets(sale, &held).await?;

@@ -1,5 +1,6 @@
-//! The delay before the next retry: it doubles from 100 ms to 2 s, and half of it is random, so that a hundred processes do
-//! not reconnect in the same instant. There is no last retry, because a link that gives up needs a person to notice.
+//! The delay before the next retry: it doubles from 100 ms to 2 s, and half of it is random, so that a hundred
+//! processes do not reconnect in the same instant. There is no last retry, because a link that gives up needs a
+//! person to notice.
 
 use std::time::Duration;
 

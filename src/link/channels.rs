@@ -1,5 +1,5 @@
-//! Subscriptions to Redis channels. Messages published while the connection is lost are missed, so a subscriber must also
-//! be able to find out by polling.
+//! Subscriptions to Redis channels. Messages published while the connection is lost are missed, so a subscriber
+//! must also be able to find out by polling.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Batching: items that wait at the same time are handled together, because a call costs about as much as its contents. A
-//! lone item goes at once; after a crowd, the next batch waits a moment for more.
+//! Batching: items that wait at the same time are handled together, because a call costs about as much as its
+//! contents. A lone item goes at once; after a crowd, the next batch waits a moment for more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +23,8 @@ pub struct Gather {
 }
 
 impl Gather {
-    /// Waits for one item, then takes up to `most` that are there. After a crowd it waits a moment for more. Empty when the
-    /// channel has ended.
+    /// Waits for one item, then takes up to `most` that are there. After a crowd it waits a moment for more. Empty
+    /// when the channel has ended.
     pub async fn next<T>(&mut self, inbox: &mut mpsc::Receiver<T>, most: usize) -> Vec<T> {
         let mut together = Vec::new();
         if inbox.recv_many(&mut together, most).await == 0 {
@@ -43,8 +43,8 @@ impl Gather {
     }
 }
 
-/// Runs `work` on batches of up to `most` items from `inbox`, `at_once` batches at a time. Returns when the channel has
-/// ended; batches under way continue.
+/// Runs `work` on batches of up to `most` items from `inbox`, `at_once` batches at a time. Returns when the channel
+/// has ended; batches under way continue.
 pub async fn work_together<T, F>(
     mut inbox: mpsc::Receiver<T>,
     most: usize,
@@ -74,7 +74,8 @@ const CALLS_AT_ONCE: usize = 32;
 /// Runs `calls` concurrently and returns their answers in order. One call per sale, in sequence, would wait for the
 /// server's disk each time.
 ///
-/// The return type is spelled out, because an `impl Future` would capture the type of `calls`, whose closures cannot always move into a task.
+/// The return type is spelled out, because an `impl Future` would capture the type of `calls`, whose closures
+/// cannot always move into a task.
 pub fn call_together<F: Future>(
     calls: impl IntoIterator<Item = F>,
 ) -> Collect<Buffered<Iter<IntoIter<F>>>, Vec<F::Output>> {

@@ -69,8 +69,8 @@ impl RedisLink {
         self.manager.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).connection.clone()
     }
 
-    /// Runs a script, and loads it first if Redis does not know it. NOSCRIPT is an ordinary case: every restart of Redis
-    /// clears its scripts.
+    /// Runs a script, and loads it first if Redis does not know it. NOSCRIPT is an ordinary case: every restart of
+    /// Redis clears its scripts.
     pub async fn run<T: FromRedisValue>(
         &self,
         script: &Script,
@@ -129,9 +129,9 @@ impl RedisLink {
         self.within(command.query_async(&mut connection)).await
     }
 
-    /// Replaces the connection manager, which reconnects only after I/O errors. It would keep a refused login although the
-    /// password may have been corrected, and stay with a former master although the host name may lead to the new one.
-    /// Limited by [`REPLACE_AFTER`].
+    /// Replaces the connection manager, which reconnects only after I/O errors. It would keep a refused login
+    /// although the password may have been corrected, and stay with a former master although the host name may lead
+    /// to the new one. Limited by [`REPLACE_AFTER`].
     fn replace_connection(&self) {
         let mut current = self.manager.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if current.since.elapsed() >= REPLACE_AFTER
@@ -141,8 +141,8 @@ impl RedisLink {
         }
     }
 
-    /// Limits the whole call, including connecting and the retry after NOSCRIPT. The manager's own limit covers one command
-    /// on an open connection.
+    /// Limits the whole call, including connecting and the retry after NOSCRIPT. The manager's own limit covers one
+    /// command on an open connection.
     async fn within<T>(&self, work: impl Future<Output = Result<T, RedisError>>) -> Result<T, Fault> {
         match tokio::time::timeout(self.timeout * 3, work).await {
             Ok(result) => result.map_err(|error| {
