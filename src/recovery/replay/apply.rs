@@ -25,10 +25,14 @@ impl Work<'_> {
     pub(super) async fn entries(&mut self) -> Result<(), ReplayError> {
         let (source, filter) = (&self.asked.source, &self.asked.filter);
         if *source == super::Source::Log {
-            self.report.begins_at = self.log_begins_after(filter).await?;
+            let begins = self.patiently(async || self.log_begins_after(filter).await).await?;
+            let Some(begins_at) = begins else { return Ok(()) };
+            self.report.begins_at = begins_at;
         }
         let mut survey = Survey::default();
-        let mut reading = Entries::open(source, &self.replay.log, filter).await?;
+        let log = &self.replay.log;
+        let reading = self.patiently(async || Entries::open(source, log, filter).await).await?;
+        let Some(mut reading) = reading else { return Ok(()) };
         while let Some(piece) = self.next_of(&mut reading).await? {
             survey.look(&piece, filter, &mut self.report);
             self.look().await?;

@@ -145,7 +145,8 @@ impl Work<'_> {
             let away = "the dead-letter queue: the broker could not be reached";
             up.await.map_err(|_| ReplayError::Usage(away.into()))?;
         }
-        let mut letters = replay.dead_letters.list(LETTERS).await?;
+        let letters = self.patiently(async || Ok(replay.dead_letters.list(LETTERS).await?)).await?;
+        let Some(mut letters) = letters else { return Ok(()) };
         letters.retain(|letter| {
             let orders = letter.orders.as_deref().unwrap_or_default();
             let by_order = filter.sale.is_some() || filter.user.is_some() || filter.order.is_some();

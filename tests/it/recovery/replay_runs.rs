@@ -155,31 +155,61 @@ async fn lost(kind: Database, paid: bool) -> (World, Sale) {
     (other, sale)
 }
 
-/// Replays the log; whoever calls it is told how far it is, and what it waits for.
-async fn replay_log(
-    world: &World,
-    advance: &(dyn Fn(u64, u64) + Sync),
-    say: &(dyn Fn(&str) + Sync),
-) -> Result<Finished, ReplayError> {
+async fn replay_of(world: &World) -> Replay {
     let parts = world.parts().await;
     let publisher = Publisher::open(world.config().queue());
-    let replay = Replay {
+    Replay {
         gate: parts.gate.clone(),
         store: parts.store.clone(),
         leases: parts.leases.clone(),
         dead_letters: DeadLetters::open(world.config().queue()),
         log: OrderLog::with(world.config().queue(), publisher.clone()),
         publisher,
-    };
-    let asked = ReplayRequest {
+    }
+}
+
+/// The whole log, slowly enough that a server can be taken away in the middle.
+fn slow_log() -> ReplayRequest {
+    ReplayRequest {
         source: Source::Log,
         filter: Filter::default(),
         rate: Some(1),
         max_queue: 1_000,
         max_latency_ms: 60_000,
         max_replays: 3,
+    }
+}
+
+/// Replays the log. `advance` and `say` receive its progress, and what it waits for.
+async fn replay_log(
+    world: &World,
+    advance: &(dyn Fn(u64, u64) + Sync),
+    say: &(dyn Fn(&str) + Sync),
+) -> Result<Finished, ReplayError> {
+    let replay = replay_of(world).await;
+    replay.run(&slow_log(), "test", &Progress { advance, say }, CancellationToken::new()).await
+}
+
+/// The broker is there when the plan begins, and then confirms nothing for longer than `queue.timeout_ms`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_waits_for_a_broker_that_is_slow_to_confirm_the_mark_of_the_logs_end() {
+    let (mut world, _) = lost(Database::Sqlite, false).await;
+    world.set("queue.timeout_ms=1000");
+    let proxy = behind_proxy(&mut world, "queue.url").await;
+    let replay = replay_of(&world).await;
+    replay.publisher.wait_until_up().await;
+    proxy.set(Weather::Frozen);
+    let waits = AtomicBool::new(false);
+    let say = |text: &str| {
+        if text.contains("waits: the broker") {
+            waits.store(true, Ordering::SeqCst);
+            proxy.set(Weather::Fair);
+        }
     };
-    replay.run(&asked, "test", &Progress { advance, say }, CancellationToken::new()).await
+    let progress = Progress { advance: &|_, _| {}, say: &say };
+    let plan = replay.plan(&slow_log(), &progress, CancellationToken::new()).await.expect("it waits");
+    assert!(waits.into_inner(), "the broker was away in time");
+    assert_eq!(plan.counts.inserted, 8, "{plan:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
