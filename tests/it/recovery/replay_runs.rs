@@ -72,8 +72,8 @@ async fn mistakes_are_told_and_two_replays_of_one_source_do_not_meet() {
         (&["replay", "plan", "outbox", "--reason", "broken"], 2, "dead letters"),
         (&["replay", "plan", "outbox", "--offset", "3"], 2, "the log alone"),
         (&["replay", "plan", "outbox", "--sale", "nobodys"], 2, "knows no sale nobodys"),
-        (&["replay", "plan", "log", "--sale", "nobodys"], 2, "nobody knows a sale nobodys"),
-        (&["replay", "plan", "dead-letters", "--sale", "nobodys"], 2, "nobody knows a sale nobodys"),
+        (&["replay", "plan", "log", "--sale", "nobodys"], 2, "there is no sale nobodys"),
+        (&["replay", "plan", "dead-letters", "--sale", "nobodys"], 2, "there is no sale nobodys"),
         (&["audit", "--sale", "nobodys"], 1, "there is no sale nobodys"),
         (&["rebuild", "--sale", "nobodys", "--yes"], 1, "there is no sale nobodys"),
         (&["replay", "run", "outbox"], 2, "--yes"),
@@ -201,7 +201,7 @@ async fn a_plan_waits_for_a_broker_that_is_slow_to_confirm_the_mark_of_the_logs_
     proxy.set(Weather::Frozen);
     let waits = AtomicBool::new(false);
     let say = |text: &str| {
-        if text.contains("waits: the broker") {
+        if text.contains("waiting: the broker") {
             waits.store(true, Ordering::SeqCst);
             proxy.set(Weather::Fair);
         }
@@ -221,7 +221,7 @@ async fn a_replay_waits_for_a_broker_that_is_away_for_a_while() {
     let rows = async || parts.store.orders_after(&sale.id, None, 50).await.unwrap_or_default().len();
     let waits = AtomicBool::new(false);
     let say = |text: &str| {
-        waits.fetch_or(text.contains("waits: the broker"), Ordering::SeqCst);
+        waits.fetch_or(text.contains("waiting: the broker"), Ordering::SeqCst);
     };
     let run = replay_log(&world, &|_, _| {}, &say);
     let outage = async {
@@ -252,7 +252,7 @@ async fn a_replay_waits_for_a_database_that_is_away_when_its_orders_are_written(
         };
         let waits = AtomicBool::new(false);
         let say = |text: &str| {
-            if text.contains("waits: the database") {
+            if text.contains("waiting: the database") {
                 waits.store(true, Ordering::SeqCst);
                 proxy.set(Weather::Fair);
             }
