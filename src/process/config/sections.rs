@@ -136,7 +136,7 @@ impl Config {
         }
         for (name, wrong) in [
             ("redis.url", crate::link::check_url(&self.redis.url).err().map(|error| error.to_string())),
-            ("queue.url", crate::queue::check_url(&self.queue.url).err()),
+            ("queue.url", crate::queue::check_url(&self.queue.url).err().map(|error| error.to_string())),
             (
                 "database.url",
                 crate::store::check_url(&self.database.url).err().map(|error| error.to_string()),
