@@ -1,4 +1,4 @@
-//! Runs of a replay: mistakes, two at once, slowed down, ended and gone on with, many transactions at once.
+//! Runs of a replay: mistakes, two at once, slowed down, cancelled and resumed, many transactions at once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::support::{Database, World, at_rest, attempt, behind_proxy, buy, run, 
 
 const LONG: Duration = Duration::from_secs(40);
 
-/// A user may have orders in every part of it, and only one transaction can have his lease.
+/// A user may have orders in every part, but only one transaction at a time can hold the user's lease.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_orders_of_few_users_are_replayed_once_each() {
     const USERS: usize = 20;
