@@ -18,7 +18,7 @@ async fn lost(guard: &doorbuster::lease::Guard) {
 
 /// The mistake is in many libraries: an explicit lease time silently switches the renewal off.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_explicit_lease_time_is_renewed_and_what_is_not_is_said() {
+async fn an_explicit_lease_time_does_not_switch_renewal_off() {
     let (_world, leases) = leases().await;
     let kept = leases.take("sale", ["kept"], LeaseOptions::lasting(ms(5_000))).await.unwrap().guard.unwrap();
     let options = LeaseOptions::lasting(ms(900)).renewed_manually();
@@ -34,7 +34,7 @@ async fn an_explicit_lease_time_is_renewed_and_what_is_not_is_said() {
 
 /// A guard that nobody drops must not lock others out for ever.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_longest_hold_ends_a_lease_that_the_watchdog_would_renew_for_ever() {
+async fn max_hold_ends_a_lease_that_the_watchdog_would_renew_for_ever() {
     let (_world, leases) = leases().await;
     let begin = Instant::now();
     let options = LeaseOptions::lasting(ms(6_000)).max_hold(ms(8_000));
@@ -49,7 +49,7 @@ async fn the_longest_hold_ends_a_lease_that_the_watchdog_would_renew_for_ever() 
 
 /// A renewal that fails must not be told to nobody.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_that_redis_forgot_is_lost_at_the_next_renewal_and_the_work_stops() {
+async fn a_lease_that_redis_lost_stops_the_work_at_the_next_renewal() {
     let (world, leases) = leases().await;
     let guard = leases.take("sale", ["ada"], LeaseOptions::lasting(ms(1_500))).await.unwrap().guard.unwrap();
     let other = guard.share();
@@ -62,7 +62,7 @@ async fn a_lease_that_redis_forgot_is_lost_at_the_next_renewal_and_the_work_stop
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn work_that_is_done_in_time_is_not_cancelled() {
+async fn work_that_finishes_in_time_is_not_cancelled() {
     let (_world, leases) = leases().await;
     let guard = leases.take("sale", ["ada"], LeaseOptions::default()).await.unwrap().guard.unwrap();
     assert_eq!(guard.until_lost(async { 7 }).await.unwrap(), 7);
@@ -83,7 +83,7 @@ async fn a_renewal_never_shortens_a_lease() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_watchdog_survives_errors_and_tells_what_they_cost() {
+async fn the_watchdog_survives_errors_and_reports_the_leases_they_cost() {
     let (mut world, direct) = leases().await;
     world.set("redis.timeout_ms=200");
     let proxy = behind_proxy(&mut world, "redis.url").await;
@@ -112,7 +112,7 @@ async fn the_watchdog_survives_errors_and_tells_what_they_cost() {
 
 /// Its holder counts from before the request; Redis, from when it came.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_answer_makes_the_local_deadline_earlier_and_not_later() {
+async fn a_slow_reply_makes_the_local_deadline_earlier_and_not_later() {
     let (mut world, direct) = leases().await;
     let proxy = behind_proxy(&mut world, "redis.url").await;
     let leases = leases_of(&world);
@@ -129,7 +129,7 @@ async fn a_slow_answer_makes_the_local_deadline_earlier_and_not_later() {
 
 /// Renewals whose answers take most of what a third of the lease leaves.
 #[tokio::test(flavor = "multi_thread")]
-async fn slow_renewals_keep_a_lease_all_the_same() {
+async fn slow_renewals_still_keep_a_lease() {
     let (mut world, direct) = leases().await;
     let proxy = behind_proxy(&mut world, "redis.url").await;
     let leases = leases_of(&world);
@@ -184,7 +184,7 @@ async fn no_renewal_outlives_the_release() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shared_guard_is_released_with_the_last() {
+async fn a_shared_guard_is_released_by_its_last_holder() {
     let (_world, leases) = leases().await;
     let first = leases.take("sale", ["ada"], LeaseOptions::default()).await.unwrap().guard.unwrap();
     let second = first.share();
@@ -202,7 +202,7 @@ async fn a_shared_guard_is_released_with_the_last() {
 
 /// A job that several machines start at the same time runs once, though it is done in no time.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_is_held_for_its_least_time_though_it_is_done_sooner() {
+async fn a_job_is_held_for_min_hold_even_if_it_finishes_sooner() {
     let (_world, leases) = leases().await;
     let options = LeaseOptions::default().min_hold(ms(1_500));
     let job = leases.take("_jobs", ["nightly"], options).await.unwrap().guard.unwrap();
@@ -218,7 +218,7 @@ async fn a_job_is_held_for_its_least_time_though_it_is_done_sooner() {
 
 /// A renewal that is on its way while the job is released must not prolong what has to stay.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_late_renewal_does_not_prolong_what_stays_for_its_least_time() {
+async fn a_late_renewal_does_not_extend_a_lease_kept_for_min_hold() {
     let (world, leases) = leases().await;
     let options = LeaseOptions::default().min_hold(ms(3_000));
     let job = leases.take("_jobs", ["nightly"], options).await.unwrap().guard.unwrap();
@@ -237,7 +237,7 @@ async fn a_late_renewal_does_not_prolong_what_stays_for_its_least_time() {
 
 /// The answer of the taking is lost: a job that nobody runs must not be held for its least time.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_nobody_was_given_is_free_for_the_others() {
+async fn a_job_whose_taker_got_no_reply_is_free_for_others() {
     let (mut world, direct) = leases().await;
     world.set("redis.timeout_ms=200");
     let proxy = behind_proxy(&mut world, "redis.url").await;
@@ -251,7 +251,7 @@ async fn a_job_that_nobody_was_given_is_free_for_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_to_run_out_is_neither_renewed_nor_released() {
+async fn an_abandoned_lease_is_neither_renewed_nor_released() {
     let (_world, leases) = leases().await;
     let guard = leases.take("sale", ["ada"], LeaseOptions::lasting(ms(1_000))).await.unwrap().guard.unwrap();
     guard.abandon();
@@ -263,7 +263,7 @@ async fn what_is_to_run_out_is_neither_renewed_nor_released() {
 
 /// Many leases of different moments are renewed by few calls.
 #[tokio::test(flavor = "multi_thread")]
-async fn leases_that_were_taken_one_by_one_are_renewed_together() {
+async fn leases_taken_one_by_one_are_renewed_together() {
     let (mut world, _) = leases().await;
     let folder = tempfile::tempdir().unwrap();
     let server = crate::support::own_redis(&mut world, folder.path()).await;

@@ -9,9 +9,9 @@ use crate::seams::store::{claim, on_every_database, sold, world};
 use crate::support::{Database, order, until};
 
 on_every_database!(
-    an_order_moves_along_its_arrows_and_no_other,
-    an_ended_order_gives_its_units_back_once,
-    an_order_is_cancelled_before_it_has_a_row,
+    an_order_makes_only_its_legal_transitions,
+    an_ended_order_returns_its_units_once,
+    an_order_can_be_cancelled_before_it_has_a_row,
     many_orders_expire_together_and_none_early,
 );
 
@@ -19,7 +19,7 @@ fn change(order: &Order, act: Act, fence: i64) -> Change {
     Change { id: order.id, act, asked: ActRequest::by("op").because(Some("asked".into())), fence }
 }
 
-async fn an_order_moves_along_its_arrows_and_no_other(database: Database) {
+async fn an_order_makes_only_its_legal_transitions(database: Database) {
     let (_world, store, sale) = world(database, 9, 1).await;
     let order = order(&sale.id, "ada", 1);
     let act = async |act, fence| {
@@ -51,7 +51,7 @@ async fn an_order_moves_along_its_arrows_and_no_other(database: Database) {
     );
 }
 
-async fn an_ended_order_gives_its_units_back_once(database: Database) {
+async fn an_ended_order_returns_its_units_once(database: Database) {
     let (_world, store, sale) = world(database, 9, 3).await;
     let order = Order { quantity: 3, limit: 3, ..order(&sale.id, "ada", 1) };
     store.record(&[claim(&order, 1)], &|| true).await.unwrap();
@@ -82,7 +82,7 @@ async fn an_ended_order_gives_its_units_back_once(database: Database) {
     }
 }
 
-async fn an_order_is_cancelled_before_it_has_a_row(database: Database) {
+async fn an_order_can_be_cancelled_before_it_has_a_row(database: Database) {
     let (_world, store, sale) = world(database, 9, 1).await;
     let order = order(&sale.id, "ada", 1);
     let asked = ActRequest::by("buyer");
