@@ -5,6 +5,8 @@ use sea_orm_migration::schema::{
     big_integer, big_integer_null, integer, string_len, string_len_null, uuid, uuid_null,
 };
 
+use crate::exact;
+
 #[derive(DeriveMigrationName)]
 pub struct Migration;
 
@@ -69,69 +71,9 @@ enum UserUnits {
 #[async_trait::async_trait]
 impl MigrationTrait for Migration {
     async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
-        let exact = |table: &mut TableCreateStatement| crate::exact(table, manager);
-        manager
-            .create_table(
-                exact(Table::create().table(Sales::Table))
-                    .if_not_exists()
-                    .col(string_len(Sales::Id, 40).primary_key())
-                    .col(string_len(Sales::Name, 200))
-                    .col(string_len(Sales::State, 16))
-                    .col(big_integer(Sales::OpensAtMs))
-                    .col(big_integer_null(Sales::ClosesAtMs))
-                    .col(integer(Sales::LimitPerUser))
-                    .col(big_integer(Sales::Epoch))
-                    .col(big_integer(Sales::Seq))
-                    .col(big_integer(Sales::CreatedAtMs))
-                    .col(big_integer(Sales::UpdatedAtMs))
-                    .to_owned(),
-            )
-            .await?;
-        manager
-            .create_table(
-                exact(Table::create().table(Items::Table))
-                    .if_not_exists()
-                    .col(string_len(Items::SaleId, 40))
-                    .col(string_len(Items::Sku, 40))
-                    .col(big_integer(Items::Stock))
-                    .col(big_integer(Items::Sold))
-                    .col(big_integer(Items::Version))
-                    .primary_key(Index::create().col(Items::SaleId).col(Items::Sku))
-                    // The last line of defence against overselling, whoever writes.
-                    .check(Expr::col(Items::Sold).gte(0))
-                    .check(Expr::col(Items::Sold).lte(Expr::col(Items::Stock)))
-                    .to_owned(),
-            )
-            .await?;
-        manager
-            .create_table(
-                exact(Table::create().table(Orders::Table))
-                    .if_not_exists()
-                    .col(uuid(Orders::Id).primary_key())
-                    .col(string_len(Orders::SaleId, 40))
-                    .col(string_len(Orders::UserId, 64))
-                    .col(string_len(Orders::Sku, 40))
-                    .col(integer(Orders::Quantity))
-                    .col(string_len(Orders::Status, 16))
-                    .col(string_len_null(Orders::Failure, 32))
-                    // The gate's number; NULL if another order holds the number.
-                    .col(big_integer_null(Orders::Epoch))
-                    .col(big_integer_null(Orders::Seq))
-                    .col(integer(Orders::LimitPerUser))
-                    .col(big_integer(Orders::Fence))
-                    .col(uuid_null(Orders::AttemptId))
-                    .col(string_len(Orders::KeyDigest, 16))
-                    // The key digest while the order is live, then NULL. NULLs do not collide, so the
-                    // unique index below covers live orders only, on every database.
-                    .col(string_len_null(Orders::LiveKey, 16))
-                    .col(string_len(Orders::Fingerprint, 11))
-                    .col(integer(Orders::Version))
-                    .col(big_integer(Orders::AcceptedAtMs))
-                    .col(big_integer(Orders::RecordedAtMs))
-                    .col(big_integer(Orders::UpdatedAtMs))
-                    .to_owned(),
-            )
-            .await?;
+        manager.create_table(sales(manager)).await?;
+        manager.create_table(items(manager)).await?;
+        manager.create_table(orders(manager)).await?;
         for index in [
             Index::create()
                 .name("orders_sale_user_live_key")
@@ -152,19 +94,7 @@ impl MigrationTrait for Migration {
         ] {
             manager.create_index(index).await?;
         }
-        manager
-            .create_table(
-                exact(Table::create().table(UserUnits::Table))
-                    .if_not_exists()
-                    .col(string_len(UserUnits::SaleId, 40))
-                    .col(string_len(UserUnits::UserId, 64))
-                    .col(big_integer(UserUnits::Units))
-                    .col(big_integer(UserUnits::Fence))
-                    .primary_key(Index::create().col(UserUnits::SaleId).col(UserUnits::UserId))
-                    .check(Expr::col(UserUnits::Units).gte(0))
-                    .to_owned(),
-            )
-            .await
+        manager.create_table(user_units(manager)).await
     }
 
     async fn down(&self, manager: &SchemaManager) -> Result<(), DbErr> {
@@ -178,4 +108,75 @@ impl MigrationTrait for Migration {
         }
         Ok(())
     }
+}
+
+fn sales(manager: &SchemaManager<'_>) -> TableCreateStatement {
+    exact(Table::create().table(Sales::Table), manager)
+        .if_not_exists()
+        .col(string_len(Sales::Id, 40).primary_key())
+        .col(string_len(Sales::Name, 200))
+        .col(string_len(Sales::State, 16))
+        .col(big_integer(Sales::OpensAtMs))
+        .col(big_integer_null(Sales::ClosesAtMs))
+        .col(integer(Sales::LimitPerUser))
+        .col(big_integer(Sales::Epoch))
+        .col(big_integer(Sales::Seq))
+        .col(big_integer(Sales::CreatedAtMs))
+        .col(big_integer(Sales::UpdatedAtMs))
+        .to_owned()
+}
+
+fn items(manager: &SchemaManager<'_>) -> TableCreateStatement {
+    exact(Table::create().table(Items::Table), manager)
+        .if_not_exists()
+        .col(string_len(Items::SaleId, 40))
+        .col(string_len(Items::Sku, 40))
+        .col(big_integer(Items::Stock))
+        .col(big_integer(Items::Sold))
+        .col(big_integer(Items::Version))
+        .primary_key(Index::create().col(Items::SaleId).col(Items::Sku))
+        // The last line of defence against overselling, whoever writes.
+        .check(Expr::col(Items::Sold).gte(0))
+        .check(Expr::col(Items::Sold).lte(Expr::col(Items::Stock)))
+        .to_owned()
+}
+
+fn orders(manager: &SchemaManager<'_>) -> TableCreateStatement {
+    exact(Table::create().table(Orders::Table), manager)
+        .if_not_exists()
+        .col(uuid(Orders::Id).primary_key())
+        .col(string_len(Orders::SaleId, 40))
+        .col(string_len(Orders::UserId, 64))
+        .col(string_len(Orders::Sku, 40))
+        .col(integer(Orders::Quantity))
+        .col(string_len(Orders::Status, 16))
+        .col(string_len_null(Orders::Failure, 32))
+        // The gate's number; NULL if another order holds the number.
+        .col(big_integer_null(Orders::Epoch))
+        .col(big_integer_null(Orders::Seq))
+        .col(integer(Orders::LimitPerUser))
+        .col(big_integer(Orders::Fence))
+        .col(uuid_null(Orders::AttemptId))
+        .col(string_len(Orders::KeyDigest, 16))
+        // The key digest while the order is live, then NULL. NULLs do not collide, so the
+        // unique index below covers live orders only, on every database.
+        .col(string_len_null(Orders::LiveKey, 16))
+        .col(string_len(Orders::Fingerprint, 11))
+        .col(integer(Orders::Version))
+        .col(big_integer(Orders::AcceptedAtMs))
+        .col(big_integer(Orders::RecordedAtMs))
+        .col(big_integer(Orders::UpdatedAtMs))
+        .to_owned()
+}
+
+fn user_units(manager: &SchemaManager<'_>) -> TableCreateStatement {
+    exact(Table::create().table(UserUnits::Table), manager)
+        .if_not_exists()
+        .col(string_len(UserUnits::SaleId, 40))
+        .col(string_len(UserUnits::UserId, 64))
+        .col(big_integer(UserUnits::Units))
+        .col(big_integer(UserUnits::Fence))
+        .primary_key(Index::create().col(UserUnits::SaleId).col(UserUnits::UserId))
+        .check(Expr::col(UserUnits::Units).gte(0))
+        .to_owned()
 }

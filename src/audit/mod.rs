@@ -1,129 +1,53 @@
-//! Do the books balance? For every item: stock = left in the gate + in flight + live orders, and what
-//! is on its way back to the gate.
+//! Do the books balance? For every item: stock = left in the gate + in flight + live orders + units on
+//! their way back to the gate.
 //!
-//! The gate is read first, then the outbox, then the database, as it is at one moment: an order that is
-//! committed in between is seen twice and counted once, never missed. Where the gate took no number
-//! meanwhile the sum is exact, however many orders are in flight; else it may be off by those in a hurry.
+//! The gate is read first, then the outbox, then the database in one snapshot. An order that is committed
+//! in between is seen twice and counted once, never missed. If the gate took no number meanwhile, the sum
+//! is exact, however many orders are in flight; otherwise it may be off by the orders that moved.
 //!
-//! This is the sum; which order differs, and why, is told by [`crate::recovery::compare`].
+//! The audit compares sums. [`crate::recovery::compare`] names the orders that differ, and why.
 
-use serde::{Deserialize, Serialize};
+mod books;
 
-use crate::domain::{Number, SaleId, SaleState, Sku, UserId};
-use crate::gate::{Gate, GateError};
+use crate::domain::{SaleId, SaleState, Sku};
+use crate::gate::{Gate, GateError, GateSale};
 use crate::queue::QueueError;
-use crate::store::{Store, StoreError};
+use crate::store::{SaleSnapshot, Store, StoreError};
 
+pub use books::{Audit, ItemBooks};
+
+/// Why the books could not be read. Nothing was changed; the audit may be repeated.
 #[derive(Debug, thiserror::Error)]
 pub enum AuditError {
+    /// The database has no such sale.
     #[error("there is no sale {0}")]
     NotFound(SaleId),
+    /// Redis did not answer.
     #[error(transparent)]
     Gate(#[from] GateError),
+    /// The database did not answer.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The order log could not be read.
     #[error("the broker: {0}")]
     Queue(#[from] QueueError),
 }
 
-/// The books of one sale, compared.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Audit {
-    pub sale_id: SaleId,
-    pub items: Vec<ItemBooks>,
-    /// The sale was opened, and the gate does not know it: what was in flight is not known.
-    pub gate_lost: bool,
-    /// The gate lost writes: what it has is not to be believed before it is rebuilt.
-    #[serde(default)]
-    pub frozen: bool,
-    /// Orders in flight: accepted, no committed row seen.
-    pub in_flight: u64,
-    /// Orders with a committed row that the gate has not been told of yet.
-    pub unsettled: u64,
-    /// Ended orders whose units were on their way to the gate before it was read.
-    #[serde(default)]
-    pub unreturned: u64,
-    /// The gate took a number while the books were read, or a change of stock is half way: the sums may be
-    /// off by it.
-    #[serde(default)]
-    pub moved: bool,
-    /// The gate's number when it was read.
-    #[serde(default)]
-    pub number: Option<Number>,
-    pub live_orders: u64,
-    /// Those of them that wait for their payment.
-    #[serde(default)]
-    pub unpaid_orders: u64,
-    pub failed_orders: u64,
-    /// Users whose live units exceed what they were allowed.
-    pub users_over_limit: Vec<UserId>,
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct ItemBooks {
-    pub sku: Sku,
-    pub stock: i64,
-    /// What the gate would still sell.
-    pub left: i64,
-    /// Units of orders in flight.
-    pub in_flight: i64,
-    /// Units of ended orders that the gate has not been told of yet.
-    #[serde(default)]
-    pub returning: i64,
-    /// Units of live orders, counted from their rows.
-    pub live: i64,
-    /// The database's own counter; must equal `live`.
-    pub sold: i64,
-}
-
-impl ItemBooks {
-    pub fn oversold(&self) -> i64 {
-        (self.live - self.stock).max(0)
-    }
-
-    /// Units that are nowhere: above 0 they leaked, below 0 they are promised twice.
-    pub fn missing(&self) -> i64 {
-        self.stock - self.left - self.in_flight - self.returning - self.live
-    }
-}
-
-impl Audit {
-    pub fn balances(&self) -> bool {
-        !self.gate_lost
-            && self.users_over_limit.is_empty()
-            && self
-                .items
-                .iter()
-                .all(|item| item.oversold() == 0 && item.missing() == 0 && item.sold == item.live)
-    }
-
-    /// The gate has to be rebuilt.
-    pub fn needs_rebuild(&self) -> bool {
-        self.gate_lost || self.frozen
-    }
-
-    pub fn is_at_rest(&self) -> bool {
-        !self.moved
-            && self.in_flight + self.unsettled + self.unreturned == 0
-            && self.items.iter().all(|item| item.returning == 0)
-    }
-}
-
 /// Compares gate and database of one sale. Reads only.
 pub async fn audit(gate: &Gate, store: &Store, sale: &SaleId) -> Result<Audit, AuditError> {
-    // Before the gate, and once more after it: what comes there in between is in neither sum.
+    // Read before the gate, and again with the database: units returned in between are in neither sum.
     let unreturned = store.count_returns(sale).await?;
     let held = gate.describe(sale).await?;
     let mut tickets = gate.in_flight(sale).await?;
     let ids: Vec<_> = tickets.iter().map(|ticket| ticket.order.id).collect();
-    let books = store.snapshot(sale, &ids).await?.ok_or_else(|| AuditError::NotFound(sale.clone()))?;
-    let crate::store::SaleSnapshot { recorded, row, totals, is_restocked } = books;
+    let snapshot = store.snapshot(sale, &ids).await?.ok_or_else(|| AuditError::NotFound(sale.clone()))?;
+    let SaleSnapshot { recorded, row, totals, is_restocked } = snapshot;
     tickets.retain(|ticket| !recorded.contains(&ticket.order.id));
-    // What came back to the gate while the rest was read is in two books, or in none.
-    let number = |held: &Option<crate::gate::GateSale>| held.as_ref().map(|held| held.number);
+    // Units that came back to the gate during the reading are in two books, or in none.
+    let number = |held: &Option<GateSale>| held.as_ref().map(|held| held.number);
     let moved = number(&gate.describe(sale).await?) != number(&held);
-    // Between the two stores of a change of stock, one has it and the other has not.
-    let half_way = |held: &crate::gate::GateSale| {
+    // A change of stock reaches one store before the other.
+    let half_way = |held: &GateSale| {
         let version = |sku: &Sku| held.items.iter().find(|item| item.sku == *sku).map(|item| item.version);
         row.items.iter().any(|item| version(&item.sku).is_some_and(|version| version != item.version))
     };
@@ -138,7 +62,7 @@ pub async fn audit(gate: &Gate, store: &Store, sale: &SaleId) -> Result<Audit, A
             left: match &held {
                 Some(held) => held.items.iter().find(|held| held.sku == item.sku).map_or(0, |held| held.left),
                 None if gate_lost => 0,
-                // A draft is not in the gate yet, and an archived sale no longer.
+                // A draft is not in the gate yet, and an archived sale no longer is.
                 None => item.stock - item.sold,
             },
             in_flight: tickets

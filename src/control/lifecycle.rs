@@ -118,7 +118,7 @@ impl Control {
         };
         self.store.set_sale_state(id, SaleState::Open, number).await?;
         // The draft may have changed while it was being loaded. Those changes are brought to the gate now that the
-        // row says open: whoever changes the sale from here on updates the gate themselves.
+        // row says open: a later change updates the gate itself.
         let now = self.row(id).await?;
         self.gate.set_terms(&now.sale, now.terms_version).await?;
         for restock in self.store.restocks(id).await? {

@@ -1,27 +1,31 @@
-//! Who asks for something to be done, and why.
+//! Who requests an act, why, and with which key.
 
 use super::{IdempotencyKey, Invalid, check_text};
 
-/// Goes into the history of an order or a sale.
+/// A request to do something to an order or a sale. It goes into their history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActRequest {
-    /// Such as `buyer`, `operator ada`, `payment acme`, `deadline`.
+    /// Who requests it, such as `buyer`, `operator ada`, `payment acme`, `deadline`.
     pub by: String,
+    /// Why, in the requester's words.
     pub reason: Option<String>,
-    /// What is asked for again with the same key is done once.
+    /// Requests with the same key are done once.
     pub key: Option<IdempotencyKey>,
 }
 
 impl ActRequest {
+    /// A request without reason and key.
     pub fn by(who: impl Into<String>) -> Self {
         Self { by: who.into(), reason: None, key: None }
     }
 
+    /// The same request with a reason.
     pub fn because(mut self, reason: Option<String>) -> Self {
         self.reason = reason;
         self
     }
 
+    /// The requester has 1 to 100 characters and the reason 1 to 200, none of them a control character.
     pub fn check(&self) -> Result<(), Invalid> {
         check_text("a name", &self.by, 100)?;
         match &self.reason {

@@ -1,7 +1,7 @@
-//! The entries of the order log: how something stands after a change, whole, with a version. So entries
-//! may come twice and in any order: what has the higher version counts.
+//! The entries of the order log. Each holds the whole state of something after a change, with a version, so entries
+//! may arrive twice and in any order: the highest version counts.
 //!
-//! They outlive the process that wrote them, as lines of a file too; what is added later must have a
+//! Entries outlive the process that wrote them, also as lines of a file. Fields that are added later must have a
 //! default.
 
 use serde::{Deserialize, Serialize};
@@ -10,20 +10,24 @@ use super::{
     Failure, Millis, Number, Order, OrderId, OrderStatus, Sale, SaleId, SaleState, Sku, Terms, UserId, Window,
 };
 
-/// One line of an export, one part of a message in the log.
+/// One line of an export, and one part of a message in the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Entry {
-    /// The gate has accepted it. Where nothing else is told of it, it was confirmed, or still waits.
+    /// The gate accepted the order. Without a later entry it was confirmed, or it still waits for its row.
     Accepted(Order),
-    /// It has a row.
+    /// The order has a row.
     Order(Box<OrderEntry>),
+    /// A sale's row with its items.
     Sale(Box<SaleEntry>),
+    /// An operator's act.
     Act(Box<ActEntry>),
+    /// A payment event.
     Payment(Box<PaymentEntry>),
 }
 
 impl Entry {
+    /// The sale that the entry belongs to.
     pub fn sale(&self) -> &SaleId {
         match self {
             Self::Accepted(order) => &order.sale,
@@ -34,7 +38,7 @@ impl Entry {
         }
     }
 
-    /// The order that it is about, if it is about one's state.
+    /// The order whose state the entry holds. `None` for sales, acts and payments.
     pub fn order(&self) -> Option<&Order> {
         match self {
             Self::Accepted(order) => Some(order),
@@ -48,16 +52,23 @@ impl Entry {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OrderEntry {
     #[serde(flatten)]
+    /// The order as the gate admitted it.
     pub order: Order,
+    /// Its state after the change.
     pub status: OrderStatus,
+    /// Why it failed. Set only for `failed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
-    /// 1 for the row as it was written first, one more with each change.
+    /// 1 for the row as it was first written, plus 1 for each change.
     pub version: i32,
+    /// When the row was first written.
     pub recorded_at: Millis,
+    /// When the row last changed.
     pub updated_at: Millis,
+    /// The payment deadline. `None` if the order can wait for ever, or no longer waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pay_by: Option<Millis>,
+    /// The changes since the row was first written.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<Step>,
 }
@@ -65,46 +76,66 @@ pub struct OrderEntry {
 /// One change of an order's state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// The order's version after it.
+    /// The order's version after the change.
     pub version: i32,
+    /// The state before.
     pub from: OrderStatus,
+    /// The state after.
     pub to: OrderStatus,
+    /// Who requested the change, as in [`ActRequest::by`](super::ActRequest::by).
     pub by: String,
+    /// Why, if a reason was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// When.
     pub at: Millis,
 }
 
-/// A sale's row with its items. State, terms and each item's stock have a version of their own.
+/// A sale's row with its items. State, terms and the stock of each item have separate versions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SaleEntry {
+    /// The sale.
     pub sale_id: SaleId,
+    /// Its name for buyers.
     pub name: String,
+    /// Its state.
     pub state: SaleState,
-    /// Of the gate, at the last change of state.
+    /// The gate's number at the last change of state.
     #[serde(flatten)]
     pub number: Number,
+    /// When buyers may order.
     #[serde(flatten)]
     pub window: Window,
+    /// The most units per user.
     pub limit_per_user: u32,
+    /// The other terms.
     #[serde(flatten)]
     pub terms: Terms,
+    /// The version of window, limits and terms.
     #[serde(rename = "rules_version")]
     pub terms_version: i64,
+    /// When the sale was created.
     pub created_at: Millis,
+    /// Its items.
     pub items: Vec<ItemEntry>,
 }
 
+/// One item of a sale's row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ItemEntry {
+    /// The item.
     pub sku: Sku,
+    /// All its units, sold ones included.
     pub stock: i64,
+    /// The version of its stock.
     pub version: i64,
+    /// The most units of this item per user. `None`: only the sale's limit applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_per_user: Option<u32>,
 }
 
 impl SaleEntry {
+    /// The sale as it would be created, without state and versions.
     pub fn to_sale(&self) -> Sale {
         Sale {
             id: self.sale_id.clone(),
@@ -125,49 +156,72 @@ impl SaleEntry {
     }
 }
 
-/// What somebody did to a sale.
+/// An act on a sale: what an operator did, or tried to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ActEntry {
+    /// The sale.
     pub sale_id: SaleId,
+    /// The idempotency key of the request.
     pub key: String,
+    /// The name of the act, such as `pause` or `restock`.
     pub act: String,
-    /// JSON.
+    /// Its arguments as JSON.
     pub args: String,
+    /// The item, for an act on one item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sku: Option<Sku>,
+    /// Units added to the stock; negative if it was reduced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub units: Option<i64>,
+    /// The version of the item's stock after the act.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item_version: Option<i64>,
+    /// Who requested the act.
     pub by: String,
+    /// Why, if a reason was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// `pending`, `done` or `refused`: the last two are its end.
+    /// `pending`, `done` or `refused`. The last two are final.
     pub state: String,
+    /// The result as text, once the act has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
+    /// When it was requested.
     pub at: Millis,
+    /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Millis>,
 }
 
-/// What a payment provider has told, and what became of it. The later `updated_at` counts.
+/// A payment event from a provider, and its processing. The latest `updated_at` counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PaymentEntry {
+    /// The provider's name in the configuration.
     pub provider: String,
+    /// The provider's id of the event; unique per provider.
     pub event_id: String,
+    /// The kind of event.
     pub event: String,
+    /// The sale of the order.
     pub sale_id: SaleId,
+    /// The order that was paid for.
     pub order_id: OrderId,
+    /// Who paid, if the provider says so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_id: Option<UserId>,
+    /// How far the event has been processed.
     pub state: String,
+    /// The new order, for a late payment that took a unit again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new_order_id: Option<OrderId>,
+    /// Why it waits or how it ended, for operators.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
+    /// When the event arrived.
     pub received_at: Millis,
+    /// When it is tried next.
     pub due_at: Millis,
+    /// When its processing last changed.
     pub updated_at: Millis,
 }
 

@@ -1,5 +1,5 @@
-//! Identifiers. Each has one spelling, so that a Redis key, a column and a URL agree, and none can
-//! carry a control character or a separator into a place where it would mean something.
+//! Identifiers. Each has one spelling, so that a Redis key, a column and a URL agree. None can carry a control
+//! character or a separator into a place where it would mean something.
 
 use std::fmt;
 
@@ -9,15 +9,17 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// Why a text is not the identifier that it was offered as. Safe to show to whoever sent it.
+/// Why a value is refused. Safe to show to the sender, because it does not repeat the value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} must be {rule}")]
 pub struct Invalid {
+    /// What the value was meant to be, such as `a sale id`.
     pub what: &'static str,
+    /// What it must be.
     pub rule: &'static str,
 }
 
-/// A checked text: `valid` is the whole rule, and the value can be made in no other way.
+/// A checked text: `$valid` is the whole rule, and there is no other way to make a value.
 macro_rules! checked_text {
     ($(#[$doc:meta])* $name:ident, $what:literal, $rule:literal, $valid:expr) => {
         $(#[$doc])*
@@ -26,6 +28,7 @@ macro_rules! checked_text {
         pub struct $name(String);
 
         impl $name {
+            /// Checks the text; it is kept as it is.
             pub fn parse(text: impl Into<String>) -> Result<Self, Invalid> {
                 let text = text.into();
                 let valid: fn(&str) -> bool = $valid;
@@ -36,6 +39,7 @@ macro_rules! checked_text {
                 }
             }
 
+            /// The text itself.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -77,14 +81,14 @@ fn is_slug(text: &str) -> bool {
 }
 
 checked_text!(
-    /// One drop. Also the hash tag of every Redis key of the sale.
+    /// The id of a sale. Also the hash tag of every Redis key of the sale.
     SaleId,
     "a sale id",
     "1 to 40 of a-z, 0-9 and '-', beginning with a letter or digit",
     is_slug
 );
 checked_text!(
-    /// What is sold, within a sale.
+    /// The id of an item within its sale.
     Sku,
     "a sku",
     "1 to 40 of a-z, 0-9 and '-', beginning with a letter or digit",
@@ -99,30 +103,32 @@ checked_text!(
         && text.bytes().all(|c| c.is_ascii_alphanumeric() || b"._:@-".contains(&c))
 );
 checked_text!(
-    /// The buyer's name for one click, as it came in the `Idempotency-Key` header.
+    /// A buyer's name for one click, as sent in the `Idempotency-Key` header, or an operator's for one act.
     IdempotencyKey,
     "an Idempotency-Key",
     "1 to 64 visible ASCII characters",
     |text| (1..=64).contains(&text.len()) && text.bytes().all(|c| c.is_ascii_graphic())
 );
 
-/// An order, from before the gate decides until the row is archived. A UUIDv7, so that ids made
-/// later sort later and inserts land at the end of an index.
+/// The id of an order, from before the gate decides until its row is purged. A UUIDv7 (RFC 9562), so later ids sort
+/// later and inserts go to the end of an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct OrderId(Uuid);
 
 impl OrderId {
+    /// A new id, with the time of the host's clock.
     pub fn generate() -> Self {
         Self(Uuid::now_v7())
     }
 
-    /// When it was made, by its maker's clock.
+    /// When the id was generated, by the clock of the host that did. `None` if it is not a UUIDv7.
     pub fn generated_at(self) -> Option<super::Millis> {
         let (seconds, nanos) = self.0.get_timestamp()?.to_unix();
         let millis = i64::try_from(seconds).ok()?.checked_mul(1_000)?;
         Some(super::Millis(millis + i64::from(nanos / 1_000_000)))
     }
 
+    /// The id as a UUID.
     pub fn uuid(self) -> Uuid {
         self.0
     }
@@ -147,7 +153,7 @@ impl fmt::Display for OrderId {
     }
 }
 
-/// A fixed-size digest, written as unpadded base64url wherever it is text.
+/// A truncated SHA-256, written as unpadded base64url in every text.
 macro_rules! digest_text {
     ($(#[$doc:meta])* $name:ident, $bytes:literal, $what:literal, $rule:literal) => {
         $(#[$doc])*
@@ -194,15 +200,16 @@ macro_rules! digest_text {
 }
 
 digest_text!(
-    /// The idempotency key as it travels: 12 bytes of SHA-256, unique within (sale, user).
-    /// 96 bits: a user would need 2^48 keys for an even chance that two of them meet.
+    /// The idempotency key as entries, messages and rows carry it: 12 bytes of SHA-256, unique within (sale, user).
+    /// With 96 bits, a user would need 2^48 keys for an even chance of a collision.
     KeyDigest,
     12,
     "a key digest",
     "12 bytes as base64url"
 );
 digest_text!(
-    /// What the body asked for, defaults resolved: tells a repeat from another wish under the same key.
+    /// A digest of the body with its defaults resolved. It distinguishes a repeat from another order under the same
+    /// key.
     Fingerprint,
     8,
     "a fingerprint",
@@ -210,24 +217,26 @@ digest_text!(
 );
 
 impl IdempotencyKey {
-    /// One that nobody else has.
+    /// A random key (UUIDv4).
     pub fn generate() -> Self {
         Self(Uuid::new_v4().simple().to_string())
     }
 }
 
 impl KeyDigest {
-    /// `None` is the buyer who sent no key. A header cannot be empty, so it meets no sent key.
+    /// `None` stands for a buyer who sent no key. Its digest collides with no key, because a header cannot be empty.
     pub fn of_key(key: Option<&IdempotencyKey>) -> Self {
         Self::of(key.map_or(b"", |key| key.as_str().as_bytes()))
     }
 
+    /// The digest of a key that Doorbuster makes up itself.
     pub fn of_text(text: &str) -> Self {
         Self::of(text.as_bytes())
     }
 }
 
 impl Fingerprint {
+    /// The fingerprint of an order for `quantity` units of `sku`.
     pub fn of_body(sku: &Sku, quantity: u32) -> Self {
         Self::of(format!("{sku}\n{quantity}").as_bytes())
     }

@@ -1,5 +1,4 @@
-//! A point in time: milliseconds since 1970-01-01T00:00:00Z, as Redis, the database and the wire
-//! agree on it. Shown as RFC 3339 in UTC, always with three decimals.
+//! Points in time, as Redis, the database and the wire agree on them.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,29 +9,32 @@ use time::format_description::well_known::Rfc3339;
 
 use super::Invalid;
 
+/// A point in time: milliseconds since 1970-01-01T00:00:00Z. Shown as RFC 3339 in UTC, always with three decimals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Millis(pub i64);
 
-/// The most that the clocks of hosts and servers may differ. A reader that starts at a time goes back by this much first.
+/// The most by which the clocks of hosts and servers may differ. A reader of the order log that starts at a time starts
+/// this much earlier.
 pub const CLOCK_SKEW: Duration = Duration::from_secs(60);
 
-/// 9999-12-31T23:59:59.999Z: RFC 3339 has four digits for the year.
+/// 9999-12-31T23:59:59.999Z: an RFC 3339 year has four digits.
 const LAST: i64 = 253_402_300_799_999;
 
 impl Millis {
-    /// The host's clock. Only for what no server judges: windows are judged by Redis's clock.
+    /// The host's clock. Not for decisions that a server makes: Redis's clock decides whether a sale is open.
     pub fn now() -> Self {
         let since_epoch =
             std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or(Duration::ZERO);
         Self(i64::try_from(since_epoch.as_millis()).unwrap_or(LAST))
     }
 
+    /// This much later.
     pub fn plus(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(i64::try_from(duration.as_millis()).unwrap_or(LAST)))
     }
 
-    /// This long before.
+    /// This much earlier.
     pub fn minus(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(i64::try_from(duration.as_millis()).unwrap_or(LAST)))
     }

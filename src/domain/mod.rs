@@ -1,7 +1,7 @@
-//! What the words mean: sales, orders and verdicts as values that are valid once they exist.
+//! What the words mean: sales, orders and verdicts, as values that are valid once they exist.
 //!
-//! Everything from outside passes through a constructor here before another module sees it. This
-//! module refuses to know any server, any protocol and the time of day.
+//! All outside input passes through a constructor here before another module sees it. This module knows no server and
+//! no protocol, and nothing in it depends on the time of day.
 
 mod act_request;
 mod entry;

@@ -1,4 +1,4 @@
-//! An order and the arrows between its states.
+//! An order, its states, and the acts that move it from one state to another.
 
 use std::fmt;
 
@@ -6,11 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{Fingerprint, KeyDigest, Millis, OrderId, SaleId, Sku, UserId};
 
-/// The place of a write in the gate's history. Every write to a sale's gate takes the next `seq`;
-/// a rebuild takes the next `epoch`. Compared epoch first.
+/// The place of a write in the gate's history. Every write to a sale's gate takes the next `seq`, and every rebuild
+/// takes a higher `epoch`. Compared epoch first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Number {
+    /// Rises with each rebuild of the sale's gate.
     pub epoch: i64,
+    /// Rises with each write within the epoch.
     pub seq: i64,
 }
 
@@ -20,43 +22,59 @@ impl fmt::Display for Number {
     }
 }
 
-/// An admitted order: what the outbox holds, what a message carries, what becomes a row.
+/// An admitted order, as the outbox holds it, a message carries it, and the database stores it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
+    /// Its id, generated before the gate decided.
     #[serde(rename = "order_id")]
     pub id: OrderId,
+    /// The sale.
     #[serde(rename = "sale_id")]
     pub sale: SaleId,
+    /// The buyer.
     #[serde(rename = "user_id")]
     pub user: UserId,
+    /// The item.
     pub sku: Sku,
+    /// Units of the item.
     pub quantity: u32,
+    /// The digest of the buyer's idempotency key.
     pub key: KeyDigest,
+    /// The fingerprint of the buyer's request.
     pub fingerprint: Fingerprint,
+    /// The number of its admission, unique within the sale.
     #[serde(flatten)]
     pub number: Number,
-    /// Units per user that the sale allowed when the gate said yes: the database judges by the
-    /// same limit, even if an operator has changed it since.
+    /// The limit of units per user when the gate admitted the order. The database applies the same limit, even if an
+    /// operator has changed it since.
     pub limit: u32,
-    /// By Redis's clock, inside the script.
+    /// When the gate admitted it, by Redis's clock inside the script.
     pub accepted_at: Millis,
 }
 
-/// Where an order is. The arrows: `accepted -> confirmed -> paid | cancelled | expired`,
-/// `paid -> refunded`, `accepted -> failed | cancelled`. An accepted order has no row yet.
+/// The state of an order. The transitions: `accepted -> confirmed -> paid | cancelled | expired`, `paid -> refunded`,
+/// `accepted -> failed | cancelled`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OrderStatus {
+    /// Admitted by the gate. It has no row yet.
     Accepted,
+    /// Its row is committed.
     Confirmed,
+    /// The database refused it, or an operator failed it. [`Failure`] says why.
     Failed,
+    /// Paid for.
     Paid,
+    /// Cancelled by its buyer or an operator before payment.
     Cancelled,
+    /// Not paid in time.
     Expired,
+    /// Paid for, and given back.
     Refunded,
 }
 
 impl OrderStatus {
+    /// Every state.
     pub const ALL: [OrderStatus; 7] = [
         Self::Accepted,
         Self::Confirmed,
@@ -67,6 +85,7 @@ impl OrderStatus {
         Self::Refunded,
     ];
 
+    /// The name in JSON and in the database.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Accepted => "accepted",
@@ -79,7 +98,7 @@ impl OrderStatus {
         }
     }
 
-    /// Does an order in this state own its units? I1 and I2 count these.
+    /// Whether an order in this state owns its units. Stock and limits per user count these orders.
     pub fn is_live(self) -> bool {
         matches!(self, Self::Accepted | Self::Confirmed | Self::Paid)
     }
@@ -101,26 +120,31 @@ impl fmt::Display for OrderStatus {
     }
 }
 
-/// What can be done to an order: the arrows that somebody draws, each with its own name.
+/// An act on an order: a transition that a person or a deadline requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Act {
+    /// Record its payment.
     Pay,
+    /// End it before payment.
     Cancel,
-    /// Nobody paid in time.
+    /// End it because nobody paid in time.
     Expire,
+    /// End it after payment.
     Refund,
 }
 
 impl Act {
+    /// Every act.
     pub const ALL: [Act; 4] = [Self::Pay, Self::Cancel, Self::Expire, Self::Refund];
 
-    /// What people do to an order; time does the rest.
+    /// The acts that operators may request. Deadlines request the others.
     pub const OF_OPERATORS: [Act; 3] = [Self::Pay, Self::Cancel, Self::Refund];
 
-    /// What a buyer does to his own.
+    /// The acts that buyers may request for their own orders.
     pub const OF_BUYERS: [Act; 1] = [Self::Cancel];
 
+    /// The name in JSON and in histories.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pay => "pay",
@@ -130,7 +154,7 @@ impl Act {
         }
     }
 
-    /// The state after it. An order that is there already has had the act: repeating it is no error.
+    /// The state after the act. For an order that is already in it, repeating the act is no error.
     pub fn leads_to(self) -> OrderStatus {
         match self {
             Self::Pay => OrderStatus::Paid,
@@ -142,7 +166,7 @@ impl Act {
 }
 
 impl OrderStatus {
-    /// Is there an arrow? An accepted order can be cancelled before it has a row.
+    /// Whether the act is legal in this state. An accepted order can be cancelled before it has a row.
     pub fn allows(self, act: Act) -> bool {
         matches!(
             (self, act),
@@ -152,33 +176,35 @@ impl OrderStatus {
         )
     }
 
-    /// Which of these can be done to an order in this state.
+    /// Those of the acts that are legal in this state.
     pub fn allowed(self, of: &[Act]) -> Vec<Act> {
         of.iter().copied().filter(|act| self.allows(*act)).collect()
     }
 }
 
-/// Why the database, the last line, refused an order that the gate had accepted. Each is a
-/// committed outcome that the buyer can read, never silence.
+/// Why the database, the last line, refused an order that the gate had accepted. Each is committed as an outcome that
+/// the buyer can read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Failure {
-    /// The item's stock was spent: the gate held more units than there are.
+    /// The item's stock was used up: the gate held more units than there are.
     OutOfStock,
-    /// The user's live units had reached the limit: another order of the user won.
+    /// The user's live units had reached the limit, through another order of theirs.
     OverLimit,
-    /// Another order holds the same (sale, epoch, seq): the gate went back in time.
+    /// Another order has the same (sale, epoch, seq): the gate lost writes and gave the number out again.
     NumberReused,
     /// The sale or the sku has no row.
     UnknownItem,
-    /// No worker could process it, and an operator has ended it.
+    /// No worker could process it, and an operator failed it.
     GivenUp,
 }
 
 impl Failure {
+    /// Every failure.
     pub const ALL: [Failure; 5] =
         [Self::OutOfStock, Self::OverLimit, Self::NumberReused, Self::UnknownItem, Self::GivenUp];
 
+    /// The name in JSON and in the database.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::OutOfStock => "out_of_stock",
@@ -189,7 +215,7 @@ impl Failure {
         }
     }
 
-    /// Has the gate promised what does not exist? Then the sale must stop until someone looked.
+    /// Whether the gate made a promise that the database cannot keep. The sale then stops until an operator has looked.
     pub fn stops_the_sale(self) -> bool {
         !matches!(self, Self::OverLimit | Self::GivenUp)
     }

@@ -1,4 +1,4 @@
-//! A sale: one drop with a window, a limit per user and items.
+//! A sale: a window, a limit per user, terms and items.
 
 use std::fmt;
 
@@ -7,39 +7,43 @@ use serde::{Deserialize, Serialize};
 use super::terms::check_text;
 use super::{Invalid, Millis, SaleId, Sku, Terms};
 
-/// Units in one order. A bound on what one click can ask for, far above any limit per user.
+/// The most units in one order, and the highest limit per user.
 pub const MAX_QUANTITY: u32 = 1_000;
 
-/// Units of one item. Lua numbers are exact to 2^53; this keeps every sum far below.
+/// The most units of one item. Lua numbers are exact up to 2^53, and this keeps every sum far below.
 pub const MAX_STOCK: i64 = 1_000_000_000;
+
 const MAX_ITEMS: usize = 100;
 
+/// The state of a sale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SaleState {
-    /// Created in the database; the gate does not know it.
+    /// Only in the database; the gate does not know it.
     Draft,
-    /// Loaded into the gate; sells inside its window.
+    /// Loaded into the gate. Sells within its window.
     Open,
-    /// Loaded, refuses admissions until an operator resumes it.
+    /// Loaded. Refuses orders until an operator resumes it.
     Paused,
-    /// The gate found that it lost writes, and stopped by itself.
+    /// The gate lost writes. Only a rebuild lets the sale continue.
     Frozen,
-    /// For good.
+    /// Ended for good.
     Closed,
-    /// Closed, and no longer in the gate.
+    /// Closed and removed from the gate.
     Archived,
 }
 
 impl SaleState {
+    /// Every state.
     pub const ALL: [SaleState; 6] =
         [Self::Draft, Self::Open, Self::Paused, Self::Frozen, Self::Closed, Self::Archived];
 
-    /// Is it over for good?
+    /// Whether the sale has ended for good.
     pub fn has_ended(self) -> bool {
         matches!(self, Self::Closed | Self::Archived)
     }
 
+    /// The name in JSON and in the database.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Draft => "draft",
@@ -68,36 +72,48 @@ impl fmt::Display for SaleState {
     }
 }
 
-/// When buyers may order: from `opens_at` on, and before `closes_at`, by Redis's clock.
+/// When buyers may order, by Redis's clock: from `opens_at`, and before `closes_at`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Window {
+    /// The first instant at which the sale sells.
     pub opens_at: Millis,
+    /// The first instant at which it no longer sells. `None`: until it is closed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closes_at: Option<Millis>,
 }
 
+/// One item of a sale.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Item {
+    /// Its id, unique within the sale.
     pub sku: Sku,
+    /// All its units, sold ones included: 0 to [`MAX_STOCK`].
     pub stock: i64,
-    /// Units of this item per user; without it, the sale's limit alone.
+    /// The most units of this item per user. `None`: only the sale's limit applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_per_user: Option<u32>,
 }
 
-/// A sale as it is created. [`Sale::check`] holds for every sale that the store or the gate sees.
+/// A sale as it is created. Every sale that the store or the gate sees has passed [`Sale::check`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sale {
+    /// Its id.
     pub id: SaleId,
+    /// Its name for buyers: 1 to 200 characters on one line.
     pub name: String,
+    /// When buyers may order.
     pub window: Window,
+    /// The most units per user, of all items together: 1 to [`MAX_QUANTITY`].
     pub limit_per_user: u32,
+    /// The other terms that an operator can change.
     pub terms: Terms,
+    /// 1 to 100 items, each sku once.
     pub items: Vec<Item>,
 }
 
 impl Sale {
+    /// Whether the sale could be sold. The error names the first field that is wrong, and its rule.
     pub fn check(&self) -> Result<(), Invalid> {
         let wrong = |what, rule| Err(Invalid { what, rule });
         check_text("a sale's name", &self.name, 200)?;
@@ -122,7 +138,7 @@ impl Sale {
         skus.sort_unstable();
         skus.dedup();
         if skus.len() != self.items.len() {
-            return wrong("items", "a list in which no sku stands twice");
+            return wrong("items", "a list with each sku only once");
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The rules of a sale that an operator may change while it sells.
+//! The terms of a sale that an operator may change while it sells.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Invalid, Millis, Sale, Sku};
 
-/// How often: so many in so many seconds, all of them at once if one likes. Written `5/10s`.
+/// A rate limit: at most `count` attempts in `seconds` seconds, in a burst or spread out. Written `5/10s`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rate {
     count: u32,
@@ -15,7 +15,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// 1 to 1,000,000 in 1 to 3,600 seconds: a rate of none would close the sale without saying so.
+    /// 1 to 1,000,000 attempts in 1 to 3,600 seconds. A rate of zero would close the sale without saying so.
     pub fn new(count: u32, seconds: u32) -> Result<Self, Invalid> {
         if (1..=1_000_000).contains(&count) && (1..=3_600).contains(&seconds) {
             return Ok(Self { count, seconds });
@@ -24,12 +24,14 @@ impl Rate {
     }
 
     const RULE: &str =
-        "such as 5/10s: 1 to 1000000 attempts in 1 to 3600 seconds (to take no orders, pause the sale)";
+        "written like 5/10s: 1 to 1000000 attempts in 1 to 3600 seconds (to take no orders, pause the sale)";
 
+    /// Attempts in [`Rate::seconds`].
     pub fn count(self) -> u32 {
         self.count
     }
 
+    /// The length of the interval.
     pub fn seconds(self) -> u32 {
         self.seconds
     }
@@ -48,7 +50,7 @@ impl std::str::FromStr for Rate {
             let (count, seconds) = text.split_once('/')?;
             Some((count.parse().ok()?, seconds.strip_suffix('s')?.parse().ok()?))
         };
-        // What cannot be read is refused as a rate of none is.
+        // Unreadable text is refused like a rate of zero.
         let (count, seconds) = read().unwrap_or((0, 0));
         Self::new(count, seconds)
     }
@@ -66,18 +68,19 @@ impl<'de> Deserialize<'de> for Rate {
     }
 }
 
-/// What becomes of a payment for an order that has ended.
+/// What happens to a payment for an order that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LatePayment {
-    /// A new order takes a unit, if there is one; else as `Refund`.
+    /// A new order takes the units, if they are free; otherwise as `Refund`.
     #[default]
     Retake,
-    /// It is kept for refund.
+    /// The payment is recorded for a refund.
     Refund,
 }
 
 impl LatePayment {
+    /// The name in JSON and in the database.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Retake => "retake",
@@ -96,29 +99,30 @@ impl std::str::FromStr for LatePayment {
     }
 }
 
-/// Seconds for which an order may wait for its payment: thirty days.
+/// The most seconds that an order may wait for its payment: thirty days.
 const LONGEST_TO_PAY: u32 = 30 * 86_400;
 
-/// What holds for every order of a sale, besides its window and its limit.
+/// The terms of a sale besides its window and its limits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Terms {
-    /// Seconds from the confirmation within which an order must be paid; without it, for ever.
+    /// Seconds after its confirmation by which an order must be paid: 1 to 2592000. `None`: no deadline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pay_within_s: Option<u32>,
-    /// May a user buy again after his order has ended unpaid or was given back?
+    /// Whether users may buy again after their order ended unpaid or was refunded.
     pub rebuy: bool,
+    /// What happens to a payment for an order that has ended.
     pub late_payment: LatePayment,
-    /// Attempts of one user, repeats not counted.
+    /// Attempts of one user. Repeats are not counted. `None`: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_rate: Option<Rate>,
-    /// Attempts of all users together.
+    /// Attempts of all users together. `None`: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sale_rate: Option<Rate>,
-    /// Told to buyers while the sale is paused.
+    /// Shown to buyers while the sale is paused: 1 to 200 characters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Seconds after which they are told to try again; 5 without it.
+    /// `Retry-After` while the sale is paused, 1 to 86400 seconds. `None`: 5.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_s: Option<u32>,
 }
@@ -152,42 +156,52 @@ impl Terms {
     }
 }
 
-/// A change of a sale's terms: what is not named stays as it is, and `null` takes a rule away.
+/// A change of a sale's terms. A field that is left out stays as it is, and `null` removes a term.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TermsChange {
+    /// The new opening time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub opens_at: Option<Millis>,
+    /// The new closing time, in the future.
     #[serde(with = "or_null", skip_serializing_if = "Option::is_none")]
     pub closes_at: Option<Option<Millis>>,
+    /// The most units per user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_per_user: Option<u32>,
-    /// Of single items.
+    /// The most units per user, item by item.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub item_limits: BTreeMap<Sku, Option<u32>>,
-    /// Of orders that are confirmed from then on.
+    /// As in [`Terms`], for orders that are confirmed from then on.
     #[serde(with = "or_null", skip_serializing_if = "Option::is_none")]
     pub pay_within_s: Option<Option<u32>>,
+    /// As in [`Terms`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rebuy: Option<bool>,
+    /// As in [`Terms`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub late_payment: Option<LatePayment>,
+    /// As in [`Terms`].
     #[serde(with = "or_null", skip_serializing_if = "Option::is_none")]
     pub user_rate: Option<Option<Rate>>,
+    /// As in [`Terms`].
     #[serde(with = "or_null", skip_serializing_if = "Option::is_none")]
     pub sale_rate: Option<Option<Rate>>,
+    /// As in [`Terms`].
     #[serde(with = "or_null", skip_serializing_if = "Option::is_none")]
     pub message: Option<Option<String>>,
+    /// As in [`Terms`].
     #[serde(with = "or_null", skip_serializing_if = "Option::is_none")]
     pub retry_after_s: Option<Option<u32>>,
 }
 
 impl TermsChange {
+    /// Whether it changes nothing.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The sale with these terms, if it could be sold so at `now`.
+    /// The sale with the new terms, if it could be sold with them at `now`. Changes nothing else.
     pub fn apply(&self, sale: &Sale, now: Millis) -> Result<Sale, Invalid> {
         let mut sale = sale.clone();
         if let Some(opens_at) = self.opens_at {
@@ -207,12 +221,12 @@ impl TermsChange {
         }
         for (sku, limit) in &self.item_limits {
             let item = sale.items.iter_mut().find(|item| item.sku == *sku);
-            let unknown = Invalid { what: "item_limits", rule: "of items of the sale" };
+            let unknown = Invalid { what: "item_limits", rule: "for items of the sale" };
             item.ok_or(unknown)?.limit_per_user = *limit;
         }
-        fn set<T: Clone>(rule: &mut T, to: &Option<T>) {
+        fn set<T: Clone>(term: &mut T, to: &Option<T>) {
             if let Some(to) = to {
-                rule.clone_from(to);
+                term.clone_from(to);
             }
         }
         let terms = &mut sale.terms;
@@ -228,7 +242,7 @@ impl TermsChange {
     }
 }
 
-/// Tells `null` from what is not there.
+/// Distinguishes `null` from a missing field.
 mod or_null {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -246,7 +260,7 @@ mod or_null {
     }
 }
 
-/// A short text for people: 1 to `most` characters on one line.
+/// Checks a short text for people: 1 to `most` characters, none of them a control character. `most` is 100 or 200.
 pub fn check_text(what: &'static str, text: &str, most: usize) -> Result<(), Invalid> {
     if (1..=most).contains(&text.chars().count()) && !text.chars().any(char::is_control) {
         return Ok(());

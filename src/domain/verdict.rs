@@ -1,4 +1,4 @@
-//! What the gate answers to one attempt. Expected answers are values: sold out is not an error.
+//! The gate's answer to one attempt. Expected answers are values: sold out is not an error.
 
 use std::time::Duration;
 
@@ -6,23 +6,30 @@ use serde::{Deserialize, Serialize};
 
 use super::{Fingerprint, KeyDigest, Millis, Number, Order, OrderId, Rate, SaleId, Sku, UserId};
 
-/// One buyer's wish, as it reaches the gate. The order id is made before the script runs, so that
-/// a lost answer leaves nothing that cannot be asked for by name.
+/// One buyer's request, as it reaches the gate. The order id is generated before the script runs, so that the outcome
+/// can be looked up by id even if the answer is lost.
 #[derive(Debug, Clone)]
 pub struct Attempt {
+    /// The id of the order, if the attempt is admitted.
     pub id: OrderId,
+    /// The sale.
     pub sale: SaleId,
+    /// The buyer.
     pub user: UserId,
+    /// The item.
     pub sku: Sku,
+    /// Units of the item.
     pub quantity: u32,
+    /// The digest of the idempotency key.
     pub key: KeyDigest,
-    /// Did the buyer send a key? Without one, another body is a second order, not a misused key.
+    /// Whether the buyer sent a key. Without one, another body is a second order and not a misused key.
     pub keyed: bool,
+    /// The fingerprint of the request.
     pub fingerprint: Fingerprint,
 }
 
 impl Attempt {
-    /// The order that this attempt becomes when the gate says yes.
+    /// The order that this attempt becomes when the gate admits it.
     pub fn admitted(&self, number: Number, limit: u32, accepted_at: Millis) -> Order {
         Order {
             id: self.id,
@@ -39,69 +46,83 @@ impl Attempt {
     }
 }
 
-/// How many servers hold an accepted order.
+/// Which servers hold an accepted order. More servers compare as greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
-    /// Redis alone: the outbox entry.
+    /// Only Redis, as an outbox entry.
     Outbox,
-    /// Redis and RabbitMQ, which has confirmed it.
+    /// Redis, and RabbitMQ, which confirmed the message.
     Broker,
 }
 
-/// An order in flight, as the outbox tells it.
+/// An order in flight, as its outbox entry describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ticket {
+    /// The order as the gate admitted it.
     pub order: Order,
+    /// Which servers hold it.
     pub durability: Durability,
-    /// It lies on the dead-letter queue.
+    /// Whether it waits on the dead-letter queue.
     pub parked: bool,
-    /// Its row has reached its end, and the gate could not take its units back yet: the row tells.
+    /// Whether its row has already ended while the gate could not take its units back yet. The row has the status.
     pub ended: bool,
 }
 
 /// A rate that was exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limited {
-    /// Of one user, or else of all together.
+    /// Whether it is the rate of one user. Otherwise it is that of the whole sale.
     pub of_user: bool,
+    /// The rate.
     pub rate: Rate,
-    /// When the next attempt may be made.
+    /// How long until the next attempt may be made.
     pub retry_after: Duration,
 }
 
+/// The gate's answer to one attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// The unit is taken and the outbox holds the order.
+    /// The units are taken, and the outbox holds the order.
     Accepted(Order),
     /// The same click again, and the order is still in flight.
     InFlight(Ticket),
-    /// The same click again, and the order has a row: ask the store for its status.
+    /// The same click again, and the order has a row: the store has its status.
     Settled(OrderId),
+    /// The same key with another body.
     KeyReused,
-    /// Several orders are allowed, and without a key a repeat could not be told from a new one.
+    /// The limit allows several orders, and without a key a repeat looks like a new order.
     KeyRequired,
+    /// Before the window.
     NotOpen {
+        /// Redis's clock.
         now: Millis,
+        /// When the sale opens.
         opens_at: Millis,
     },
+    /// After the window, or closed by an operator.
     Closed,
+    /// Paused by an operator, or because the database refused an accepted order.
     Paused {
+        /// The operator's message to buyers.
         message: Option<String>,
-        /// Seconds.
+        /// Seconds after which buyers should try again.
         retry_after: Option<u64>,
     },
-    /// The gate lost writes; nothing is sold until it has been rebuilt.
+    /// The gate lost writes. Nothing is sold until it has been rebuilt.
     Frozen,
-    /// At the limit of 1, with the order that the user has.
+    /// The user is at a limit of 1, with this order.
     AlreadyOrdered(OrderId),
-    /// At a higher limit.
+    /// The order would take the user over a higher limit.
     PurchaseLimit {
+        /// The most units per user, of the sale or of the item.
         limit: u32,
     },
-    /// Too many attempts; nothing was taken.
+    /// Too many attempts. Nothing was taken.
     RateLimited(Limited),
+    /// The sale has no such item.
     UnknownSku,
+    /// Not enough units are left.
     SoldOut,
     /// The outbox is full: too many orders wait for the database.
     Overloaded,

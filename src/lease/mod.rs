@@ -54,26 +54,26 @@
 //!
 //! | | Redisson | redsync | rslock | here |
 //! | --- | --- | --- | --- | --- |
-//! | owner | client id and thread | 128 random bits per lock | 160 random bits per lock | 128 random bits per acquisition: `a_lease_has_one_holder_and_a_batch_takes_what_is_free` |
-//! | release and renewal only by the owner | script | script | script | script: `the_late_release_of_an_expired_holder_frees_nobody_else` |
-//! | renewal | watchdog; an explicit lease time switches it off | by hand | by hand | watchdog, unless switched off explicitly: `an_explicit_lease_time_is_renewed_and_what_is_not_is_said` |
-//! | renewals in one call | batches | one | one | up to 100: `leases_that_were_taken_one_by_one_are_renewed_together` |
-//! | maximum hold of a holder that hangs | none | its lease | its lease | set in the options: `the_longest_hold_ends_a_lease_that_the_watchdog_would_renew_for_ever` |
-//! | renewal after release | reported (issue 7272) | renews only by hand | renews only by hand | none: `no_renewal_outlives_the_release`, `what_has_left_the_watchlist_never_comes_back` |
-//! | Redis errors during renewal | retried | left to the caller | left to the caller | retried; the loss is reported when time is over: `the_watchdog_survives_errors_and_tells_what_they_cost` |
-//! | a holder learns that its lease is gone | when it unlocks | when it asks | when it asks | at once, and its work is cancelled: `a_lease_that_redis_forgot_is_lost_at_the_next_renewal_and_the_work_stops` |
-//! | check before COMMIT | asks Redis | `Until` | validity time | with a margin, counted from before the request: `a_slow_answer_makes_the_local_deadline_earlier_and_not_later`, `what_has_no_right_any_more_is_not_committed` |
-//! | fencing token | `RFencedLock` | – | – | always, rising: `with_the_fence_a_holder_that_was_stopped_overwrites_nothing`, `tokens_rise_also_when_redis_lost_its_data` |
-//! | waiting | channel per lock | 32 tries with delays | 3 tries with delays | channel per scope plus polling, bounded: `a_release_wakes_one_who_waits`, `the_end_of_a_lease_frees_one_who_waits`, `a_wake_up_is_passed_on_by_those_who_leave` |
-//! | giving up while waiting | interruptible; may leave a renewed key (issue 7272) | context | – | leaves nothing behind: `whoever_stops_waiting_leaves_no_lease_behind` |
-//! | many names | `RMultiLock`, one after the other | – | – | one call, all of them or the free ones: `a_thousand_users_are_one_call_each_way`, `all_of_them_or_none`, `two_who_want_the_same_names_in_another_order_do_not_wait_for_each_other` |
-//! | re-entrancy | by thread | – | – | by sharing the guard: `a_shared_guard_is_released_with_the_last` |
-//! | a lost reply | retried | retried on other servers | retried on other servers | released in the background; releasing twice is no error: `a_lost_answer_leaves_no_lease_behind_and_a_release_after_it_is_no_error` |
+//! | owner | client id and thread | 128 random bits per lock | 160 random bits per lock | 128 random bits per acquisition: `a_lease_has_one_holder_and_a_batch_takes_the_free_names` |
+//! | release and renewal only by the owner | script | script | script | script: `a_late_release_by_an_expired_holder_frees_nobody_else` |
+//! | renewal | watchdog; an explicit lease time switches it off | by hand | by hand | watchdog, unless switched off explicitly: `an_explicit_lease_time_does_not_switch_renewal_off` |
+//! | renewals in one call | batches | one | one | up to 100: `leases_taken_one_by_one_are_renewed_together` |
+//! | maximum hold of a holder that hangs | none | its lease | its lease | set in the options: `max_hold_ends_a_lease_that_the_watchdog_would_renew_for_ever` |
+//! | renewal after release | reported (issue 7272) | renews only by hand | renews only by hand | none: `no_renewal_outlives_the_release`, `a_lease_that_left_the_watchlist_never_comes_back` |
+//! | Redis errors during renewal | retried | left to the caller | left to the caller | retried; the loss is reported when time is over: `the_watchdog_survives_errors_and_reports_the_leases_they_cost` |
+//! | a holder learns that its lease is gone | when it unlocks | when it asks | when it asks | at once, and its work is cancelled: `a_lease_that_redis_lost_stops_the_work_at_the_next_renewal` |
+//! | check before COMMIT | asks Redis | `Until` | validity time | with a margin, counted from before the request: `a_slow_reply_makes_the_local_deadline_earlier_and_not_later`, `a_batch_whose_lease_has_ended_is_not_committed` |
+//! | fencing token | `RFencedLock` | – | – | always, rising: `with_fencing_a_stopped_holder_overwrites_nothing`, `tokens_rise_even_after_redis_loses_its_data` |
+//! | waiting | channel per lock | 32 tries with delays | 3 tries with delays | channel per scope plus polling, bounded: `a_release_wakes_a_waiter`, `an_expired_lease_goes_to_a_waiter`, `a_waiter_that_leaves_passes_its_wake_up_on` |
+//! | giving up while waiting | interruptible; may leave a renewed key (issue 7272) | context | – | leaves nothing behind: `a_cancelled_wait_leaves_no_lease_behind` |
+//! | many names | `RMultiLock`, one after the other | – | – | one call, all of them or the free ones: `a_thousand_users_take_one_call_each_way`, `acquire_takes_all_names_or_none`, `waiters_for_the_same_names_in_another_order_do_not_deadlock` |
+//! | re-entrancy | by thread | – | – | by sharing the guard: `a_shared_guard_is_released_by_its_last_holder` |
+//! | a lost reply | retried | retried on other servers | retried on other servers | released in the background; releasing twice is no error: `a_lost_reply_leaves_no_lease_behind_and_a_release_after_it_is_no_error` |
 //! | a guard that is dropped | – | – | released, on some runtimes | released in the background: `a_dropped_guard_releases_and_leaves_nothing_behind` |
-//! | minimum hold | – | – | – | `a_job_is_held_for_its_least_time_though_it_is_done_sooner` |
-//! | inspection | of one lock | of one lock | – | list, show, release: `leases_are_listed_shown_and_released_by_an_operator` |
-//! | a full Redis | refuses | refuses | refuses | keeps working: `a_full_redis_takes_renews_and_releases_leases` |
-//! | restart of Redis | as durable as Redis | as durable as most of several | as durable as most of several | survives if Redis keeps its data, reported if not: `a_lease_survives_a_restart_of_redis_and_its_loss_is_told` |
+//! | minimum hold | – | – | – | `a_job_is_held_for_min_hold_even_if_it_finishes_sooner` |
+//! | inspection | of one lock | of one lock | – | list, show, release: `an_operator_lists_shows_and_releases_leases` |
+//! | a full Redis | refuses | refuses | refuses | keeps working: `a_full_redis_still_takes_renews_and_releases_leases` |
+//! | restart of Redis | as durable as Redis | as durable as most of several | as durable as most of several | survives if Redis keeps its data, reported if not: `a_lease_survives_a_restart_of_redis_and_its_loss_is_reported` |
 //! | fair order | `RFairLock` | – | – | left out: a queue in Redis must be cleared of waiters that died in it, and the first in line is often the slowest; a worker's delivery waits its turn in RabbitMQ anyway |
 //! | acknowledgement by replicas | on by default | several masters instead | several masters instead | left out: a lease that a failover forgets is held twice, and so is one whose holder was stopped; the fencing token and the database's keys cover both. Orders must survive a failover, but no lease keeps them |
 

@@ -1,37 +1,46 @@
-//! Changes of one order that somebody asks for: paying, cancelling, refunding.
+//! Changes of one order on request: pay, cancel, refund.
 
 use std::time::Duration;
 
 use crate::domain::{Act, ActRequest, Invalid, Order, OrderId, OrderStatus, SaleId, UserId};
 use crate::gate::{Gate, GateError};
 use crate::lease::{COMMIT_MARGIN, Guard, LeaseError, LeaseOptions, Leases};
-use crate::settlement::SettlementError;
-use crate::settlement::give_back;
+use crate::settlement::{SettlementError, give_back};
 use crate::store::{Change, Changed, Claim, OrderEvent, OrderRow, Return, Store, StoreError};
 
-/// How long a change may wait for whoever else acts for the user, and hold him then.
-const WAIT: Duration = Duration::from_secs(5);
+/// How long a change may wait for the user's lease, and the length of that lease.
+const LEASE: Duration = Duration::from_secs(5);
 
-/// Times that a change is begun anew because another was quicker.
-const TRIES: u32 = 5;
+/// Attempts of a change that loses to a concurrent one.
+pub(super) const TRIES: u32 = 5;
 
+/// Why a change of an order did not happen, or is not known to have happened.
 #[derive(Debug, thiserror::Error)]
 pub enum OrderError {
+    /// Both stores were asked, and neither has this order in this sale.
     #[error("there is no order {0} in this sale")]
     NotFound(OrderId),
-    /// Nothing was changed.
+    /// Nothing has changed: the order's state does not allow the act.
     #[error("an order that is {from} cannot be {}", .act.leads_to())]
-    NotAllowed { from: OrderStatus, act: Act },
+    NotAllowed {
+        /// The order's present state.
+        from: OrderStatus,
+        /// The act that was requested.
+        act: Act,
+    },
+    /// Nothing has changed: the request breaks a rule of the domain.
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    /// Nothing was changed; somebody else acts for the user.
-    #[error("somebody else acts for this user; try again")]
+    /// Nothing has changed: another process acts for the user.
+    #[error("another process acts for this user; try again")]
     Busy,
+    /// Redis failed before the change.
     #[error(transparent)]
     Gate(#[from] GateError),
+    /// Redis failed before the change.
     #[error(transparent)]
     Lease(#[from] LeaseError),
-    /// The change may be committed: making it again tells.
+    /// The change may be committed: repeat it.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -43,7 +52,7 @@ struct Target<'a> {
     owner: Option<&'a UserId>,
 }
 
-/// Cheap to clone.
+/// Reads orders and changes them on request. Cheap to clone.
 #[derive(Clone)]
 pub struct Orders {
     gate: Gate,
@@ -52,16 +61,17 @@ pub struct Orders {
 }
 
 impl Orders {
+    /// Connects to nothing.
     pub fn new(gate: Gate, store: Store, leases: Leases) -> Self {
         Self { gate, store, leases }
     }
 
-    /// The order as it is in the queue, while it has no row.
+    /// The order as the gate has it while it is in flight; `None` after.
     pub async fn in_flight(&self, sale: &SaleId, id: OrderId) -> Result<Option<Order>, OrderError> {
         Ok(self.gate.ticket(sale, id).await?.map(|ticket| ticket.order))
     }
 
-    /// The order's row with its history. Orders that are still in flight have none.
+    /// The order's row with its history. An order in flight has no row yet and is [`OrderError::NotFound`].
     pub async fn show(&self, sale: &SaleId, id: OrderId) -> Result<(OrderRow, Vec<OrderEvent>), OrderError> {
         let row = self.store.order(id).await?.filter(|row| row.order.sale == *sale);
         let row = row.ok_or(OrderError::NotFound(id))?;
@@ -113,17 +123,17 @@ impl Orders {
         Err(OrderError::Busy)
     }
 
-    /// `None` where another was quicker and it has to be begun anew.
+    /// `None` if a concurrent change came first, so that the caller must retry.
     async fn try_act(
         &self,
         order: &Order,
         act: Act,
-        asked: &ActRequest,
+        request: &ActRequest,
     ) -> Result<Option<OrderRow>, OrderError> {
         let guard = self.lease(&order.sale, &order.user).await?;
         let (id, fence) = (order.id, guard.token());
         let may_commit = || guard.is_valid_for(COMMIT_MARGIN);
-        let change = Change { id, act, asked: asked.clone(), fence };
+        let change = Change { id, act, asked: request.clone(), fence };
         let changed = self.store.change(std::slice::from_ref(&change), &may_commit).await?.pop();
         let (row, now) = match changed.unwrap_or(Changed::NoRow) {
             Changed::Now(row) => (row, true),
@@ -132,43 +142,43 @@ impl Orders {
             Changed::Stale => return Ok(None),
             Changed::NoRow if act == Act::Cancel => {
                 let claim = Claim { order: order.clone(), fence };
-                let row = self.store.cancel_unrecorded(&claim, asked, &may_commit).await?;
+                let row = self.store.cancel_unrecorded(&claim, request, &may_commit).await?;
                 let Some(row) = row else { return Ok(None) };
                 (row, true)
             }
             Changed::NoRow => return Err(OrderError::NotAllowed { from: OrderStatus::Accepted, act }),
         };
-        // After COMMIT, and not before: the next who acts for the user must meet the new state.
+        // Only after COMMIT, so that the next holder of the user's lease sees the new state.
         let _ = guard.release().await;
         if now {
             metrics::counter!("orders_changed_total", "act" => act.as_str()).increment(1);
-            tracing::info!(order_id = %id, sale = %order.sale, act = act.as_str(), by = asked.by, "order changed");
+            tracing::info!(order_id = %id, sale = %order.sale, act = act.as_str(), by = request.by, "order changed");
         }
         if let Err(error) = self.give_back(&row).await {
-            tracing::warn!(order_id = %id, %error, "its units wait for their gate");
+            tracing::warn!(order_id = %id, %error, "the units of an ended order are not back in the gate yet");
         }
         Ok(Some(row))
     }
 
-    /// The units of an order that has ended go back to the gate. A failed order has none: its unit may
-    /// never have existed.
+    /// Returns the units of an ended order to the gate. A failed order returns none, because its unit may never
+    /// have existed.
     pub(super) async fn give_back(&self, row: &OrderRow) -> Result<(), SettlementError> {
-        let ends = [OrderStatus::Cancelled, OrderStatus::Expired, OrderStatus::Refunded];
-        if !ends.contains(&row.status) {
+        let returning = [OrderStatus::Cancelled, OrderStatus::Expired, OrderStatus::Refunded];
+        if !returning.contains(&row.status) {
             return Ok(());
         }
         let owed = Return { id: row.order.id, sale: row.order.sale.clone(), user: row.order.user.clone() };
         give_back(&self.gate, &self.store, &[owed]).await
     }
 
-    /// For whoever acts for a user; waits for whoever else does.
+    /// The lease to act for a user; waits while another process holds it.
     pub(super) async fn lease(&self, sale: &SaleId, user: &UserId) -> Result<Guard, OrderError> {
-        let options = LeaseOptions::lasting(WAIT).max_hold(WAIT * 3);
-        let guard = self.leases.acquire(sale.as_str(), [user.as_str()], options, WAIT).await?;
+        let options = LeaseOptions::lasting(LEASE).max_hold(LEASE * 3);
+        let guard = self.leases.acquire(sale.as_str(), [user.as_str()], options, LEASE).await?;
         guard.ok_or(OrderError::Busy)
     }
 
-    /// From the gate while it is in flight, else from its row.
+    /// The order from the gate while it is in flight, else from its row.
     pub(super) async fn find(&self, sale: &SaleId, id: OrderId) -> Result<Order, OrderError> {
         let ticket = self.gate.ticket(sale, id).await;
         if let Ok(Some(ticket)) = ticket {
@@ -176,7 +186,7 @@ impl Orders {
         }
         match self.store.order(id).await?.filter(|row| row.order.sale == *sale) {
             Some(row) => Ok(row.order),
-            // Not found only if both were asked.
+            // Not found only if both stores have answered.
             None => ticket.map_err(OrderError::from).and(Err(OrderError::NotFound(id))),
         }
     }

@@ -1,5 +1,5 @@
-//! Orders that nobody paid in time: in batches, under their users' leases, by the database's clock.
-//! Late, where there are many or a server was away; never early.
+//! Expires orders that were not paid in time: in batches, under their users' leases, by the database's clock. An
+//! order may expire late, if there are many or a server was away, but never early.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,9 +11,10 @@ use crate::lease::{COMMIT_MARGIN, Guard, LeaseError, LeaseOptions, Leases, MAX_N
 use crate::settlement::give_back;
 use crate::store::{Change, Changed, OverdueOrder, Return, Store, StoreError};
 
-/// The lease of a batch, and the longest that the watchdog may extend it.
+/// The length of a batch's leases.
 const LEASE: Duration = Duration::from_secs(5);
-const LONGEST_HOLD: Duration = Duration::from_secs(30);
+/// The longest that the watchdog renews them.
+const MAX_HOLD: Duration = Duration::from_secs(30);
 
 #[derive(Debug, thiserror::Error)]
 enum ExpiryError {
@@ -23,9 +24,9 @@ enum ExpiryError {
     Store(#[from] StoreError),
 }
 
-/// Expires what is overdue, as far as the users' leases are free. What was expired is committed, and the
-/// gates have the units, or get them from the upkeep. Says how many it was; trouble with some orders is
-/// not the others'.
+/// Expires the overdue orders whose users' leases are free, and returns how many. On return each is committed, and
+/// its gate has the units, or maintenance returns them later. An error with some orders is logged and does not
+/// stop the others. May be repeated.
 pub async fn expire(gate: &Gate, store: &Store, leases: &Leases, overdue: &[OverdueOrder]) -> usize {
     let mut sales: BTreeMap<&SaleId, Vec<&OverdueOrder>> = BTreeMap::new();
     for order in overdue {
@@ -37,21 +38,21 @@ pub async fn expire(gate: &Gate, store: &Store, leases: &Leases, overdue: &[Over
         while let Some(orders) = pending.pop() {
             let owed = match expire_some(store, leases, sale, orders).await {
                 Ok(owed) => owed,
-                // One that the database refuses must not keep the others: it ends alone.
+                // The database refuses one of the orders. Halving the batch lets the others expire.
                 Err(ExpiryError::Store(StoreError::Broken(_))) if orders.len() > 1 => {
                     let (first, second) = orders.split_at(orders.len() / 2);
                     pending.extend([second, first]);
                     continue;
                 }
                 Err(error) => {
-                    tracing::warn!(%sale, orders = orders.len(), %error, "orders wait to expire");
+                    tracing::warn!(%sale, orders = orders.len(), %error, "overdue orders are not expired yet");
                     continue;
                 }
             };
             expired += owed.len();
             metrics::counter!("orders_changed_total", "act" => "expire").increment(owed.len() as u64);
             if let Err(error) = give_back(gate, store, &owed).await {
-                tracing::warn!(%sale, orders = owed.len(), %error, "units of expired orders wait for their gate");
+                tracing::warn!(%sale, orders = owed.len(), %error, "the units of expired orders are not back in the gate yet");
             }
         }
     }
@@ -74,13 +75,13 @@ async fn expire_some(
     let _ = guard.release().await;
     let owed = |changed| match changed {
         Changed::Now(row) => Some(Return { id: row.order.id, sale: row.order.sale, user: row.order.user }),
-        // Paid, cancelled or not due after all: whoever was quicker.
+        // A concurrent payment or cancel came first, or the deadline has not passed.
         _ => None,
     };
     Ok(changed?.into_iter().filter_map(owed).collect())
 }
 
-/// The leases of those users that nobody else acts for, and a change for each of their orders.
+/// Takes the leases of the users that are free, and makes a change for each of their orders.
 async fn claim(
     leases: &Leases,
     sale: &SaleId,
@@ -89,7 +90,7 @@ async fn claim(
     let mut users: Vec<&str> = orders.iter().map(|order| order.user.as_str()).collect();
     users.sort_unstable();
     users.dedup();
-    let options = LeaseOptions::lasting(LEASE).max_hold(LONGEST_HOLD);
+    let options = LeaseOptions::lasting(LEASE).max_hold(MAX_HOLD);
     let taken = leases.take(sale.as_str(), users.iter().copied(), options).await?;
     let Some(guard) = taken.guard else { return Ok((None, Vec::new())) };
     let held: Vec<&str> =

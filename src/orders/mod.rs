@@ -1,12 +1,13 @@
-//! What becomes of an order after it was accepted: paid, cancelled, expired, refunded; and where its
-//! units and its money go.
+//! Changes of an order after it was accepted: paid, cancelled, expired, refunded; and where its units and its money
+//! go.
 //!
-//! In every case the database comes first: the end of an order is committed, with a note that its units
-//! are owed to the gate, before the gate may sell them again. In the other order a late message could
-//! sell the unit twice. Whatever dies in between leaves the note, and the upkeep finishes it.
+//! The database always comes first. The end of an order is committed, with a note that its units are owed to the
+//! gate, before the gate may sell them again. In the opposite order, a late message could sell the unit twice. If
+//! the process dies in between, the note stays, and maintenance returns the units.
 
 mod changes;
 mod expiry;
+mod late_payments;
 mod payments;
 
 pub use changes::{OrderError, Orders};

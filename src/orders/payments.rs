@@ -1,61 +1,56 @@
-//! What payment providers tell. Each event is written down before it is answered, has its effect once,
-//! and is never dropped: what comes too late for its order takes a unit again or is kept for refund.
+//! Events of payment providers. Each is durable before it is answered, takes effect once, and is never dropped: a
+//! payment that is late for its order retakes a unit or is kept for refund.
 
 use std::time::Duration;
 
-use super::{OrderError, Orders};
-use crate::domain::{Act, ActRequest, IdempotencyKey, LatePayment, Millis, Order, OrderId, OrderStatus};
-use crate::intake::{Answer, Intake, KnownSale, OrderRequest, OrderView};
+use super::changes::{OrderError, Orders, TRIES};
+use super::late_payments::{LatePayments, Next};
+use crate::domain::{Act, ActRequest, Millis, OrderId, OrderStatus};
+use crate::intake::{Intake, OrderView};
 use crate::lease::COMMIT_MARGIN;
 use crate::store::{Applied, Payment, PaymentKind, PaymentState, Store, StoreError};
 
-/// When an event that must wait is looked at again: the longer it has waited, the later.
-const SOONEST: Duration = Duration::from_secs(1);
-const LATEST: Duration = Duration::from_secs(600);
+/// The shortest and the longest time until a pending event is retried. The longer it has waited, the longer it
+/// waits again.
+const SHORTEST_WAIT: Duration = Duration::from_secs(1);
+const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
+/// Why an event was not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum PaymentError {
-    #[error("another event of this provider had the same id")]
+    /// The id belongs to another event. The provider has to change it.
+    #[error("another event of this provider has the same id")]
     Reused,
-    /// It is not known to be written down: the provider has to send it again.
+    /// The event is not known to be durable. The provider has to send it again.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// How an event that nobody can apply goes on.
-enum Next {
-    Late(String),
-    /// A unit was taken again, by this order, which is to be paid when it has a row.
-    Retaken(OrderId),
-    Waits(String),
-}
-
-/// Times that an event is begun anew because another was quicker.
-const TRIES: u32 = 5;
-
-/// Cheap to clone.
+/// Applies the events of payment providers. Cheap to clone.
 #[derive(Clone)]
 pub struct Payments {
     store: Store,
     orders: Orders,
-    intake: Intake,
+    late: LatePayments,
 }
 
 impl Payments {
+    /// Connects to nothing.
     pub fn new(store: Store, orders: Orders, intake: Intake) -> Self {
-        Self { store, orders, intake }
+        let late = LatePayments { store: store.clone(), orders: orders.clone(), intake };
+        Self { store, orders, late }
     }
 
-    /// Takes a verified event. On `Ok` it is durable, and the answer says what has become of it so
-    /// far; what is pending is gone on with by the upkeep. May be repeated.
+    /// Takes a verified event. On `Ok` the event is durable, and the returned payment has its present state.
+    /// Maintenance retries a pending one. May be repeated.
     pub async fn receive(&self, payment: &Payment) -> Result<Payment, PaymentError> {
         let known = self.store.payment(&payment.provider, &payment.event_id).await?;
         let known = match known {
             Some(known) if known.state != PaymentState::Pending => known,
-            _ => match self.go_on(payment).await {
+            _ => match self.apply(payment).await {
                 Ok(known) => known,
                 Err(error) => {
-                    tracing::debug!(event = payment.event_id, %error, "a payment waits");
+                    tracing::debug!(event = payment.event_id, %error, "a payment is pending");
                     self.store.receive_payment(payment).await?
                 }
             },
@@ -66,7 +61,7 @@ impl Payments {
         Ok(known)
     }
 
-    /// What has come of the payments of an order that was paid, or has ended: the buyer wants to know.
+    /// The payments of an order that is paid or has ended, for its buyer; none before.
     pub async fn of(&self, view: &OrderView) -> Result<Vec<Payment>, StoreError> {
         if matches!(view.status, OrderStatus::Accepted | OrderStatus::Confirmed) {
             return Ok(Vec::new());
@@ -74,28 +69,28 @@ impl Payments {
         self.store.payments_of(view.order.id).await
     }
 
-    /// Events that wait and are due.
+    /// Pending events whose time to be retried has come.
     pub async fn due(&self, limit: u64) -> Result<Vec<Payment>, StoreError> {
         self.store.payments_due(limit).await
     }
 
-    /// Goes on with an event that waits; says whether it has ended. Trouble leaves it waiting.
+    /// Retries a pending event, and returns whether it is no longer pending. After an error it is postponed.
     pub async fn retry(&self, payment: &Payment) -> bool {
-        match self.go_on(payment).await {
+        match self.apply(payment).await {
             Ok(known) => known.state != PaymentState::Pending,
             Err(error) => {
                 let why = error.to_string();
-                if let Err(error) = self.store.postpone_payment(payment, wait(payment), None, &why).await {
-                    tracing::debug!(event = payment.event_id, %error, "a payment waits");
+                if let Err(error) = self.store.postpone_payment(payment, wait_of(payment), None, &why).await {
+                    tracing::debug!(event = payment.event_id, %error, "a payment is pending");
                 }
                 false
             }
         }
     }
 
-    /// On `Ok` the event is written down, as it stands then.
-    async fn go_on(&self, payment: &Payment) -> Result<Payment, OrderError> {
-        let asked = asked(payment);
+    /// Tries to give the event its effect. On `Ok` it is durable, in the returned state.
+    async fn apply(&self, payment: &Payment) -> Result<Payment, OrderError> {
+        let request = act_request(payment);
         for _ in 0..TRIES {
             let Some(row) = self.store.order(payment.order).await? else {
                 return self.without_a_row(payment).await;
@@ -103,169 +98,105 @@ impl Payments {
             let user = row.order.user;
             let guard = self.orders.lease(&payment.sale, &user).await?;
             let may_commit = || guard.is_valid_for(COMMIT_MARGIN);
-            let applied = self.store.apply_payment(payment, &asked, guard.token(), &may_commit).await?;
-            // After COMMIT: the next who acts for the user must meet the new state.
+            let applied = self.store.apply_payment(payment, &request, guard.token(), &may_commit).await?;
+            // Only after COMMIT, so that the next holder of the user's lease sees the new state.
             let _ = guard.release().await;
             return match applied {
                 Applied::Stale => continue,
                 Applied::Ended(known) => {
-                    self.ended(&known).await;
+                    self.after_end(&known).await;
                     Ok(known)
                 }
-                Applied::Waits(known, why) => self.put_off(known, None, why).await,
-                Applied::Late(known, from) => match self.late(&known, from).await? {
-                    Next::Late(why) => self.settle_late(known, &why).await,
-                    Next::Waits(why) => self.put_off(known, None, &why).await,
-                    Next::Retaken(new) => self.put_off(known, Some(new), "a unit was taken again").await,
+                Applied::Waits(known, why) => self.postpone(known, None, why).await,
+                Applied::Late(known, from) => match self.late.retake(&known, from).await? {
+                    Next::Refund(why) => self.keep_for_refund(known, &why).await,
+                    Next::Waits(why) => self.postpone(known, None, &why).await,
+                    Next::Retaken(new) => self.postpone(known, Some(new), "a unit was retaken").await,
                 },
             };
         }
         Err(OrderError::Busy)
     }
 
-    /// Written down alone: the worker needs the user's lease to write the row.
+    /// Only records the event, without the user's lease: the worker needs that lease to write the order's row.
     async fn without_a_row(&self, payment: &Payment) -> Result<Payment, OrderError> {
         let known = self.store.receive_payment(payment).await?;
         if known.state != PaymentState::Pending {
             return Ok(known);
         }
         let why = match self.orders.find(&payment.sale, payment.order).await {
-            // New, and looked at again soon: that needs no other write.
+            // A new event is retried soon, without another write.
             Ok(_) if known.detail.is_none() => return Ok(known),
             Ok(_) => "the order has no row yet",
-            Err(OrderError::NotFound(_)) => "nobody knows the order yet",
+            Err(OrderError::NotFound(_)) => "the order is not known yet",
             Err(error) => return Err(error),
         };
-        self.put_off(known, None, why).await
+        self.postpone(known, None, why).await
     }
 
-    /// Counts an end, and gives the units of a refunded order back.
-    async fn ended(&self, payment: &Payment) {
+    /// Counts and logs the event's end, and returns the units of a refunded order.
+    async fn after_end(&self, payment: &Payment) {
         metrics::counter!("payments_ended_total", "state" => payment.state.as_str()).increment(1);
         if matches!(payment.state, PaymentState::Late | PaymentState::Mismatch) {
             tracing::warn!(order_id = %payment.order, event = payment.event_id, provider = payment.provider,
-                state = payment.state.as_str(), detail = payment.detail, "a payment that its order cannot take");
+                state = payment.state.as_str(), detail = payment.detail, "a payment does not fit its order");
         }
         if payment.kind == PaymentKind::Refunded {
             let id = payment.new_order.unwrap_or(payment.order);
             if let Ok(Some(row)) = self.store.order(id).await {
-                // What fails is done by the upkeep.
+                // If it fails, maintenance returns the units.
                 let _ = self.orders.give_back(&row).await;
             }
         }
     }
 
-    async fn settle_late(&self, payment: Payment, why: &str) -> Result<Payment, OrderError> {
+    async fn keep_for_refund(&self, payment: Payment, why: &str) -> Result<Payment, OrderError> {
         if !self.store.settle_payment(&payment, PaymentState::Late, Some(why)).await? {
-            return self.as_it_stands(payment).await;
+            return self.reread(payment).await;
         }
         let payment = Payment { state: PaymentState::Late, detail: Some(why.to_owned()), ..payment };
-        self.ended(&payment).await;
+        self.after_end(&payment).await;
         Ok(payment)
     }
 
-    /// Leaves an event waiting. Where it was ended meanwhile, the order that took a unit for it is
-    /// nobody's, and ends.
-    async fn put_off(
+    /// Leaves the event pending. If another process has ended the event meanwhile, nobody needs the order that
+    /// retook a unit for it, and that order is cancelled.
+    async fn postpone(
         &self,
         payment: Payment,
         new_order: Option<OrderId>,
         why: &str,
     ) -> Result<Payment, OrderError> {
-        // What has a unit now is to be paid before its own deadline.
-        let wait = if new_order.is_some() { SOONEST } else { wait(&payment) };
+        // The new order must be paid before its own deadline.
+        let wait = if new_order.is_some() { SHORTEST_WAIT } else { wait_of(&payment) };
         if self.store.postpone_payment(&payment, wait, new_order, why).await? {
             let new_order = new_order.or(payment.new_order);
             return Ok(Payment { new_order, detail: Some(why.to_owned()), ..payment });
         }
         if let Some(new_order) = new_order {
-            let nobodys = ActRequest::by(format!("payment {}", payment.provider));
-            if let Err(error) = self.orders.act(&payment.sale, new_order, Act::Cancel, &nobodys).await {
+            let request = ActRequest::by(format!("payment {}", payment.provider));
+            if let Err(error) = self.orders.act(&payment.sale, new_order, Act::Cancel, &request).await {
                 tracing::error!(order_id = %new_order, event = payment.event_id, %error,
-                    "this order was taken for a payment that was ended meanwhile: cancel it");
+                    "an order retook a unit for a payment that has ended meanwhile: cancel it");
             }
         }
-        self.as_it_stands(payment).await
+        self.reread(payment).await
     }
 
-    async fn as_it_stands(&self, payment: Payment) -> Result<Payment, OrderError> {
+    async fn reread(&self, payment: Payment) -> Result<Payment, OrderError> {
         Ok(self.store.payment(&payment.provider, &payment.event_id).await?.unwrap_or(payment))
     }
-
-    /// The order has ended. A new one takes a unit, where the sale wants that and there is one.
-    async fn late(&self, payment: &Payment, from: OrderStatus) -> Result<Next, OrderError> {
-        let late = |why: &str| Ok(Next::Late(format!("the order is {from}, and {why}")));
-        let rules = match self.intake.sales().get(&payment.sale).await {
-            Ok(KnownSale::Loaded(sale)) => sale.terms.clone(),
-            Ok(KnownSale::Ended(_) | KnownSale::Missing) => return late("the sale is over"),
-            Ok(KnownSale::NotOpened(_) | KnownSale::Lost) => {
-                return Ok(Next::Waits("the sale must be rebuilt".into()));
-            }
-            Err(error) => return Ok(Next::Waits(error.to_string())),
-        };
-        if rules.late_payment == LatePayment::Refund {
-            return late("the sale takes none late");
-        }
-        // The order that has ended counts.
-        if !rules.rebuy {
-            return late("nobody may buy again");
-        }
-        let Some(row) = self.store.order(payment.order).await? else {
-            return Ok(Next::Waits("the order has no row yet".into()));
-        };
-        // The gate may hold the ended order still, and its unit with it.
-        if let Err(error) = self.orders.give_back(&row).await {
-            return Ok(Next::Waits(error.to_string()));
-        }
-        match self.intake.place(wish(payment, row.order)).await {
-            Answer::Accepted { order, .. } => Ok(Next::Retaken(order.id)),
-            Answer::Repeat(view) => Ok(Next::Retaken(view.order.id)),
-            // The same key tells; that id may be nobody's.
-            Answer::RepeatUnreadable(_) | Answer::OutcomeUnknown(..) => {
-                Ok(Next::Waits("whether a unit was taken again is not known yet".into()))
-            }
-            Answer::Paused { .. } | Answer::RateLimited(_) | Answer::Overloaded | Answer::NotOpen { .. } => {
-                Ok(Next::Waits(format!("the order is {from}, and the sale takes none now")))
-            }
-            Answer::GateUnavailable(why) => Ok(Next::Waits(why)),
-            Answer::SoldOut => late("all are sold"),
-            Answer::Closed => late("the sale is over"),
-            Answer::AlreadyOrdered(id) if id == payment.order => {
-                Ok(Next::Waits("the gate does not know yet that the order has ended".into()))
-            }
-            Answer::AlreadyOrdered(_) | Answer::PurchaseLimit { .. } => late("its user may have no other"),
-            Answer::SaleNotFound
-            | Answer::SkuRequired
-            | Answer::UnknownSku
-            | Answer::InvalidQuantity { .. }
-            | Answer::KeyRequired
-            | Answer::KeyReused => late("cannot be made again"),
-        }
-    }
 }
 
-/// The longer it has waited, the later it is looked at again.
-fn wait(payment: &Payment) -> Duration {
+/// How long until the event is retried: as long as it has waited so far.
+fn wait_of(payment: &Payment) -> Duration {
     if payment.new_order.is_some() {
-        return SOONEST;
+        return SHORTEST_WAIT;
     }
     let age = Millis::now().0 - payment.received_at.0;
-    Duration::from_millis(u64::try_from(age).unwrap_or(0)).clamp(SOONEST, LATEST)
+    Duration::from_millis(u64::try_from(age).unwrap_or(0)).clamp(SHORTEST_WAIT, LONGEST_WAIT)
 }
 
-fn asked(payment: &Payment) -> ActRequest {
+fn act_request(payment: &Payment) -> ActRequest {
     ActRequest::by(format!("payment {}", payment.provider)).because(Some(payment.event_id.clone()))
-}
-
-/// The same units for the same user, with a key that no other event has.
-fn wish(payment: &Payment, order: Order) -> OrderRequest {
-    let name = format!("{}\n{}", payment.provider, payment.event_id);
-    let digest = crate::domain::KeyDigest::of_text(&name);
-    OrderRequest {
-        sale: order.sale,
-        user: order.user,
-        sku: Some(order.sku),
-        quantity: order.quantity,
-        key: IdempotencyKey::parse(format!("late-payment-{digest}")).ok(),
-    }
 }

@@ -1,5 +1,5 @@
-//! Taking deliveries, in batches. The connection is made at first use and again whenever it is
-//! lost, without a last try.
+//! Taking deliveries, in batches. Connects at first use, and again whenever the connection is lost, with no limit to
+//! the attempts.
 
 use std::time::Duration;
 
@@ -10,33 +10,49 @@ use lapin::types::FieldTable;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::headers::{self, DELIVERY_COUNT};
 use super::link::{Link, within};
 use super::topology::{self, Names};
-use super::{QueueError, QueueSettings, Unreadable, dead_letters, message};
+use super::{QueueError, QueueSettings, Unreadable, message};
 use crate::domain::Order;
 use crate::link::Backoff;
 
-/// A message in the hands of this process. Dropped without an answer it stays unacknowledged, and
-/// comes back when the connection ends.
+/// A message that this process holds. If it is dropped it stays unacknowledged, and the broker delivers it again when
+/// the connection ends.
 pub struct Delivery {
+    /// The orders that the message carries.
     pub orders: Result<Vec<Order>, Unreadable>,
-    /// Times that it was delivered before, to somebody who did not answer.
+    /// How often it was delivered before, to workers that did not acknowledge it.
     pub redeliveries: u64,
-    /// Times that an operator had it processed again.
+    /// How often an operator replayed it.
     pub(super) replays: u32,
-    /// Its bytes and its name, for the dead-letter queue.
+    /// The message and its id, for the dead-letter queue.
     pub(super) payload: Vec<u8>,
     pub(super) id: Option<String>,
     acker: Acker,
 }
 
 impl Delivery {
-    /// Of what cannot be read it is 1.
+    fn read(delivery: lapin::message::Delivery) -> Self {
+        let headers = delivery.properties.headers().as_ref();
+        // Quorum queues count redeliveries; a classic queue only says whether there was one.
+        let redeliveries = headers::count(headers, DELIVERY_COUNT);
+        Self {
+            orders: message::read(&delivery.data),
+            replays: headers::replays(headers),
+            redeliveries: redeliveries.unwrap_or_else(|| u64::from(delivery.redelivered)),
+            id: delivery.properties.message_id().as_ref().map(ToString::to_string),
+            payload: delivery.data,
+            acker: delivery.acker,
+        }
+    }
+
+    /// Its number of orders; an unreadable message counts as 1.
     fn weight(&self) -> usize {
         self.orders.as_ref().map_or(1, Vec::len)
     }
 
-    /// `false` where the broker no longer waits for it: then it comes again.
+    /// Removes the message from the queue. `false`: the broker no longer waits for the ack, and the message comes again.
     pub async fn ack(&self) -> bool {
         self.acker.ack(BasicAckOptions::default()).await.unwrap_or(false)
     }
@@ -45,15 +61,16 @@ impl Delivery {
 struct Open {
     link: Link,
     stream: lapin::Consumer,
-    /// The stream's end has been seen.
+    /// The stream has ended.
     ended: bool,
 }
 
+/// Takes deliveries from the queue of orders.
 pub struct Consumer {
     settings: QueueSettings,
     prefetch: u16,
     open: Option<Open>,
-    /// Taken, and not handed out yet. Kept here, because a caller may stop waiting in between.
+    /// Taken and not returned yet. Kept here because a caller may stop waiting in between.
     batch: Vec<Delivery>,
     backoff: Backoff,
     last_error: String,
@@ -64,11 +81,11 @@ pub struct Consumer {
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Seconds of silence after which it is worth asking whether messages wait.
+/// Seconds of silence after which to check whether messages wait.
 const QUIET: u32 = 5;
 
 impl Consumer {
-    /// `prefetch`: deliveries that the broker lends this process at once.
+    /// Does not connect yet. `prefetch`: unacknowledged deliveries, at most.
     pub fn new(settings: QueueSettings, prefetch: u16) -> Self {
         Self {
             settings,
@@ -82,28 +99,27 @@ impl Consumer {
         }
     }
 
-    /// Tells whether deliveries can come.
+    /// `true` while the consumer is connected.
     pub fn watch(&self) -> watch::Receiver<bool> {
         self.up.subscribe()
     }
 
-    /// Waits for a delivery, then takes what comes within `linger`, until it has `most` orders or more: a
-    /// message is one delivery however many it carries. Waits out an absence of the broker. May be
-    /// cancelled: what was taken by then is in the next batch.
+    /// Waits for a delivery, then takes what comes within `linger`, until it has `most` orders or more: one delivery
+    /// may carry many. Waits while the broker is unavailable. Cancel-safe: deliveries taken by then are in the next
+    /// batch.
     pub async fn next_batch(&mut self, most: usize, linger: Duration) -> Vec<Delivery> {
         self.next_batch_within(most, linger, Duration::MAX).await
     }
 
-    /// The same, for a caller who has something else to do after `patience`: empty, if no delivery
-    /// came by then. Connecting is not cut short by it.
+    /// The same with a timeout: empty if no delivery came by then. Connecting may take longer.
     pub async fn next_batch_within(
         &mut self,
         most: usize,
         linger: Duration,
-        patience: Duration,
+        timeout: Duration,
     ) -> Vec<Delivery> {
         if self.batch.is_empty() {
-            let Some(first) = self.next(patience).await else { return Vec::new() };
+            let Some(first) = self.next(timeout).await else { return Vec::new() };
             self.batch.push(first);
         }
         let until = Instant::now() + linger;
@@ -112,11 +128,11 @@ impl Consumer {
             let Some(open) = &mut self.open else { break };
             match tokio::time::timeout_at(until, open.stream.next()).await {
                 Ok(Some(Ok(delivery))) => {
-                    let delivery = read(delivery);
+                    let delivery = Delivery::read(delivery);
                     orders += delivery.weight();
                     self.batch.push(delivery);
                 }
-                // A stream says once that it has ended.
+                // A stream reports its end only once.
                 Ok(_) => {
                     open.ended = true;
                     break;
@@ -127,75 +143,78 @@ impl Consumer {
         std::mem::take(&mut self.batch)
     }
 
-    async fn next(&mut self, patience: Duration) -> Option<Delivery> {
+    async fn next(&mut self, timeout: Duration) -> Option<Delivery> {
         let mut waited = Duration::ZERO;
         loop {
             let Some(open) = &mut self.open else {
-                match self.connect().await {
-                    Ok(open) => {
-                        tracing::info!("worker consumes");
-                        self.backoff.reset();
-                        self.last_error.clear();
-                        self.open = Some(open);
-                        self.up.send_replace(true);
-                    }
-                    Err(error) => {
-                        let error = error.to_string();
-                        // One line per kind of trouble, not one per try.
-                        if error != self.last_error {
-                            tracing::warn!(error, "worker cannot reach the broker, will keep trying");
-                            self.last_error = error;
-                        }
-                        tokio::time::sleep(self.backoff.delay()).await;
-                    }
-                }
+                self.try_to_open().await;
                 continue;
             };
-            // A consumer that was cancelled by the server ends with None; a channel that failed
-            // may say nothing at all, so the link is looked at in between.
-            let pause = patience.saturating_sub(waited).min(SECOND);
+            // A consumer that the server cancelled ends with None. A channel that failed may say nothing at all, so
+            // the link is checked every second.
+            let pause = timeout.saturating_sub(waited).min(SECOND);
             let next = async { if open.ended { None } else { open.stream.next().await } };
             match tokio::time::timeout(pause, next).await {
                 Ok(Some(Ok(delivery))) => {
                     self.quiet = 0;
-                    return Some(read(delivery));
+                    return Some(Delivery::read(delivery));
                 }
                 Err(_) if open.link.is_up() => {
                     waited += pause;
-                    if waited >= patience {
+                    if waited >= timeout {
                         return None;
                     }
-                    // Short waits are those of a caller who has deliveries in hand.
+                    // A caller with a shorter timeout holds deliveries.
                     if pause == SECOND && self.is_forgotten().await {
-                        tracing::warn!("messages wait and none is delivered: worker connects anew");
+                        tracing::warn!("messages wait and none is delivered: worker reconnects");
                         metrics::counter!("worker_consumer_restarts_total").increment(1);
                         self.close().await;
                     }
                 }
-                ended => {
-                    let why = match ended {
-                        Ok(Some(Err(error))) => error.to_string(),
-                        Ok(_) => "the broker cancelled the consumer".into(),
-                        Err(_) => "the connection is closed".into(),
-                    };
-                    tracing::warn!(error = why, "worker lost the broker");
-                    self.close().await;
-                    // All who lost it would declare the same queue in the same instant.
-                    tokio::time::sleep(self.backoff.delay()).await;
-                }
+                Ok(Some(Err(error))) => self.lost(&error.to_string()).await,
+                Ok(_) => self.lost("the broker cancelled the consumer").await,
+                Err(_) => self.lost("the connection is closed").await,
             }
         }
     }
 
-    /// Up, with nothing in hand, and yet without deliveries while messages wait: looked at after
-    /// every [`QUIET`] seconds of silence. ActRequest once a second of silence.
+    async fn try_to_open(&mut self) {
+        match self.connect().await {
+            Ok(open) => {
+                tracing::info!("worker consumes");
+                self.backoff.reset();
+                self.last_error.clear();
+                self.open = Some(open);
+                self.up.send_replace(true);
+            }
+            Err(error) => {
+                let error = error.to_string();
+                // One line per kind of error, not one per attempt.
+                if error != self.last_error {
+                    tracing::warn!(error, "worker cannot reach the broker, will keep trying");
+                    self.last_error = error;
+                }
+                tokio::time::sleep(self.backoff.delay()).await;
+            }
+        }
+    }
+
+    async fn lost(&mut self, why: &str) {
+        tracing::warn!(error = why, "worker lost the broker");
+        self.close().await;
+        // Without a delay, every worker that lost the broker would declare the same queue at the same moment.
+        tokio::time::sleep(self.backoff.delay()).await;
+    }
+
+    /// Is the consumer connected and without deliveries, although messages wait? Called once per second of silence;
+    /// asks the broker after every [`QUIET`] seconds.
     async fn is_forgotten(&mut self) -> bool {
         self.quiet += 1;
         let Some(open) = self.open.as_ref().filter(|_| self.quiet.is_multiple_of(QUIET)) else {
             return false;
         };
         let waiting = within(self.settings.timeout, topology::waiting(&open.link.channel, &self.settings));
-        // Twice in a row, because the count may be behind. A link that cannot tell is of no use.
+        // Twice in a row, because the count may be behind. A link on which even this fails is useless.
         match waiting.await {
             Ok(0) => {
                 self.quiet = 0;
@@ -222,8 +241,7 @@ impl Consumer {
         Ok(Open { link, stream, ended: false })
     }
 
-    /// Gives back what was lent and not acknowledged, and takes nothing more until it is asked for
-    /// the next batch.
+    /// Returns all unacknowledged deliveries to the broker, and takes no more until the next batch is requested.
     pub async fn close(&mut self) {
         self.batch.clear();
         self.quiet = 0;
@@ -231,21 +249,5 @@ impl Consumer {
             self.up.send_replace(false);
             open.link.close().await;
         }
-    }
-}
-
-fn read(delivery: lapin::message::Delivery) -> Delivery {
-    // Quorum queues count for whoever asks; a classic queue only says that there was one before.
-    let counted = delivery.properties.headers().as_ref().and_then(|headers| {
-        let (_, count) = headers.inner().iter().find(|(name, _)| name.as_str() == "x-delivery-count")?;
-        dead_letters::number(count).and_then(|count| u64::try_from(count).ok())
-    });
-    Delivery {
-        orders: message::read(&delivery.data),
-        replays: dead_letters::replays(delivery.properties.headers().as_ref()),
-        redeliveries: counted.unwrap_or_else(|| u64::from(delivery.redelivered)),
-        id: delivery.properties.message_id().as_ref().map(ToString::to_string),
-        payload: delivery.data,
-        acker: delivery.acker,
     }
 }

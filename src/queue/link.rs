@@ -1,5 +1,5 @@
-//! One connection with one channel, topology declared. lapin's own recovery is not used: after a
-//! channel error it leaves a consumer that stays silent, and it gives up after some tries.
+//! One connection with one channel and the topology declared. lapin's own recovery is not used: after a channel error
+//! it leaves a consumer that stays silent, and it gives up after some attempts.
 
 use std::time::Duration;
 
@@ -9,15 +9,15 @@ use lapin::{Channel, Connection, ConnectionProperties};
 use super::topology::{self, Depths};
 use super::{QueueError, QueueSettings};
 
-/// Seconds between heartbeats; the broker and lapin count a peer as dead after two missed ones.
-/// The broker's own default of 60 s would hide a dead peer for two minutes.
+/// Seconds between heartbeats. The broker and lapin count a peer as dead after two missed ones, so the broker's default
+/// of 60 s would hide a dead peer for two minutes.
 const HEARTBEAT: u16 = 10;
 
 pub(super) struct Link {
-    /// Kept, because dropping the connection closes the channel.
+    /// Kept because dropping the connection closes the channel.
     connection: Connection,
     pub(super) channel: Channel,
-    /// As they were when the link was opened.
+    /// At the time when the link was opened.
     pub(super) depths: Depths,
 }
 
@@ -41,8 +41,8 @@ impl Link {
         self.connection.status().connected() && self.channel.status().connected()
     }
 
-    /// The broker is short of memory or disk: it reads nothing from this connection, and a publish
-    /// would be sent some time later.
+    /// The broker is short of memory or disk: it reads nothing from this connection, and a publish would be sent some
+    /// time later.
     pub(super) fn is_blocked(&self) -> bool {
         self.connection.status().blocked()
     }
@@ -52,7 +52,7 @@ impl Link {
     }
 }
 
-/// lapin has no timeouts of its own.
+/// Adds a timeout: lapin has none.
 pub(super) async fn within<T>(
     limit: Duration,
     work: impl Future<Output = Result<T, QueueError>>,

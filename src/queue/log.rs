@@ -1,9 +1,9 @@
-//! The order log: a stream that remembers every published order and every later change for as long as
-//! the configuration says, whoever has read it. With it a database that was restored from a backup is
-//! brought up to date, and a gate that Redis lost is rebuilt.
+//! The order log: a stream that keeps every published order and every later change for as long as the configuration
+//! says; reading removes nothing. From it a database that was restored from a backup is brought up to date, and a gate
+//! that Redis lost is rebuilt.
 //!
-//! A stream does not say where it ends. A reader writes a mark and reads up to it: so what was confirmed
-//! before the reading began is read, and a broker that takes no writes does not pass for an empty log.
+//! A stream does not say where it ends, so a reader writes a mark and reads up to it. That way it reads everything that
+//! was confirmed before it started, and a broker that takes no writes cannot pass for an empty log.
 
 use std::time::Duration;
 
@@ -13,54 +13,56 @@ use lapin::types::{AMQPValue, FieldTable};
 
 use super::link::{Link, within};
 use super::topology::Names;
-use super::{Publisher, QueueError, QueueSettings, Unreadable, dead_letters, message};
+use super::{Publisher, QueueError, QueueSettings, Unreadable, headers, message};
 use crate::domain::{Entry, Millis};
 
 /// Messages that the broker sends ahead.
 const PREFETCH: u16 = 1_000;
 
-/// From where a log is read.
+/// Where reading starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFrom {
-    /// From the oldest that is remembered.
+    /// At the oldest message that the log keeps.
     Head,
-    /// What was published at this time or later; some older ones may come first.
+    /// At messages published at this time or later; some older ones may come first.
     Time(Millis),
-    /// A message, as [`LogMessage::offset`] numbers them.
+    /// At the message with this [`LogMessage::offset`].
     Offset(u64),
 }
 
 /// One message of the log.
 #[derive(Debug, Clone)]
 pub struct LogMessage {
-    /// Its place; never given twice, as long as the stream is not deleted.
+    /// Its place, unique as long as the stream is not deleted.
     pub offset: u64,
     /// When it was published, to the second, by its publisher's clock.
     pub at: Option<Millis>,
+    /// What it says. One entry that this build cannot read hides no other.
     pub entries: Vec<Result<Entry, Unreadable>>,
 }
 
-/// The first message that was met.
+/// The first message that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogHead {
-    /// Above 0 at the head of the log: something was forgotten.
+    /// Its place. Above 0 at the head of the log, older messages have been deleted.
     pub offset: u64,
+    /// When it was published, to the second.
     pub at: Option<Millis>,
 }
 
-/// Cheap to clone.
+/// A handle to the order log. Cheap to clone.
 #[derive(Clone)]
 pub struct OrderLog {
     settings: QueueSettings,
     publisher: Publisher,
 }
 
-/// Reads the log up to the mark that was written when the reading began.
+/// Reads the log up to the mark that was written when reading started.
 pub struct LogReader {
     settings: QueueSettings,
-    /// Where the next message is looked for.
+    /// Where the next message is expected.
     from: LogFrom,
-    /// `None` after an error: the next call opens another one.
+    /// `None` after an error: the next call reconnects.
     open: Option<Open>,
     mark: String,
     first: Option<LogHead>,
@@ -78,19 +80,20 @@ impl OrderLog {
         Self { publisher: Publisher::open(settings.clone()), settings }
     }
 
-    /// The same, with a publisher that is there already.
+    /// The same with an existing publisher.
     pub fn with(settings: QueueSettings, publisher: Publisher) -> Self {
         Self { settings, publisher }
     }
 
-    /// On `Ok` the log has these entries. May be repeated: readers count the higher version.
+    /// On `Ok` the log has these entries. May be repeated: of two entries for the same thing, readers use the higher
+    /// version.
     pub async fn append(&self, entries: &[Entry]) -> Result<(), QueueError> {
         self.publisher.log(entries).await.map_err(|error| QueueError(error.to_string()))
     }
 
-    /// Begins to read. What was confirmed to its publisher before this call is read.
+    /// Starts reading. Everything that was confirmed to its publisher before this call is read.
     pub async fn read(&self, from: LogFrom) -> Result<LogReader, QueueError> {
-        // A process that has just started is given the time to connect.
+        // A process that has just started gets time to connect.
         let up = tokio::time::timeout(self.settings.timeout, self.publisher.wait_until_up());
         up.await.map_err(|_| QueueError("the broker is away: the order log cannot be read".into()))?;
         let mark = format!("mark-{}", uuid::Uuid::new_v4());
@@ -100,13 +103,13 @@ impl OrderLog {
         Ok(LogReader { settings: self.settings.clone(), from, open, mark, first: None })
     }
 
-    /// Where the log begins.
+    /// The first message of the log.
     pub async fn head(&self) -> Result<LogHead, QueueError> {
         let mut reader = self.read(LogFrom::Head).await?;
         reader.next().await?;
         let head = reader.first;
         reader.close().await;
-        // There is the mark, at least.
+        // There is at least the mark.
         head.ok_or_else(|| QueueError("the order log has no beginning".into()))
     }
 }
@@ -126,13 +129,13 @@ impl Open {
         Ok(Self { link, stream, unacknowledged: 0 })
     }
 
-    async fn delivery(&mut self, patience: Duration) -> Result<lapin::message::Delivery, QueueError> {
-        let Ok(next) = tokio::time::timeout(patience, self.stream.next()).await else {
-            return Err(QueueError(format!("the order log said nothing for {patience:?}")));
+    async fn delivery(&mut self, timeout: Duration) -> Result<lapin::message::Delivery, QueueError> {
+        let Ok(next) = tokio::time::timeout(timeout, self.stream.next()).await else {
+            return Err(QueueError(format!("the order log said nothing for {timeout:?}")));
         };
         let next = next.ok_or_else(|| QueueError("the broker ended the reading of the order log".into()));
         let delivery = next??;
-        // For the broker only a sign to send more: a stream forgets nothing for it.
+        // To the broker an ack is only a request for more: it deletes nothing from a stream.
         self.unacknowledged += 1;
         if self.unacknowledged == PREFETCH / 4 {
             self.unacknowledged = 0;
@@ -151,8 +154,8 @@ fn offset(from: LogFrom) -> AMQPValue {
 }
 
 impl LogReader {
-    /// The next message; `None` at the end, which is where the log ended when the reading began. May be
-    /// called again after an error: it reads on behind the last message, with a new connection.
+    /// The next message; `None` at the point where the log ended when reading started. May be called again after an
+    /// error: it reconnects and continues after the last message.
     pub async fn next(&mut self) -> Result<Option<LogMessage>, QueueError> {
         loop {
             let mut open = match self.open.take() {
@@ -161,10 +164,7 @@ impl LogReader {
             };
             let delivery = open.delivery(self.settings.timeout).await?;
             let properties = &delivery.properties;
-            let offset = properties.headers().as_ref().and_then(|headers| {
-                let (_, at) = headers.inner().iter().find(|(name, _)| name.as_str() == "x-stream-offset")?;
-                dead_letters::number(at).and_then(|at| u64::try_from(at).ok())
-            });
+            let offset = headers::count(properties.headers().as_ref(), headers::STREAM_OFFSET);
             let offset = offset.ok_or_else(|| QueueError("a message of the log without an offset".into()))?;
             let at = properties.timestamp().and_then(|seconds| i64::try_from(seconds).ok());
             let at = at.map(|seconds| Millis(seconds * 1000));
@@ -186,6 +186,7 @@ impl LogReader {
         self.first
     }
 
+    /// Closes the connection.
     pub async fn close(self) {
         if let Some(open) = self.open {
             open.link.close().await;

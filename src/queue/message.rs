@@ -1,23 +1,23 @@
-//! The envelope: a version and a list of orders, as JSON. Documented, because what is on the queue
-//! outlives the process that wrote it.
+//! The envelope: a version and a list of orders, as JSON. Documented because a message on the queue outlives the
+//! process that wrote it.
 //!
 //! ```json
 //! {"v":1,"orders":[{"order_id":"…","sale_id":"drop","user_id":"ada","sku":"shoe","quantity":1,
 //!   "key":"…","fingerprint":"…","epoch":1,"seq":7,"limit":1,"accepted_at":"2030-05-01T12:00:00.000Z"}]}
 //! ```
 //!
-//! On the order log there are also messages with `entries` in the place of `orders`: see
-//! [`Entry`]. Each is read by itself, so that one that this build cannot read hides no other.
+//! The order log also has messages with `entries` in place of `orders`: see [`Entry`]. Each entry is read separately,
+//! so one that this build cannot read hides no other.
 
 use serde::{Deserialize, Serialize};
 
 use crate::domain::{Entry, Order};
 
-/// The version that this build writes. It reads this one alone: anything else is parked on the
-/// dead-letter queue, for a build that knows it.
+/// The version that this build writes, and the only one that it reads. Messages of other versions are parked on the
+/// dead-letter queue, for a build that knows them.
 pub const VERSION: u32 = 1;
 
-/// Orders in one message. The broker's frames and a worker's batch stay small.
+/// Orders in one message, at most, so that the broker's frames and a worker's batch stay small.
 const MOST: usize = 1_000;
 
 #[derive(Serialize)]
@@ -36,13 +36,13 @@ struct Orders {
     orders: Vec<Order>,
 }
 
-/// Why a message could not be read. It will never be readable to this build.
+/// Why this build cannot read a message. Retrying does not help.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
 pub struct Unreadable(String);
 
 pub(super) fn write(orders: &[Order]) -> Vec<u8> {
-    // Orders are texts and numbers: writing them as JSON cannot fail.
+    // Orders are texts and numbers, so serialising them cannot fail.
     serde_json::to_vec(&Envelope { v: VERSION, orders }).unwrap_or_default()
 }
 
@@ -78,7 +78,7 @@ pub(super) fn write_entries(entries: &[Entry]) -> Vec<u8> {
     serde_json::to_vec(&Logged { v: VERSION, entries }).unwrap_or_default()
 }
 
-/// What a message of the log says: orders that were published, or entries.
+/// Reads a message of the log: published orders, or entries.
 pub(super) fn read_logged(payload: &[u8]) -> Vec<Result<Entry, Unreadable>> {
     let unreadable = |error: serde_json::Error| Unreadable(error.to_string());
     let either = match serde_json::from_slice::<Either>(payload) {

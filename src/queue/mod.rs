@@ -1,11 +1,16 @@
-//! What carries an order from the fronts to the workers: RabbitMQ. The only place that names lapin.
+//! RabbitMQ carries orders from the fronts to the workers. This is the only module that knows lapin.
 //!
-//! At least once: a message may come twice, so whoever takes it must be idempotent. A publish
-//! without a confirm in time is unknown, not failed. Publishing and consuming have separate
-//! connections, because a broker that is short of memory stops whoever publishes.
+//! Delivery is at least once: a message may come twice, so its consumer must be idempotent. A publish without a
+//! confirm in time is in doubt, not failed. Publishing and consuming have separate connections, because a broker that
+//! is short of memory blocks connections that publish.
+//!
+//! Reading order: `topology` declares the queues, `message` is what lies on them, `publisher` and `consumer` are the two
+//! ends, `dead_letters` keeps what no worker could process, and `log` is the order log.
 
 mod consumer;
+mod dead_letter;
 mod dead_letters;
+mod headers;
 mod link;
 mod log;
 mod message;
@@ -15,34 +20,38 @@ mod topology;
 use std::time::Duration;
 
 pub use consumer::{Consumer, Delivery};
-pub use dead_letters::{DeadLetter, DeadLetters, HeldDeadLetter, HeldDeadLetters, Reason, Rejection};
+pub use dead_letter::{DeadLetter, Reason, Rejection};
+pub use dead_letters::{DeadLetters, HeldDeadLetter, HeldDeadLetters};
 pub use log::{LogFrom, LogHead, LogMessage, LogReader, OrderLog};
 pub use message::{Unreadable, VERSION};
 pub use publisher::{PublishError, Publisher};
 pub use topology::Depths;
 
+/// Where the broker is, and its limits.
 #[derive(Debug, Clone)]
 pub struct QueueSettings {
+    /// `amqp://` or `amqps://`, with credentials and virtual host.
     pub url: String,
     /// The first part of every exchange and queue name.
     pub prefix: String,
-    /// How long connecting, and each answer of the broker to a publish, may take.
+    /// How long connecting may take, and each reply of the broker.
     pub timeout: Duration,
-    /// Publishes without a confirm, at most.
+    /// Unconfirmed messages of a publisher, at most.
     pub window: usize,
-    /// Times that the broker delivers a message before it goes to the dead-letter queue.
+    /// How often the broker delivers a message before it goes to the dead-letter queue.
     pub delivery_limit: u32,
-    /// How long the order log remembers, at least until `log_bytes` are full.
+    /// How long the order log keeps a message, in hours. It deletes older ones, and earlier if `log_bytes` are full.
     pub log_hours: u64,
+    /// The size of the order log, in bytes.
     pub log_bytes: u64,
 }
 
-/// Can the URL be read? Says nothing of whether anybody answers there.
-pub fn check_url(url: &str) -> Result<(), String> {
-    url.parse::<lapin::uri::AMQPUri>().map(|_| ())
+/// Checks the syntax of a URL. Does not connect.
+pub fn check_url(url: &str) -> Result<(), QueueError> {
+    url.parse::<lapin::uri::AMQPUri>().map(|_| ()).map_err(QueueError)
 }
 
-/// Why the broker cannot be used as configured.
+/// The broker could not be used: it did not answer, refused, or is configured differently. Retrying may help.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
 pub struct QueueError(String);

@@ -1,13 +1,13 @@
-//! The exchanges and queues, declared by every process at every connection: declaring again what
-//! exists changes nothing, and what somebody deleted is back.
+//! The exchanges and queues. Every process declares them on every connection: declaring one that exists changes
+//! nothing, and one that somebody deleted is created again.
 //!
-//! | name | is |
+//! | exchange and queue | content |
 //! | --- | --- |
-//! | `P.orders` (direct) -> `P.orders` | the orders that wait for a worker |
-//! | `P.dead` (fanout) -> `P.dead` | what no worker could process; see `doorbuster dead-letters` |
-//! | `P.unrouted` (fanout) -> `P.unrouted` | what met no queue; must be empty |
-//! | `P.log` (fanout) -> `P.log` | the order log, a stream: what became of orders, sales and payments |
-//! | `P.orders` -> `P.log` | and every order, by the same publish and under the same confirm |
+//! | `P.orders` (direct) -> `P.orders` | orders that wait for a worker |
+//! | `P.dead` (fanout) -> `P.dead` | messages that no worker could process; see `doorbuster dead-letters` |
+//! | `P.unrouted` (fanout) -> `P.unrouted` | messages that no queue took; must be empty |
+//! | `P.log` (fanout) -> `P.log` | the order log, a stream: changes of orders, sales and payments |
+//! | `P.orders` -> `P.log` | every order too, by the same publish and under the same confirm |
 
 use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
@@ -45,19 +45,22 @@ fn text(value: &str) -> AMQPValue {
     AMQPValue::LongString(value.into())
 }
 
-/// Messages that wait, as the broker told it last; it may be some seconds behind.
+/// The number of messages that wait in each queue. The broker's counts may be some seconds behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Depths {
+    /// Orders that wait for a worker.
     pub orders: u32,
+    /// Dead letters.
     pub dead: u32,
+    /// Messages that no queue took.
     pub unrouted: u32,
 }
 
-/// True on return: whatever is published to `P.orders` lies in a replicated, durable queue, and in the log.
+/// On return, a message published to `P.orders` goes to a replicated, durable queue and to the log.
 pub(super) async fn declare(channel: &Channel, settings: &QueueSettings) -> Result<Depths, QueueError> {
     let names = Names::new(&settings.prefix);
-    // Looking at a dead letter counts as a delivery, and RabbitMQ 4 has a limit of 20 where none is
-    // set: whoever looked 20 times would have deleted it.
+    // Reading a dead letter counts as a delivery, and RabbitMQ 4 has a default limit of 20: without a higher limit, the
+    // 20th look would delete it.
     let kept = table(&[
         ("x-queue-type", text("quorum")),
         ("x-overflow", text("reject-publish")),
@@ -67,12 +70,11 @@ pub(super) async fn declare(channel: &Channel, settings: &QueueSettings) -> Resu
     let dead = queue(channel, &names.dead, kept.clone()).await?;
     exchange(channel, &names.unrouted, ExchangeKind::Fanout, FieldTable::default()).await?;
     let unrouted = queue(channel, &names.unrouted, kept).await?;
-    // Without a dead-letter exchange a queue with a delivery limit deletes what exceeds it. The
-    // broker's hand-over is at most once, on purpose: what it loses is still in the outbox and
-    // comes again, and workers write their dead letters themselves, with a confirm. At least once
-    // would cost more than it gives: when such a queue is deleted, the broker's supervisor of
-    // hand-overs may end for good, and no queue that relies on it starts again before the broker
-    // does (rabbitmq-server issue 16652; seen with 3.10.8).
+    // Without a dead-letter exchange, a queue with a delivery limit deletes messages that exceed it. The broker's
+    // dead-lettering is at most once, on purpose: an order that it loses is still in the outbox and is published
+    // again, and workers write their dead letters themselves, with a confirm. At least once would cost more than it
+    // gives: when such a queue is deleted, the broker's supervisor of dead-lettering may end for good, and no queue
+    // that relies on it starts again before the broker does (rabbitmq-server issue 16652; seen with 3.10.8).
     let orders = table(&[
         ("x-queue-type", text("quorum")),
         ("x-overflow", text("reject-publish")),
@@ -82,7 +84,7 @@ pub(super) async fn declare(channel: &Channel, settings: &QueueSettings) -> Resu
     let alternate = table(&[("alternate-exchange", text(&names.unrouted))]);
     exchange(channel, &names.orders, ExchangeKind::Direct, alternate).await?;
     let orders = queue(channel, &names.orders, orders).await?;
-    // A stream forgets by age and size, and never because somebody has read it.
+    // A stream deletes by age and size, never because a message was read.
     let hours = settings.log_hours;
     let log = table(&[
         ("x-queue-type", text("stream")),
@@ -96,13 +98,13 @@ pub(super) async fn declare(channel: &Channel, settings: &QueueSettings) -> Resu
     Ok(Depths { orders, dead, unrouted })
 }
 
-/// Whole segments are forgotten: a tenth of the whole, in the bounds that the broker has.
+/// The size of a segment: a tenth of the log, within the broker's bounds. Only whole segments are deleted.
 fn segment(bytes: u64) -> i64 {
     const MIB: u64 = 1024 * 1024;
     i64::try_from((bytes / 10).clamp(MIB, 500 * MIB)).unwrap_or(i64::MAX)
 }
 
-/// How many messages wait in the queue of orders.
+/// The number of messages that wait in the queue of orders.
 pub(super) async fn waiting(channel: &Channel, settings: &QueueSettings) -> Result<u32, QueueError> {
     let name = Names::new(&settings.prefix).orders;
     let options = QueueDeclareOptions { passive: true, durable: true, ..Default::default() };
@@ -123,7 +125,7 @@ async fn exchange(
         .map_err(|error| QueueError(format!("declaring the exchange {name}: {error}")))
 }
 
-/// Answers how many messages wait in it.
+/// Declares a queue and returns how many messages wait in it.
 async fn queue(channel: &Channel, name: &str, arguments: FieldTable) -> Result<u32, QueueError> {
     let options = QueueDeclareOptions { durable: true, ..Default::default() };
     let declared = channel.queue_declare(name.into(), options, arguments).await.map_err(|error| {

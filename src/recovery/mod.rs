@@ -1,9 +1,10 @@
-//! What puts the books right again: an order that the gate does not know is adopted, what differs is
-//! compared and mended, a gate that lost writes is rebuilt.
+//! What an operator runs after an outage: bring the database up to date ([`replay`]), restore a gate that
+//! lost writes ([`Rebuild`]), find the orders that differ ([`compare`]) and repair them ([`Repair`]).
 //!
-//! In each case the database comes first and is never changed to please the gate, but for one row: a
-//! reservation that nobody knows of gets a row in a final state before its units go back, so that a late
-//! message meets it.
+//! The database comes first and is never changed to match the gate, with one exception: an order that only
+//! the gate knows gets a row in a final state before its units go back, so that a late message finds that row.
+//!
+//! Every function here may be repeated, and a sale may stay open meanwhile.
 
 mod compare;
 mod rebuild;

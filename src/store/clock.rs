@@ -1,15 +1,16 @@
-//! The database's clock, by which deadlines are told: hosts' clocks differ.
+//! The database's clock, which decides deadlines: the clocks of hosts differ.
 
 use sea_orm::sea_query::Expr;
 use sea_orm::{ConnectionTrait, DbBackend};
 
-use super::{Store, StoreError};
+use super::error::StoreError;
+use super::handle::Store;
 use crate::domain::Millis;
 
 impl Store {
-    /// The database's clock, in ms, as an expression: that at which the statement began, or an index
-    /// could not be searched by it.
-    pub(super) fn clock(&self) -> sea_orm::sea_query::SimpleExpr {
+    /// The database's clock in milliseconds, as an expression. It stands still during a statement: otherwise no
+    /// index could be searched by it.
+    pub(in crate::store) fn clock(&self) -> sea_orm::sea_query::SimpleExpr {
         Expr::cust(match self.db.get_database_backend() {
             DbBackend::MySql => "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)",
             DbBackend::Postgres => "CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000 AS BIGINT)",
@@ -17,16 +18,19 @@ impl Store {
         })
     }
 
-    /// What time it is for the database.
+    /// The time by the database's clock.
     pub async fn read_clock(&self) -> Result<Millis, StoreError> {
         self.within(self.now(&self.db)).await
     }
 
-    pub(super) async fn now(&self, connection: &impl ConnectionTrait) -> Result<Millis, StoreError> {
+    pub(in crate::store) async fn now(
+        &self,
+        connection: &impl ConnectionTrait,
+    ) -> Result<Millis, StoreError> {
         let mut query = sea_orm::sea_query::Query::select();
         query.expr_as(self.clock(), "now_ms");
         let row = connection.query_one(&query).await?;
-        let row = row.ok_or_else(|| StoreError::Away("the database does not tell the time".into()))?;
+        let row = row.ok_or_else(|| StoreError::Away("the database did not return the time".into()))?;
         Ok(Millis(row.try_get_by_index(0)?))
     }
 }

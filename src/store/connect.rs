@@ -1,14 +1,15 @@
-//! Opening the pool, and the settings without which a COMMIT would not mean what it says.
+//! Opening the pool, the tables, and what kind of database answers.
 
 use std::time::Duration;
 
 use doorbuster_migrations::{Migrator, MigratorTrait as _};
-use sea_orm::{ConnectOptions, ConnectionTrait as _, Database, DbBackend, Statement};
+use sea_orm::{ConnectOptions, ConnectionTrait as _, Database, DbBackend};
 
-use super::{Store, StoreError, StoreSettings};
+use super::error::StoreError;
+use super::handle::{Store, StoreSettings};
 
 impl Store {
-    /// Opens the pool. Waits for no server: connections are made when they are needed.
+    /// Opens the pool without waiting for a server: connections are made when they are first used.
     pub async fn connect(settings: &StoreSettings) -> Result<Self, StoreError> {
         let mut options = ConnectOptions::new(&settings.url);
         options
@@ -24,8 +25,8 @@ impl Store {
             sqlite
                 .create_if_missing(true)
                 .journal_mode(SqliteJournalMode::Wal)
-                // In WAL mode `normal` forgets the last commits at a power cut, after the message
-                // was acknowledged.
+                // In WAL mode `normal` can lose the last commits in a power cut, after their messages were
+                // acknowledged.
                 .synchronous(SqliteSynchronous::Full)
                 .busy_timeout(Duration::from_secs(5))
         });
@@ -38,15 +39,15 @@ impl Store {
         Ok(store)
     }
 
-    /// Creates or upgrades the tables. May be repeated.
+    /// Creates or upgrades the tables. Repeating it is harmless.
     pub async fn migrate(&self) -> Result<(), StoreError> {
         Ok(Migrator::up(&self.db, None).await?)
     }
 
-    /// Is the database there, with all its tables, as this build needs them?
+    /// Checks that the database answers and has every table that this build needs.
     pub async fn check(&self) -> Result<(), StoreError> {
         self.within(async {
-            // What each migration made last.
+            // The last tables and columns of each migration.
             for query in [
                 "SELECT 1 FROM orders, user_units WHERE 1 = 0",
                 "SELECT told_seq FROM sales, gate_returns, sale_acts, payment_events WHERE 1 = 0",
@@ -59,11 +60,12 @@ impl Store {
         .await
     }
 
-    /// Transactions that it can serve at once: SQLite has one writer.
+    /// How many transactions the database can serve at once: SQLite has one writer.
     pub fn writers(&self) -> usize {
         if self.db.get_database_backend() == DbBackend::Sqlite { 1 } else { usize::MAX }
     }
 
+    /// The kind of database: `sqlite`, `postgresql` or `mysql` (also for MariaDB).
     pub fn engine(&self) -> &'static str {
         match self.db.get_database_backend() {
             DbBackend::Sqlite => "sqlite",
@@ -73,47 +75,24 @@ impl Store {
         }
     }
 
-    /// The settings of the database that break a promise, each with what to change.
-    pub async fn broken_promises(&self) -> Result<Vec<String>, StoreError> {
-        let checks: &[(&str, &str, &str)] = match self.db.get_database_backend() {
-            DbBackend::Postgres => &[
-                ("SHOW fsync", "on", "fsync = on"),
-                ("SHOW synchronous_commit", "on remote_write remote_apply local", "synchronous_commit = on"),
-                ("SHOW full_page_writes", "on", "full_page_writes = on"),
-            ],
-            DbBackend::MySql => &[(
-                "SELECT CAST(@@innodb_flush_log_at_trx_commit AS CHAR)",
-                "1",
-                "innodb_flush_log_at_trx_commit = 1",
-            )],
-            _ => &[],
-        };
-        let mut wrong = Vec::new();
-        for (query, good, setting) in checks {
-            let statement = Statement::from_string(self.db.get_database_backend(), *query);
-            let row = self.within(async { Ok(self.db.query_one_raw(statement).await?) }).await?;
-            let value: String = row.map(|row| row.try_get_by_index(0)).transpose()?.unwrap_or_default();
-            if !good.split(' ').any(|good| good == value) {
-                wrong.push(format!(
-                    "the database has {query:?} = {value}: a committed order could be lost at a power cut; set {setting}"
-                ));
-            }
-        }
-        Ok(wrong)
-    }
-
+    /// Closes the pool, and with it all clones of this handle.
     pub async fn close(self) {
         let _ = self.db.close().await;
     }
 }
 
-/// Can the URL be read? Says nothing of whether anybody answers there.
-pub fn check_url(url: &str) -> Result<(), String> {
+/// A database URL that cannot be parsed, with the driver's reason.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{0}")]
+pub struct UnreadableUrl(String);
+
+/// Checks that a URL can be parsed, without connecting to it.
+pub fn check_url(url: &str) -> Result<(), UnreadableUrl> {
     let scheme = url.split(':').next().unwrap_or_default();
-    let read = match scheme {
+    let parsed = match scheme {
         "sqlite" => url.parse::<sqlx::sqlite::SqliteConnectOptions>().map(|_| ()),
         "mysql" => url.parse::<sqlx::mysql::MySqlConnectOptions>().map(|_| ()),
         _ => url.parse::<sqlx::postgres::PgConnectOptions>().map(|_| ()),
     };
-    read.map_err(|error| error.to_string())
+    parsed.map_err(|error| UnreadableUrl(error.to_string()))
 }

@@ -1,26 +1,29 @@
+//! Errors by what a caller can do about them.
+
 use sea_orm::{DbErr, RuntimeErr};
 
-/// One variant per thing that a caller can do.
+/// An error of the database: one variant for each thing that a caller can do.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
-    /// The database is away, busy or not set up yet, or a transaction lost a race: wait and repeat
-    /// with the same ids. A COMMIT whose answer was lost is here too: it may be done.
+    /// The database is away, busy or not set up yet, or a transaction lost a race: wait, then repeat with the
+    /// same ids. This includes a COMMIT whose answer was lost, and which may have succeeded.
     #[error("the database cannot do it now: {0}")]
     Away(String),
-    /// The caller's right to write had ended before COMMIT: nothing was written. Repeat with a new one.
-    #[error("the right to write had ended before the commit")]
+    /// The caller's lease had ended before COMMIT; nothing was written. Repeat under a new lease.
+    #[error("the lease had ended before the commit")]
     LeaseEnded,
-    /// A row with this identity exists already.
-    #[error("{0} exists already")]
+    /// A row with this identity already exists.
+    #[error("{0} already exists")]
     Exists(&'static str),
-    /// No repetition will mend it, because it is about the data: a value or a key that the database
-    /// refuses, a row that cannot be read.
+    /// An error in the data, which no retry repairs: a value or a key that the database refuses, or a row that
+    /// cannot be read.
     #[error("the database refused: {0}")]
     Broken(String),
 }
 
 impl StoreError {
-    pub(super) fn unreadable(what: &str, text: impl std::fmt::Debug) -> Self {
+    /// A row that cannot be read; `what` names it.
+    pub(in crate::store) fn unreadable(what: &str, text: impl std::fmt::Debug) -> Self {
         Self::Broken(format!("{what} in the database cannot be read: {text:?}"))
     }
 }
@@ -28,7 +31,7 @@ impl StoreError {
 impl From<DbErr> for StoreError {
     fn from(error: DbErr) -> Self {
         let text = match &error {
-            // sqlx tries until the time is over, and then no longer knows why it failed.
+            // sqlx retries until it times out, and no longer knows the cause then.
             DbErr::ConnectionAcquire(_) | DbErr::Conn(RuntimeErr::SqlxError(_)) => {
                 format!("no connection to it ({error}); is it running, and is database.url right?")
             }
@@ -46,15 +49,14 @@ impl From<DbErr> for StoreError {
     }
 }
 
-/// What the database refuses for anything else - a table or a right that is missing, a full disk, a
-/// shutdown - it would refuse for every order: that is an outage, to be waited out, and no order's
-/// fault. So the few that are listed here are those of the data, and all others pass.
+/// Only the listed errors are about the data. The database would refuse every order for anything else, such as a
+/// missing table or right, a full disk, or a shutdown: that is an outage, which is waited out.
 fn is_about_the_data(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Database(error) => {
             let code = error.code().unwrap_or_default();
-            // MySQL has values that it refuses under its general code: 1366 wrong for the column's
-            // character set, 3819 a CHECK.
+            // MySQL refuses some values under its general code: 1366 is a value outside the column's character
+            // set, 3819 a CHECK.
             let mysql = error
                 .try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()
                 .is_some_and(|error| [1366, 3819].contains(&error.number()));
@@ -65,10 +67,9 @@ fn is_about_the_data(error: &sqlx::Error) -> bool {
     }
 }
 
-/// SQLSTATE classes 22 (data exception) and 23 (a constraint), and what a trigger raises (P0001,
-/// 45000); of SQLite's primary result codes 18
-/// (too big), 19 (a constraint), 20 (mismatch), 25 (range), which its extended codes carry in the
-/// low byte.
+/// SQLSTATE classes 22 (data exception) and 23 (constraint), and errors that a trigger raises (P0001, 45000). Of
+/// SQLite's primary result codes 18 (too big), 19 (constraint), 20 (mismatch) and 25 (range); extended codes carry
+/// the primary code in their low byte.
 fn is_data_code(code: &str) -> bool {
     if code.len() == 5 {
         return code.starts_with("22") || code.starts_with("23") || ["P0001", "45000"].contains(&code);
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_meet_every_order_is_an_outage_and_not_the_orders_fault() {
+    fn an_error_that_would_meet_every_order_is_an_outage() {
         // PostgreSQL and MySQL: connection, deadlock, disk, lock, shutdown, no table, no column, no
         // right, general. SQLite: busy, locked, I/O, full, cannot open, read-only, no table.
         for code in ["08006", "40P01", "53100", "55P03", "57P01", "42P01", "42703", "42501", "HY000", "70100"]

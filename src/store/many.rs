@@ -1,10 +1,9 @@
-//! Many rows in one statement that the database has planned before. The text of a statement with a row of
-//! values for each order changes with their number: it would be parsed and planned anew for each batch, and a
-//! batch of 256 has five thousand values.
+//! Many rows in one prepared statement. A statement with a row of values per order would have another text for each
+//! size of a batch, so the database would parse and plan it each time, and a batch of 256 has five thousand values.
 //!
-//! PostgreSQL gets one array per column (`UNNEST`), so that one text serves any number of rows; the others get
-//! chunks of a power of two, so that few texts serve. Nothing is read back that can be told otherwise: on a
-//! table that was not analysed yet, PostgreSQL searches all of it for a list of keys.
+//! PostgreSQL gets one array per column (`UNNEST`), so one text serves any number of rows. The other databases get
+//! chunks of a power of two, so few texts serve. Rows are read back only where nothing else gives the answer:
+//! PostgreSQL scans a table that was not analysed yet for a list of keys.
 
 use sea_orm::sea_query::{ArrayType, Expr, ExprTrait as _, Func, OnConflict, SimpleExpr};
 use sea_orm::{
@@ -13,48 +12,48 @@ use sea_orm::{
     QueryTrait as _, Statement, Value,
 };
 
-use super::StoreError;
+use super::error::StoreError;
 
-/// Rows in one statement where each has values of its own: within the bind limit of SQLite, 32,766.
-const MOST: usize = 512;
+/// Rows in one statement where each row binds its values: below the bind limit of SQLite, 32,766.
+const MAX_ROWS: usize = 512;
 
-/// What is done about a row whose key is there.
-pub(super) struct Meets {
-    /// For all but PostgreSQL.
-    pub(super) conflict: OnConflict,
-    /// The same for PostgreSQL, as it stands behind `ON CONFLICT`.
-    pub(super) postgres: &'static str,
+/// What to do about a row whose key already exists.
+pub(in crate::store) struct OnExisting {
+    /// On all databases but PostgreSQL.
+    pub(in crate::store) conflict: OnConflict,
+    /// On PostgreSQL, the text after `ON CONFLICT`.
+    pub(in crate::store) postgres: &'static str,
 }
 
-/// Writes the rows; answers how many the database says that it wrote. MySQL counts those too that it skipped.
-pub(super) async fn insert_many<A>(
+/// Inserts the rows. Answers how many rows the database says it wrote; MySQL counts skipped rows too.
+pub(in crate::store) async fn insert_many<A>(
     transaction: &DatabaseTransaction,
     rows: Vec<A>,
-    meets: &Meets,
+    existing: &OnExisting,
 ) -> Result<u64, StoreError>
 where
     A: ActiveModelTrait + Send,
     <A::Entity as EntityTrait>::Model: IntoActiveModel<A>,
 {
     if transaction.get_database_backend() == DbBackend::Postgres {
-        let Some((sql, values)) = unnested(rows, meets.postgres)? else { return Ok(0) };
+        let Some((sql, values)) = unnested(rows, existing.postgres)? else { return Ok(0) };
         let statement = Statement::from_sql_and_values(DbBackend::Postgres, sql, values);
         return Ok(transaction.execute_raw(statement).await?.rows_affected());
     }
     let mut written = 0;
     for chunk in chunks(rows) {
-        let query = A::Entity::insert_many(chunk).on_conflict(meets.conflict.clone()).into_query();
+        let query = A::Entity::insert_many(chunk).on_conflict(existing.conflict.clone()).into_query();
         written += transaction.execute(&query).await?.rows_affected();
     }
     Ok(written)
 }
 
-/// The same, and answers the rows as they are then: PostgreSQL those that were there before, SQLite all,
-/// MySQL none.
-pub(super) async fn add_many<A>(
+/// Inserts the rows, and answers how they stand afterwards: on PostgreSQL those that existed before, on SQLite all,
+/// on MySQL none.
+pub(in crate::store) async fn add_many<A>(
     transaction: &DatabaseTransaction,
     rows: Vec<A>,
-    meets: &Meets,
+    existing: &OnExisting,
 ) -> Result<Vec<<A::Entity as EntityTrait>::Model>, StoreError>
 where
     A: ActiveModelTrait + Send,
@@ -64,8 +63,8 @@ where
     let mut written = Vec::new();
     match backend {
         DbBackend::Postgres => {
-            let Some((sql, values)) = unnested(rows, meets.postgres)? else { return Ok(Vec::new()) };
-            // A row that was inserted has no `xmax`, one that was updated has ours.
+            let Some((sql, values)) = unnested(rows, existing.postgres)? else { return Ok(Vec::new()) };
+            // An inserted row has no `xmax`; an updated row has ours.
             let sql =
                 format!("WITH written AS ({sql} RETURNING *, xmax) SELECT * FROM written WHERE xmax <> 0");
             written.extend(
@@ -75,7 +74,7 @@ where
         _ => {
             for chunk in chunks(rows) {
                 let mut query =
-                    A::Entity::insert_many(chunk).on_conflict(meets.conflict.clone()).into_query();
+                    A::Entity::insert_many(chunk).on_conflict(existing.conflict.clone()).into_query();
                 if backend == DbBackend::MySql {
                     transaction.execute(&query).await?;
                 } else {
@@ -92,14 +91,14 @@ where
 fn chunks<A>(rows: Vec<A>) -> impl Iterator<Item = Vec<A>> {
     let mut rows = rows.into_iter();
     std::iter::from_fn(move || {
-        let most = MOST.min(1 << rows.len().checked_ilog2()?);
-        Some(rows.by_ref().take(most).collect())
+        let size = MAX_ROWS.min(1 << rows.len().checked_ilog2()?);
+        Some(rows.by_ref().take(size).collect())
     })
 }
 
-/// The column's value, an id or a text, is one of these; never where there are none. Few texts of a statement
-/// for any number of values, as above: an array, or values that are repeated until there is a power of two.
-pub(super) fn is_one_of<V: Into<Value>>(
+/// A condition: the column, an id or a text, has one of these values. Never true without values. Few statement texts
+/// serve any number of values, as above: an array, or the last value repeated up to a power of two.
+pub(in crate::store) fn is_one_of<V: Into<Value>>(
     on: &impl ConnectionTrait,
     column: impl ColumnTrait,
     values: impl IntoIterator<Item = V>,
@@ -115,9 +114,9 @@ pub(super) fn is_one_of<V: Into<Value>>(
     column.is_in(values)
 }
 
-/// `INSERT … SELECT … FROM UNNEST(…)` with what it takes; `None` where there are no rows. Every column must be
-/// set. What is the same in all rows is passed once: of a batch of one sale most columns are. In an array an
-/// empty text and a zero stand for NULL where the column may be NULL: none of ours means anything by them.
+/// `INSERT … SELECT … FROM UNNEST(…)` with its values; `None` without rows. Every column must be set. A value that is
+/// the same in all rows is passed once, as most columns are in a batch of one sale. In the arrays of a nullable
+/// column an empty text or a zero stands for NULL: no such column of ours uses them as values.
 fn unnested<A: ActiveModelTrait>(
     mut rows: Vec<A>,
     conflict: &str,
@@ -141,7 +140,7 @@ fn unnested<A: ActiveModelTrait>(
         };
         names.push(name);
         let at = values.len() + 1;
-        // The first column is a key, and always an array: there must be one to select from.
+        // The first column is a key and always an array, because SELECT needs at least one to select from.
         if !fields.is_empty() && cells.iter().all(|cell| cell == first) {
             values.push(cells.swap_remove(0));
             picks.push(format!("${at}::{sql}"));

@@ -1,85 +1,37 @@
-//! What is true for good: rows in SQLite, PostgreSQL or MySQL/MariaDB. The only place that names
-//! sea-orm.
+//! What is durable: rows in SQLite, PostgreSQL or MySQL/MariaDB. The only module that names sea-orm.
 //!
-//! The database is the last line. A unique key, the units of each user and a conditional stock
-//! counter, all in the transaction that inserts the order, hold even if Redis forgets everything.
+//! The database is the last line of defence. A unique key, a counter of each user's units and a conditional
+//! stock counter hold in the transaction that inserts an order, even if Redis forgets everything.
+//!
+//! [`Store`] is the handle; its methods live beside the rows that they read and write. The folders depend on
+//! each other in one direction: `sales`, then `orders`, `payments` and `recovery`.
 
-mod acts;
 mod clock;
 mod connect;
-mod counted;
+mod durability;
 mod entities;
-mod erase;
 mod error;
-mod events;
-mod journal;
-mod life;
+mod halves;
+mod handle;
+mod log_outbox;
 mod many;
-mod new_rows;
 mod orders;
-mod overdue;
-mod payment_effects;
 mod payments;
-mod record;
-mod refuse;
-mod restore;
-mod restore_sale;
-mod restore_update;
-mod returns;
-mod runs;
+mod recovery;
 mod sales;
-mod terms;
-mod totals;
+mod states;
+mod transaction;
 
-use std::time::Duration;
-
-use sea_orm::DatabaseConnection;
-
-pub use acts::{ActState, BegunAct, NotBegun, Restock, SaleAct};
-pub use connect::check_url;
-pub use erase::Erased;
+pub use connect::{UnreadableUrl, check_url};
 pub use error::StoreError;
-pub use events::OrderEvent;
-pub use journal::Unlogged;
-pub use life::{Change, Changed};
-pub use orders::{OlderEpoch, OrderRow};
-pub use overdue::OverdueOrder;
-pub use payment_effects::Applied;
-pub use payments::{Payment, PaymentKind, PaymentState};
-pub use record::{Claim, Recorded};
-pub use restore::{Restore, Restored};
-pub use restore_sale::WriteMode;
-pub use returns::Return;
-pub use runs::{Run, RunState};
-pub use sales::{ItemRow, SaleRow};
-pub use totals::{Backlog, SaleSnapshot, Totals};
-
-#[derive(Debug, Clone)]
-pub struct StoreSettings {
-    pub url: String,
-    pub connections: u32,
-    /// How long one transaction or query may take, waiting for a connection included.
-    pub timeout: Duration,
-}
-
-/// Cheap to clone; all clones share the pool.
-#[derive(Clone)]
-pub struct Store {
-    db: DatabaseConnection,
-    timeout: Duration,
-}
-
-impl Store {
-    /// How long one transaction or query may take.
-    pub fn timeout(&self) -> Duration {
-        self.timeout
-    }
-
-    /// Runs a query or a transaction within the limit. sqlx waits for ever for a server that is
-    /// silent; what is cut off here rolls back, or has committed: callers repeat with the same ids.
-    async fn within<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-        tokio::time::timeout(self.timeout, work).await.unwrap_or_else(|_| {
-            Err(StoreError::Away(format!("no answer from the database within {:?}", self.timeout)))
-        })
-    }
-}
+pub use halves::Halves;
+pub use handle::{Store, StoreSettings};
+pub use orders::{
+    Backlog, Change, Changed, Claim, OlderEpoch, OrderEvent, OrderRow, OverdueOrder, Recorded, Return,
+    SaleSnapshot, Totals,
+};
+pub use payments::{Applied, Payment};
+pub use recovery::{Restore, Restored, Run, Unlogged, WriteMode};
+pub use sales::{BegunAct, Erased, ItemRow, NotBegun, Restock, SaleAct, SaleRow};
+pub use states::{ActState, PaymentKind, PaymentState, RunState};
+pub use transaction::MayCommit;

@@ -129,12 +129,12 @@ fn gets_it(lease: &Lease, waiters: &Waiters, looks: usize) -> bool {
 }
 
 #[test]
-fn whoever_waits_gets_it_whatever_the_order() {
+fn every_waiter_gets_the_lease_in_any_schedule() {
     rush(|_, lease, waiters| gets_it(lease, waiters, 0));
 }
 
 #[test]
-fn whoever_looks_by_himself_loses_no_wake_up() {
+fn a_polling_waiter_loses_no_wake_up() {
     for looks in 1..3 {
         rush(move |nth, lease, waiters| gets_it(lease, waiters, if nth % 2 == 0 { looks } else { 0 }));
     }
@@ -142,7 +142,7 @@ fn whoever_looks_by_himself_loses_no_wake_up() {
 
 /// Two of the four give up after some polls: what woke them must reach those who stay.
 #[test]
-fn a_wake_up_is_passed_on_by_those_who_leave() {
+fn a_waiter_that_leaves_passes_its_wake_up_on() {
     for polls in 0..4 {
         rush(move |nth, lease, waiters| match nth % 2 {
             0 => future::block_on(acquire_for(polls, lease, waiters)),
@@ -153,7 +153,7 @@ fn a_wake_up_is_passed_on_by_those_who_leave() {
 
 /// The watchdog has leases in hand while they are released: what has left stays away.
 #[test]
-fn what_has_left_the_watchlist_never_comes_back() {
+fn a_lease_that_left_the_watchlist_never_comes_back() {
     shuttle::check_random(
         || {
             let list: Arc<Watchlist<Mutex<bool>>> = Arc::new(Watchlist::default());
@@ -200,7 +200,7 @@ fn what_has_left_the_watchlist_never_comes_back() {
 
 /// Nothing that is due is missed, whatever is entered and renewed meanwhile.
 #[test]
-fn what_is_due_comes_into_the_watchdogs_hands_once() {
+fn a_due_lease_is_taken_from_the_watchlist_once() {
     shuttle::check_random(
         || {
             let list: Arc<Watchlist<()>> = Arc::new(Watchlist::default());

@@ -136,8 +136,11 @@ impl Config {
         }
         for (name, wrong) in [
             ("redis.url", crate::link::check_url(&self.redis.url).err().map(|error| error.to_string())),
-            ("queue.url", crate::queue::check_url(&self.queue.url).err()),
-            ("database.url", crate::store::check_url(&self.database.url).err()),
+            ("queue.url", crate::queue::check_url(&self.queue.url).err().map(|error| error.to_string())),
+            (
+                "database.url",
+                crate::store::check_url(&self.database.url).err().map(|error| error.to_string()),
+            ),
         ] {
             if let Some(wrong) = wrong {
                 mistakes.push(format!("{name} cannot be read: {wrong}"));

@@ -2,75 +2,90 @@
 
 use std::collections::HashMap;
 
-use super::{Rebuild, RebuildError, Rebuilding};
-use crate::domain::{CLOCK_SKEW, Entry, Millis, Number, Order, OrderId};
+use super::error::RebuildError;
+use super::freeze::{Rebuild, Rebuilding};
+use crate::domain::{CLOCK_SKEW, Entry, Millis, Number, Order, OrderId, SaleId};
 use crate::fault::fault;
+use crate::gate::GateError;
 use crate::queue::LogFrom;
 
-/// Dead letters that are looked at.
-const LETTERS: usize = 10_000;
+/// Dead letters that are read, at most.
+const DEAD_LETTERS: usize = 10_000;
 
 /// What outbox, log and dead-letter queue know of a sale.
 #[derive(Default)]
 pub struct Gathered {
-    /// Orders that were accepted. `true`: it lies on the dead-letter queue.
+    /// Accepted orders; `true` if the order is on the dead-letter queue.
     pub(super) accepted: HashMap<OrderId, (Order, bool)>,
-    /// Versions of rows that the log has seen.
+    /// The highest version of each row that the log has.
     pub(super) versions: HashMap<OrderId, i32>,
-    /// The highest number that was given.
+    /// The highest number that the gate gave.
     pub(super) highest: Number,
-    /// The log remembers nothing older.
+    /// When the log begins, if it begins after the sale was created.
     pub begins_at: Option<Millis>,
-    /// Entries and letters that this build cannot read.
+    /// Log entries and dead letters that this build cannot read.
     pub(super) unreadable: usize,
 }
 
+impl Gathered {
+    fn accept(&mut self, order: Order, parked: bool) {
+        self.highest = self.highest.max(order.number);
+        self.accepted.insert(order.id, (order, parked));
+    }
+
+    fn add_logged(&mut self, entry: Entry) {
+        match entry {
+            Entry::Accepted(order) => {
+                self.highest = self.highest.max(order.number);
+                self.accepted.entry(order.id).or_insert((order, false));
+            }
+            Entry::Order(entry) => {
+                self.highest = self.highest.max(entry.order.number);
+                let version = self.versions.entry(entry.order.id).or_insert(0);
+                *version = entry.version.max(*version);
+            }
+            Entry::Sale(entry) => self.highest = self.highest.max(entry.number),
+            Entry::Act(_) | Entry::Payment(_) => {}
+        }
+    }
+}
+
 impl Rebuild {
-    /// Reads what knows of orders without a row. Everything that was accepted before the sale was frozen
-    /// is in one of them, or has a row when the database is read afterwards.
+    /// Reads everything that knows of orders without a row. Each order that was accepted before the sale was
+    /// frozen is in one of these sources, or has a row when the database is read afterwards.
     pub async fn gather(&self, rebuilding: &Rebuilding) -> Result<Gathered, RebuildError> {
         let sale = &rebuilding.sale;
         let mut gathered = Gathered::default();
         for ticket in self.gate.in_flight(sale).await? {
-            gathered.highest = gathered.highest.max(ticket.order.number);
-            gathered.accepted.insert(ticket.order.id, (ticket.order, ticket.parked));
+            gathered.accept(ticket.order, ticket.parked);
         }
+        self.gather_log(sale, &mut gathered).await?;
+        for letter in self.dead_letters.list(DEAD_LETTERS).await? {
+            gathered.unreadable += usize::from(letter.orders.is_err());
+            for order in letter.orders.into_iter().flatten().filter(|order| order.sale == *sale) {
+                gathered.accept(order, true);
+            }
+        }
+        fault!("rebuild.gathered", return Err(GateError::Unavailable("injected".into()).into()));
+        Ok(gathered)
+    }
+
+    async fn gather_log(&self, sale: &SaleId, gathered: &mut Gathered) -> Result<(), RebuildError> {
         let created = self.row(sale).await?.created_at;
         let mut reader = self.log.read(LogFrom::Time(created.minus(CLOCK_SKEW))).await?;
         while let Some(message) = reader.next().await? {
             for entry in message.entries {
-                let Ok(entry) = entry else {
-                    gathered.unreadable += 1;
-                    continue;
-                };
                 match entry {
-                    entry if entry.sale() != sale => {}
-                    Entry::Accepted(order) => {
-                        gathered.highest = gathered.highest.max(order.number);
-                        gathered.accepted.entry(order.id).or_insert((order, false));
-                    }
-                    Entry::Order(entry) => {
-                        gathered.highest = gathered.highest.max(entry.order.number);
-                        let version = gathered.versions.entry(entry.order.id).or_insert(0);
-                        *version = entry.version.max(*version);
-                    }
-                    Entry::Sale(entry) => gathered.highest = gathered.highest.max(entry.number),
-                    Entry::Act(_) | Entry::Payment(_) => {}
+                    Ok(entry) if entry.sale() == sale => gathered.add_logged(entry),
+                    Ok(_) => {}
+                    Err(_) => gathered.unreadable += 1,
                 }
             }
         }
-        // That the sale was created stands in the log, unless that was forgotten, or the log wiped.
+        // The log has the creation of the sale, unless it has expired or the log was wiped.
         let first = reader.first().and_then(|first| first.at);
         gathered.begins_at = first.filter(|at| *at > created.plus(CLOCK_SKEW));
         reader.close().await;
-        for letter in self.dead_letters.list(LETTERS).await? {
-            gathered.unreadable += usize::from(letter.orders.is_err());
-            for order in letter.orders.into_iter().flatten().filter(|order| order.sale == *sale) {
-                gathered.highest = gathered.highest.max(order.number);
-                gathered.accepted.insert(order.id, (order, true));
-            }
-        }
-        fault!("rebuild.gathered", return Err(crate::gate::GateError::Unavailable("injected".into()).into()));
-        Ok(gathered)
+        Ok(())
     }
 }

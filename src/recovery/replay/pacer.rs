@@ -1,8 +1,8 @@
-//! How fast a replay may go: so many orders a second, and no faster than the database likes.
+//! How fast a replay may go: at most so many orders per second, and slower while the database is slow.
 
 use std::time::{Duration, Instant};
 
-use super::ReplayRequest;
+use super::request::ReplayRequest;
 
 pub(super) struct Pacer {
     rate: Option<u32>,
@@ -12,24 +12,24 @@ pub(super) struct Pacer {
 }
 
 impl Pacer {
-    pub(super) fn new(asked: &ReplayRequest) -> Self {
+    pub(super) fn new(request: &ReplayRequest) -> Self {
         Self {
-            rate: asked.rate,
-            max_latency: Duration::from_millis(asked.max_latency_ms),
+            rate: request.rate,
+            max_latency: Duration::from_millis(request.max_latency_ms),
             began: Instant::now(),
             orders: 0,
         }
     }
 
-    /// How long to wait after a batch of so many orders that took so long.
+    /// The pause after a batch of `orders` that took `took`.
     pub(super) fn after(&mut self, orders: u64, took: Duration) -> Duration {
         self.orders += orders;
-        let due = match self.rate {
+        let earliest = match self.rate {
             Some(rate) => Duration::from_secs_f64(self.orders as f64 / f64::from(rate)),
             None => Duration::ZERO,
         };
-        let pace = due.saturating_sub(self.began.elapsed());
-        // A database that is slow has others to serve.
+        let pace = earliest.saturating_sub(self.began.elapsed());
+        // A slow database has other clients to serve: leave it half of the time.
         let slow = if took > self.max_latency { took } else { Duration::ZERO };
         pace.max(slow)
     }

@@ -7,36 +7,36 @@ use serde::{Deserialize, Serialize};
 use crate::audit::Audit;
 use crate::domain::{Millis, SaleId};
 
-/// What became, or would become, of what a source holds. Orders are counted once, however often they
-/// stand there.
+/// What happened to each order of a source, or would happen. An order counts once, however often it is in the
+/// source.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// They get a row: written, or on their way to a worker.
+    /// Inserted, or queued for a worker.
     pub inserted: u64,
-    /// The row is older than the entry.
+    /// The row was older than the entry and was brought up to date.
     pub changed: u64,
-    /// Their rows are there.
+    /// The row was there already.
     pub already: u64,
-    /// Cancelled, expired or refunded: left so.
+    /// Cancelled, expired or refunded before; left unchanged.
     pub ended: u64,
-    /// Refused before: left so.
+    /// Failed before; left unchanged.
     pub failed: u64,
-    /// Refused now, by the last line.
+    /// Refused now: by the database for a row, by the broker for a message.
     pub refused: u64,
-    /// Somebody else acted for their user the whole time: do it again.
+    /// Another process acted for the user the whole time.
     pub busy: u64,
-    /// Nobody can read them.
+    /// Unreadable, or impossible.
     pub malformed: u64,
-    /// Replayed too often.
+    /// Dead letters that were replayed too often.
     pub quarantined: u64,
-    /// On the dead-letter queue: a source of its own.
+    /// On the dead-letter queue, which is a source by itself.
     pub parked: u64,
-    /// Sales, acts and payments that are brought up to date.
+    /// Sales, acts and payments that were brought up to date.
     pub others: u64,
 }
 
 impl Counts {
-    /// What was not done, and is not done by itself.
+    /// What was not done, and will not happen by itself.
     pub fn left(&self) -> u64 {
         self.refused + self.busy + self.malformed + self.quarantined
     }
@@ -68,6 +68,7 @@ impl Counts {
         self.others += others;
     }
 
+    /// Orders that the replay is through with.
     pub fn orders(&self) -> u64 {
         self.inserted + self.changed + self.already + self.ended + self.failed + self.refused + self.busy
     }
@@ -76,42 +77,51 @@ impl Counts {
 /// What a replay would do, or has done.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Report {
+    /// What happened to the orders.
     pub counts: Counts,
-    /// The first of what could not be done, with why.
+    /// The first 20 things that could not be done, with the reason.
     pub troubles: Vec<String>,
-    /// The log begins later than it was asked for: what was before is not in it.
+    /// When the log begins, if that is later than requested: earlier entries are missing.
     pub begins_at: Option<Millis>,
+    /// The sales that the replay touches.
     pub sales: BTreeSet<SaleId>,
+    /// How long the run took.
     pub seconds: f64,
-    /// It is not all, because somebody has asked for the end.
+    /// The replay was stopped before it was through.
     #[serde(default)]
     pub stopped: bool,
+    /// The books of those sales before the first change.
     pub before: Vec<Audit>,
+    /// Their books after the last change.
     pub after: Vec<Audit>,
 }
 
-/// Troubles that are told one by one.
-const TOLD: usize = 20;
+/// Troubles that are listed one by one.
+const TROUBLES: usize = 20;
+
+/// Characters of each.
+const TROUBLE_LENGTH: usize = 300;
 
 impl Report {
-    pub(super) fn trouble(&mut self, what: String) {
-        if self.troubles.len() < TOLD {
-            self.troubles.push(what.chars().take(300).collect());
+    pub(super) fn trouble(&mut self, text: String) {
+        if self.troubles.len() < TROUBLES {
+            self.troubles.push(text.chars().take(TROUBLE_LENGTH).collect());
         }
     }
 
-    /// What became of one batch more: its counts and troubles.
+    /// Adds the counts and troubles of one batch.
     pub(super) fn add(&mut self, batch: Self) {
         self.counts.add(&batch.counts);
         batch.troubles.into_iter().for_each(|trouble| self.trouble(trouble));
     }
 
+    /// Whether nothing is left to do and nothing was missing from the source.
     pub fn is_complete(&self) -> bool {
         self.counts.left() == 0 && self.begins_at.is_none() && !self.stopped
     }
 
-    /// Sales whose books do not balance though nothing moves in them. Not those whose gate is to be
-    /// rebuilt, whatever was replayed.
+    /// Sales at rest whose books do not balance. A sale whose gate must be rebuilt is not among them, because no
+    /// replay changes that.
     pub fn out_of_balance(&self) -> impl Iterator<Item = &Audit> {
         self.after.iter().filter(|books| !books.needs_rebuild() && books.is_at_rest() && !books.balances())
     }

@@ -1,23 +1,28 @@
-//! What a replay is asked for.
+//! What a replay is asked to do.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::ReplayError;
+use super::error::ReplayError;
 use crate::domain::{Entry, Millis, Order, OrderId, SaleId, UserId};
 
-/// Where what is replayed comes from.
+/// Where the replayed orders come from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
+    /// The gate's outbox.
     Outbox,
+    /// The dead-letter queue.
     DeadLetters,
+    /// The order log.
     Log,
+    /// A file of entries, one per line. It is read several times, so it must be a regular file.
     File(PathBuf),
 }
 
 impl Source {
+    /// The name in the command line, in the list of runs, and of the lease.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Outbox => "outbox",
@@ -28,39 +33,43 @@ impl Source {
     }
 }
 
-/// What of it is replayed; nothing named is everything.
+/// Which part of the source is replayed. A filter that is `None` passes everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Filter {
+    /// One sale.
     pub sale: Option<SaleId>,
+    /// One user's orders.
     pub user: Option<UserId>,
+    /// One order.
     pub order: Option<OrderId>,
-    /// Of dead letters.
+    /// Dead letters parked for this reason.
     pub reason: Option<String>,
-    /// Of the log: published then or later. Of dead letters: given up. Of the others: accepted.
+    /// At this time or later: published (log), parked (dead letters), accepted (outbox, file).
     pub since: Option<Millis>,
-    /// Of the log, in the place of a time: from this message on.
+    /// For the log, instead of a time: from this message on.
     #[serde(default)]
     pub offset: Option<u64>,
+    /// At this time or earlier; the same times as for `since`.
     pub until: Option<Millis>,
-    /// Orders at most.
+    /// At most this many orders.
     pub limit: Option<u64>,
 }
 
 impl Filter {
-    pub(super) fn takes(&self, order: &Order) -> bool {
+    pub(super) fn passes(&self, order: &Order) -> bool {
         self.sale.as_ref().is_none_or(|sale| *sale == order.sale)
             && self.user.as_ref().is_none_or(|user| *user == order.user)
             && self.order.is_none_or(|id| id == order.id)
     }
 
-    pub(super) fn takes_time(&self, at: Millis) -> bool {
+    pub(super) fn passes_time(&self, at: Millis) -> bool {
         self.since.is_none_or(|since| at >= since) && self.until.is_none_or(|until| at <= until)
     }
 
-    /// What is not about one order counts where no order is asked for.
-    pub(super) fn takes_entry(&self, entry: &Entry) -> bool {
+    /// Entries that are not about one order pass only if neither an order nor a user is asked for.
+    pub(super) fn passes_entry(&self, entry: &Entry) -> bool {
         match entry.order() {
-            Some(order) => self.takes(order),
+            Some(order) => self.passes(order),
             None => {
                 self.user.is_none()
                     && self.order.is_none()
@@ -70,18 +79,20 @@ impl Filter {
     }
 }
 
-/// What a replay is asked for. Kept with the run, so that it can be gone on with.
+/// What a replay is asked to do. Stored with the run, so that it can be resumed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplayRequest {
+    /// Where the orders come from.
     pub source: Source,
+    /// Which of them are replayed.
     pub filter: Filter,
     /// Orders per second, at most.
     pub rate: Option<u32>,
-    /// While more orders wait in the queue than this, nothing is published.
+    /// Nothing is published while more orders than this wait in the queue.
     pub max_queue: u32,
-    /// A batch that took longer is followed by a pause as long.
+    /// A batch that takes longer, in milliseconds, is followed by a pause of the same length.
     pub max_latency_ms: u64,
-    /// A dead letter that was replayed so often is left where it is.
+    /// A dead letter that was replayed this often stays on the queue.
     pub max_replays: u32,
 }
 
@@ -98,10 +109,10 @@ impl ReplayRequest {
             return usage("--since is in the future");
         }
         if filter.offset.is_some() && self.source != Source::Log {
-            return usage("--offset is known of the log alone");
+            return usage("--offset applies to the log alone");
         }
         if filter.reason.is_some() && self.source != Source::DeadLetters {
-            return usage("--reason is known of dead letters alone");
+            return usage("--reason applies to dead letters alone");
         }
         Ok(())
     }

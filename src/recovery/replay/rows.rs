@@ -1,11 +1,16 @@
-//! What the books say of orders, before anything is done.
+//! The rows of the orders at hand, read before anything is done about them.
 
-use super::{Counts, Rows};
+use std::collections::BTreeMap;
+
+use super::report::Counts;
 use crate::domain::{Entry, OrderId, OrderStatus};
-use crate::store::{Store, StoreError};
+use crate::store::{OrderRow, Store, StoreError};
 
-/// Orders that are asked for in one query.
+/// Orders in one query.
 const AT_ONCE: usize = 500;
+
+/// The rows of those orders that have one.
+pub(super) type Rows = BTreeMap<OrderId, OrderRow>;
 
 pub(super) async fn read(store: &Store, ids: &[OrderId]) -> Result<Rows, StoreError> {
     let mut rows = Rows::new();
@@ -16,11 +21,11 @@ pub(super) async fn read(store: &Store, ids: &[OrderId]) -> Result<Rows, StoreEr
     Ok(rows)
 }
 
-/// Counts an order by its row: is there nothing to do?
+/// Whether the row already says what the entry says, or something newer. If so, the order is counted by its row.
 pub(super) fn is_settled(counts: &mut Counts, rows: &Rows, entry: &Entry) -> bool {
     let Some(order) = entry.order() else { return true };
     let Some(row) = rows.get(&order.id) else { return false };
-    // A tie is for the last line to judge.
+    // The same version with another status is for the database to judge.
     if let Entry::Order(entry) = entry
         && (entry.version > row.version || (entry.version == row.version && entry.status != row.status))
     {

@@ -1,23 +1,24 @@
-//! The first reading: what became of each order in the end. So those after it write each order
-//! once, as it ended, and not the way that it took: an order that was cancelled must not take a unit
-//! from the one that got it afterwards.
+//! The first pass over the entries: the final state of each order. The later passes then write each order once,
+//! in that state, and skip the states in between: an order that was cancelled must not take the unit of the
+//! order that got it afterwards.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use super::entries::Piece;
-use super::{Filter, Report};
+use super::reader::Record;
+use super::report::Report;
+use super::request::Filter;
 use crate::domain::{ActEntry, Entry, OrderId, OrderStatus, SaleEntry, SaleId};
 
-/// Those that are written in one reading.
+/// A later pass over the entries, by what it writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Turn {
+pub(super) enum Pass {
     Ended,
     Live,
     Payments,
 }
 
-impl Turn {
-    /// `None` for what is written from the survey.
+impl Pass {
+    /// `None` for entries that are written from the survey itself.
     pub(super) fn of(entry: &Entry) -> Option<Self> {
         match entry {
             Entry::Payment(_) => Some(Self::Payments),
@@ -30,87 +31,96 @@ impl Turn {
 
 #[derive(Default)]
 pub(super) struct Survey {
-    /// Of which there is something: for the others nothing is read again.
-    pub(super) turns: BTreeSet<Turn>,
-    /// Orders that have a row, as their highest version has them.
+    /// The passes that have something to write; the others are skipped.
+    pub(super) passes: BTreeSet<Pass>,
+    /// The highest version of each row, with its status.
     versions: HashMap<OrderId, (i32, OrderStatus)>,
-    /// Those that two histories have taken different ways with: which of them counts is not for us to say.
+    /// Orders with two different rows of the same version: two histories, and a replay cannot choose.
     pub(super) forked: BTreeSet<OrderId>,
     accepted: HashSet<OrderId>,
     pub(super) sales: BTreeSet<SaleId>,
-    /// As they come; the versions in them sort it out.
+    /// Changes of sales in the order of the source; their versions put them right.
     pub(super) changes: Vec<SaleEntry>,
     /// Each act upon a sale, with its end if it has one.
     pub(super) acts: BTreeMap<(SaleId, String), ActEntry>,
-    /// Sales whose orders were forgotten for good.
-    forgotten: BTreeSet<SaleId>,
-    /// Written by now.
-    done: HashSet<OrderId>,
+    /// Sales whose orders were deleted for good.
+    purged: BTreeSet<SaleId>,
+    /// Orders that a later pass has decided on.
+    decided: HashSet<OrderId>,
 }
 
 impl Survey {
-    pub(super) fn look(&mut self, piece: &Piece, filter: &Filter, report: &mut Report) {
-        for entry in &piece.entries {
-            let entry = match entry {
-                Ok(entry) => entry,
+    /// Adds what `record` says; unreadable entries go to the report.
+    pub(super) fn add(&mut self, record: &Record, filter: &Filter, report: &mut Report) {
+        for entry in &record.entries {
+            match entry {
+                Ok(entry) => self.add_entry(entry, filter),
                 Err(why) => {
                     report.counts.malformed += 1;
-                    report.trouble(format!("{}: {why}", piece.position));
-                    continue;
+                    report.trouble(format!("{}: {why}", record.position));
                 }
-            };
-            // What was forgotten is forgotten, whatever is asked for.
-            if let Entry::Act(act) = entry
-                && act.act == "purge"
-                && act.state == "done"
-            {
-                self.forgotten.insert(act.sale_id.clone());
-            }
-            if !filter.takes_entry(entry) {
-                continue;
-            }
-            if !self.sales.contains(entry.sale()) {
-                self.sales.insert(entry.sale().clone());
-            }
-            self.turns.extend(Turn::of(entry));
-            match entry {
-                Entry::Accepted(order) => {
-                    self.accepted.insert(order.id);
-                }
-                Entry::Order(entry) => {
-                    let id = entry.order.id;
-                    let known = self.versions.entry(id).or_insert((entry.version, entry.status));
-                    if entry.version > known.0 {
-                        *known = (entry.version, entry.status);
-                        self.forked.remove(&id);
-                    } else if entry.version == known.0 && entry.status != known.1 {
-                        self.forked.insert(id);
-                    }
-                }
-                Entry::Sale(entry) => self.changes.push((**entry).clone()),
-                Entry::Act(entry) => {
-                    let key = (entry.sale_id.clone(), entry.key.clone());
-                    let known = self.acts.entry(key).or_insert_with(|| (**entry).clone());
-                    if known.state == "pending" {
-                        *known = (**entry).clone();
-                    }
-                }
-                Entry::Payment(_) => {}
             }
         }
     }
 
-    pub(super) fn forget(&mut self, sale: SaleId) {
-        self.forgotten.insert(sale);
+    fn add_entry(&mut self, entry: &Entry, filter: &Filter) {
+        // A purge counts whatever the filter says: deleted orders must not come back.
+        if let Entry::Act(act) = entry
+            && act.act == "purge"
+            && act.state == "done"
+        {
+            self.purged.insert(act.sale_id.clone());
+        }
+        if !filter.passes_entry(entry) {
+            return;
+        }
+        if !self.sales.contains(entry.sale()) {
+            self.sales.insert(entry.sale().clone());
+        }
+        self.passes.extend(Pass::of(entry));
+        match entry {
+            Entry::Accepted(order) => {
+                self.accepted.insert(order.id);
+            }
+            Entry::Order(entry) => self.add_version(entry.order.id, entry.version, entry.status),
+            Entry::Sale(entry) => self.changes.push((**entry).clone()),
+            Entry::Act(entry) => {
+                let key = (entry.sale_id.clone(), entry.key.clone());
+                let known = self.acts.entry(key).or_insert_with(|| (**entry).clone());
+                if known.state == "pending" {
+                    *known = (**entry).clone();
+                }
+            }
+            Entry::Payment(_) => {}
+        }
     }
 
-    /// Orders, each counted once.
+    fn add_version(&mut self, id: OrderId, version: i32, status: OrderStatus) {
+        let known = self.versions.entry(id).or_insert((version, status));
+        if version > known.0 {
+            *known = (version, status);
+            self.forked.remove(&id);
+        } else if version == known.0 && status != known.1 {
+            self.forked.insert(id);
+        }
+    }
+
+    /// Leaves out the orders of a sale.
+    pub(super) fn purge(&mut self, sale: SaleId) {
+        self.purged.insert(sale);
+    }
+
+    pub(super) fn is_purged(&self, sale: &SaleId) -> bool {
+        self.purged.contains(sale)
+    }
+
+    /// The number of orders, each counted once.
     pub(super) fn orders(&self) -> u64 {
         let others = self.accepted.iter().filter(|id| !self.versions.contains_key(id)).count();
         (self.versions.len() + others) as u64
     }
 
-    /// Is it this entry that tells how the order ended? Once for each order.
+    /// Whether this entry is the one to write for its order. `true` once per order.
     pub(super) fn decides(&mut self, entry: &Entry) -> bool {
         let (id, last) = match entry {
             Entry::Accepted(order) => (order.id, !self.versions.contains_key(&order.id)),
@@ -121,10 +131,6 @@ impl Survey {
             }
             Entry::Sale(_) | Entry::Act(_) | Entry::Payment(_) => return false,
         };
-        last && !self.forgotten.contains(entry.sale()) && self.done.insert(id)
-    }
-
-    pub(super) fn is_forgotten(&self, sale: &SaleId) -> bool {
-        self.forgotten.contains(sale)
+        last && !self.purged.contains(entry.sale()) && self.decided.insert(id)
     }
 }

@@ -1,13 +1,16 @@
-//! One batch of entries into rows, under the leases of their users. Several batches may be under way at
-//! once: what they do is told when they have ended.
+//! One batch of entries into rows, under the leases of their users. Several batches may run at once: each
+//! reports for itself.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use super::error::ReplayError;
+use super::parts::{Progress, Replay};
+use super::report::Report;
 use super::retry::Retry;
-use super::rows::{self, count_row};
-use super::{Progress, Replay, ReplayError, Report, Rows};
+use super::rows::{self, Rows, count_row};
 use crate::domain::{Entry, Order, OrderEntry, OrderStatus, SaleId};
 use crate::gate::{GateError, Outcome, Settlement};
 use crate::lease::{COMMIT_MARGIN, Guard, LeaseOptions, release_all};
@@ -16,7 +19,7 @@ use crate::settlement::give_back;
 use crate::store::{Restore, Restored, Return, StoreError, WriteMode};
 
 /// How long a user's lease lasts.
-const LEASE: std::time::Duration = std::time::Duration::from_secs(5);
+const LEASE: Duration = Duration::from_secs(5);
 
 pub(super) struct Writer<'a> {
     pub(super) replay: &'a Replay,
@@ -26,86 +29,82 @@ pub(super) struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// One after the other, so many orders in each. `told` has what became of them, after an error as well.
+    /// Writes `entries` in batches of at most `most`. `report` holds what happened to them, even after an error.
     pub(super) async fn batches(
         &self,
         entries: Vec<Entry>,
         most: usize,
-        told: &mut Report,
+        report: &mut Report,
     ) -> Result<(), ReplayError> {
         for batch in entries.chunks(most) {
             if self.stop.is_cancelled() {
                 break;
             }
-            self.batch(batch.to_vec(), told).await?;
+            self.batch(batch.to_vec(), report).await?;
         }
         Ok(())
     }
 
-    /// Writes what is not there yet, and tells what became of each order. After an error some of those of
-    /// which nothing was told may be written all the same.
-    async fn batch(&self, mut pending: Vec<Entry>, told: &mut Report) -> Result<(), ReplayError> {
+    /// Writes the entries that are not in place yet, and reports each order. After an error, some of the orders
+    /// that were not reported may be written all the same.
+    async fn batch(&self, mut pending: Vec<Entry>, report: &mut Report) -> Result<(), ReplayError> {
         if self.writing == WriteMode::DryRun {
-            let rows = self.leave_out_settled(&mut pending, told).await?;
-            let changed =
-                pending.iter().filter_map(Entry::order).filter(|order| rows.contains_key(&order.id));
-            let changed = changed.count() as u64;
-            told.counts.changed += changed;
-            told.counts.inserted += pending.len() as u64 - changed;
+            let rows = self.leave_out_settled(&mut pending, report).await?;
+            let orders = pending.iter().filter_map(Entry::order);
+            let changed = orders.filter(|order| rows.contains_key(&order.id)).count() as u64;
+            report.counts.changed += changed;
+            report.counts.inserted += pending.len() as u64 - changed;
             return Ok(());
         }
-        let mut looked = false;
-        let mut patience = Retry::default();
+        let mut checked = false;
+        let mut retry = Retry::default();
         loop {
-            let tried = async {
-                if !looked {
-                    self.leave_out_settled(&mut pending, told).await?;
-                    looked = true;
+            let written = async {
+                if !checked {
+                    self.leave_out_settled(&mut pending, report).await?;
+                    checked = true;
                 }
                 match pending.is_empty() {
                     true => Ok(()),
-                    false => self.write(&mut pending, told).await,
+                    false => self.write(&mut pending, report).await,
                 }
             };
-            let tried = tried.await;
-            let again = patience.lasts();
-            match tried {
+            let written = written.await;
+            let again = retry.may_retry();
+            match written {
                 Ok(()) if pending.is_empty() => break,
-                // Somebody acts for the users of the rest.
+                // The users of the remaining orders are busy.
                 Ok(()) if again => {}
                 Ok(()) => {
-                    told.counts.busy += pending.len() as u64;
-                    for order in pending.iter().filter_map(Entry::order) {
-                        told.trouble(format!("{}: somebody else acts for its user", order.id));
-                    }
+                    report_busy(&pending, report);
                     break;
                 }
-                Err(error) if again && error.passes() => {
-                    (self.progress.say)(&format!("waits: {error}"));
+                Err(error) if again && error.is_transient() => {
+                    (self.progress.say)(&format!("waiting: {error}"));
                 }
                 Err(error) => return Err(error),
             }
-            if !patience.pause(&self.stop).await {
+            if !retry.pause(&self.stop).await {
                 break;
             }
         }
         Ok(())
     }
 
-    /// What is there already takes no lease and no transaction. After an error nothing was told.
+    /// Orders that are in place already need no lease and no transaction. After an error nothing was reported.
     async fn leave_out_settled(
         &self,
         pending: &mut Vec<Entry>,
-        told: &mut Report,
+        report: &mut Report,
     ) -> Result<Rows, StoreError> {
         let ids: Vec<_> = pending.iter().filter_map(Entry::order).map(|order| order.id).collect();
         let rows = rows::read(&self.replay.store, &ids).await?;
-        pending.retain(|entry| !rows::is_settled(&mut told.counts, &rows, entry));
+        pending.retain(|entry| !rows::is_settled(&mut report.counts, &rows, entry));
         Ok(rows)
     }
 
-    /// Writes those whose users' leases are free; the others stay in `pending`.
-    async fn write(&self, pending: &mut Vec<Entry>, told: &mut Report) -> Result<(), ReplayError> {
+    /// Writes the orders whose users' leases are free; the others stay in `pending`.
+    async fn write(&self, pending: &mut Vec<Entry>, report: &mut Report) -> Result<(), ReplayError> {
         let orders = pending.iter().filter_map(Entry::order);
         let users = orders.map(|order| (order.sale.as_str(), order.user.as_str()));
         let options = LeaseOptions::lasting(LEASE);
@@ -124,71 +123,94 @@ impl Writer<'_> {
                 (_, entry) => busy.push(entry),
             }
         }
-        let written = self.commit(&restores, &guards, &mut busy, told).await;
+        let restored = self.commit(&restores, &guards).await;
+        if let Ok(restored) = &restored {
+            let written = count(&restores, restored, &mut busy, report);
+            self.settle(written).await;
+        }
         release_all(guards).await;
         *pending = busy;
-        if written.is_err() {
-            // Nothing of it is known to be written: all of it comes again, and is recognised.
+        if restored.is_err() {
+            // None of it is known to be written. All of it is tried again, and rows that exist are recognised.
             pending.extend(restores.into_iter().map(into_entry));
         }
-        written
+        restored.map(drop)
     }
 
-    /// What the last line refuses is told and left as it is: an order that has no row can still get one,
-    /// one that was written as failed cannot.
-    async fn commit(
-        &self,
-        restores: &[Restore],
-        guards: &[Guard],
-        busy: &mut Vec<Entry>,
-        told: &mut Report,
-    ) -> Result<(), ReplayError> {
+    async fn commit(&self, restores: &[Restore], guards: &[Guard]) -> Result<Vec<Restored>, ReplayError> {
         let valid = || guards.iter().all(|guard| guard.is_valid_for(COMMIT_MARGIN));
         let relog = self.writing == WriteMode::RowsAndLog;
-        let restored = self.replay.store.restore_orders(restores, relog, &valid).await?;
-        let mut settlements: BTreeMap<&SaleId, Vec<Settlement>> = BTreeMap::new();
-        let mut owed: BTreeMap<&SaleId, Vec<Return>> = BTreeMap::new();
-        for (restore, restored) in restores.iter().zip(restored) {
-            let (order, counts) = (&restore.entry.order, &mut told.counts);
-            match &restored {
-                Restored::Inserted => counts.inserted += 1,
-                Restored::Changed => counts.changed += 1,
-                Restored::Same => count_row(counts, restore.entry.status),
-                Restored::Stale => busy.push(into_entry(restore.clone())),
-                Restored::Refused(why) => {
-                    counts.refused += 1;
-                    told.trouble(format!("{}: {why}", order.id));
-                }
-            }
-            let written = matches!(restored, Restored::Inserted | Restored::Changed);
-            if written && !restore.entry.status.is_live() && restore.entry.failure.is_none() {
-                let owes = Return { id: order.id, sale: order.sale.clone(), user: order.user.clone() };
-                owed.entry(&order.sale).or_default().push(owes);
-            }
-            if restored == Restored::Inserted && restore.entry.status.is_live() {
-                let kept = Settlement { id: order.id, user: order.user.clone(), outcome: Outcome::Kept };
-                settlements.entry(&order.sale).or_default().push(kept);
-            }
-        }
-        let settling = settlements.iter().map(async |(sale, settlements)| {
+        Ok(self.replay.store.restore_orders(restores, relog, &valid).await?)
+    }
+
+    /// Reports the new rows to the gate, which may be away: the sweep and maintenance do the rest.
+    async fn settle(&self, written: Written<'_>) {
+        let settling = written.live.iter().map(async |(sale, settlements)| {
             match self.replay.gate.settle(sale, settlements).await {
-                // A gate that is frozen, away or gone is told by the sweep, or rebuilt from the rows.
+                // A frozen or lost gate is rebuilt from the rows.
                 Ok(_) | Err(GateError::Frozen | GateError::NotLoaded) => {}
-                Err(error) => tracing::debug!(%sale, %error, "left to the sweep to settle"),
+                Err(error) => tracing::debug!(%sale, %error, "settling left to the sweep"),
             }
         });
         call_together(settling).await;
-        for (sale, owed) in owed {
-            // The gate may have these units back already: it takes what it still holds.
+        for (sale, owed) in written.ended {
+            // The gate returns only what it still holds.
             if let Err(error) = give_back(&self.replay.gate, &self.replay.store, &owed).await {
-                tracing::debug!(%sale, %error, "left to the upkeep to give back");
+                tracing::debug!(%sale, %error, "returning units left to maintenance");
             }
         }
-        Ok(())
     }
 }
 
-/// The row of an order of which only that is known that it was accepted.
+/// What the gate has to learn about the rows of a batch, by sale.
+#[derive(Default)]
+struct Written<'a> {
+    live: BTreeMap<&'a SaleId, Vec<Settlement>>,
+    ended: BTreeMap<&'a SaleId, Vec<Return>>,
+}
+
+/// Counts a committed batch. An order that the database refuses is reported and left without a row: it can still
+/// get one, whereas an order recorded as failed never can.
+fn count<'a>(
+    restores: &'a [Restore],
+    restored: &[Restored],
+    busy: &mut Vec<Entry>,
+    report: &mut Report,
+) -> Written<'a> {
+    let mut written = Written::default();
+    for (restore, restored) in restores.iter().zip(restored) {
+        let (order, status, counts) = (&restore.entry.order, restore.entry.status, &mut report.counts);
+        match restored {
+            Restored::Inserted => counts.inserted += 1,
+            Restored::Changed => counts.changed += 1,
+            Restored::Same => count_row(counts, status),
+            Restored::Stale => busy.push(into_entry(restore.clone())),
+            Restored::Refused(why) => {
+                counts.refused += 1;
+                report.trouble(format!("{}: {why}", order.id));
+            }
+        }
+        let is_written = matches!(restored, Restored::Inserted | Restored::Changed);
+        if is_written && !status.is_live() && restore.entry.failure.is_none() {
+            let owed = Return { id: order.id, sale: order.sale.clone(), user: order.user.clone() };
+            written.ended.entry(&order.sale).or_default().push(owed);
+        }
+        if *restored == Restored::Inserted && status.is_live() {
+            let kept = Settlement { id: order.id, user: order.user.clone(), outcome: Outcome::Kept };
+            written.live.entry(&order.sale).or_default().push(kept);
+        }
+    }
+    written
+}
+
+fn report_busy(pending: &[Entry], report: &mut Report) {
+    report.counts.busy += pending.len() as u64;
+    for order in pending.iter().filter_map(Entry::order) {
+        report.trouble(format!("{}: another process is acting for its user", order.id));
+    }
+}
+
+/// The row of an order that is only known to have been accepted.
 fn confirmed(order: Order) -> OrderEntry {
     OrderEntry {
         status: OrderStatus::Confirmed,

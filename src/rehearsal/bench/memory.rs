@@ -1,4 +1,4 @@
-//! What an idle connection costs the front, and an order at rest Redis.
+//! Memory: of a front with idle connections, and of Redis with orders and sales at rest.
 
 use std::time::Duration;
 

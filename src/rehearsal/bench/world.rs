@@ -1,4 +1,4 @@
-//! What the benchmarks run on: private servers with production settings, and fronts and workers as separate
+//! The world of a benchmark: private servers with production settings, and fronts and workers as separate
 //! processes, as in production.
 
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! What gate and database hold when every order has ended, read over the admin API.
+//! The state of gate and database once every order has ended, read over the admin API.
 
 use std::collections::HashMap;
 use std::time::Duration;

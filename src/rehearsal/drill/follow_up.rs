@@ -1,4 +1,4 @@
-//! What buyers do with their orders: pay, pay late, cancel, or nothing.
+//! Buyers after their order: they pay, pay late, cancel, or do nothing.
 
 use std::sync::Arc;
 use std::time::Duration;

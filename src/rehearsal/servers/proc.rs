@@ -1,4 +1,4 @@
-//! What `/proc` knows about processes: their children, and the folder they belong to.
+//! Processes as `/proc` shows them: their children, and the folder they belong to.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

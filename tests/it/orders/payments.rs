@@ -213,7 +213,7 @@ async fn a_late_payment_takes_a_unit_again_where_there_is_one() {
     .await;
     assert_eq!(answer.json["state"], "late", "{}", answer.text);
     let (code, out, err) = run(Some(&world), &["payment", "list"]).await;
-    assert!(code == 0 && out.contains("evt-3") && out.contains("all are sold"), "{out}{err}");
+    assert!(code == 0 && out.contains("evt-3") && out.contains("the item is sold out"), "{out}{err}");
     let refunded = event("evt-4", "payment.refunded", &sale, &order).send(&running).await;
     assert_eq!(refunded.json["state"], "applied", "{}", refunded.text);
     assert!(running.parts.store.payments(PaymentState::Late, 10).await.unwrap().is_empty());

@@ -1,4 +1,4 @@
-//! Books that differ: compared, named, mended; and orders that the gate does not know, adopted.
+//! Books that differ: compared, named, repaired; and orders that the gate does not know, adopted.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ async fn an_order_that_only_a_message_knows_of_is_adopted_when_it_gets_its_row()
     front.stop().await;
 }
 
-/// Every kind of difference that can be made by hand, named and mended.
+/// Every kind of difference that can be made by hand, named and repaired.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_difference_is_named_and_mended() {
     let mut world = World::new(Database::Sqlite).await;

@@ -1,4 +1,4 @@
-//! docs/recovery.md, page by page: a server loses its data, and the page's own commands mend it.
+//! docs/recovery.md, page by page: a server loses its data, and the page's own commands repair it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -275,7 +275,7 @@ async fn a_flood_of_dead_letters() {
         .await;
     };
     all_dead().await;
-    // Not mended: they come back, and are not sent round for ever.
+    // The cause is not fixed: they come back, and are not replayed for ever.
     let again = ["replay", "run", "dead-letters", "--yes", "--max-replays", "1"];
     let (code, out, err) = run(Some(&world), &again).await;
     assert!(code == 0 && out.contains("4 inserted"), "{out}{err}");

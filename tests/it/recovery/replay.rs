@@ -1,4 +1,4 @@
-//! Replays: from the order log, a file, the outbox and the dead-letter queue. Twice is as good as once.
+//! Replays: from the order log, a file, the outbox and the dead-letter queue. Replays are idempotent.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -59,7 +59,7 @@ pub(crate) async fn act(running: &Running, sale: &Sale, order: OrderId, act: Act
     orders.act(&sale.id, order, act, &ActRequest::by("operator ada")).await.unwrap();
 }
 
-/// On return a provider has told that the order was paid, and it is.
+/// On return a provider has reported the payment, and the order is paid.
 pub(crate) async fn pay(running: &Running, sale: &Sale, order: OrderId) {
     let payment = Payment {
         provider: "acme".into(),
@@ -199,7 +199,7 @@ async fn what_had_failed_stays_failed_and_an_end_that_is_logged_late_takes_nobod
     running.stop().await;
     world.set(&format!("database.url=sqlite:{}", backup.display()));
     let parts = world.parts().await;
-    // One at a time, as a log of many thousand orders would part them.
+    // One at a time, as a log of many thousand orders would split them.
     let (code, out, err) = run(Some(&world), &["replay", "run", "log", "--yes", "--rate", "1"]).await;
     assert_eq!(code, 0, "{out}{err}");
     let mut now = contents(&parts, &sale.id).await;

@@ -1,4 +1,4 @@
-//! Runs of a replay: mistakes, two at once, slowed down, ended and gone on with, many transactions at once.
+//! Runs of a replay: mistakes, two at once, slowed down, cancelled and resumed, many transactions at once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::support::{Database, World, at_rest, attempt, behind_proxy, buy, run, 
 
 const LONG: Duration = Duration::from_secs(40);
 
-/// A user may have orders in every part of it, and only one transaction can have his lease.
+/// A user may have orders in every part, but only one transaction at a time can hold the user's lease.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_orders_of_few_users_are_replayed_once_each() {
     const USERS: usize = 20;
@@ -72,8 +72,8 @@ async fn mistakes_are_told_and_two_replays_of_one_source_do_not_meet() {
         (&["replay", "plan", "outbox", "--reason", "broken"], 2, "dead letters"),
         (&["replay", "plan", "outbox", "--offset", "3"], 2, "the log alone"),
         (&["replay", "plan", "outbox", "--sale", "nobodys"], 2, "knows no sale nobodys"),
-        (&["replay", "plan", "log", "--sale", "nobodys"], 2, "nobody knows a sale nobodys"),
-        (&["replay", "plan", "dead-letters", "--sale", "nobodys"], 2, "nobody knows a sale nobodys"),
+        (&["replay", "plan", "log", "--sale", "nobodys"], 2, "there is no sale nobodys"),
+        (&["replay", "plan", "dead-letters", "--sale", "nobodys"], 2, "there is no sale nobodys"),
         (&["audit", "--sale", "nobodys"], 1, "there is no sale nobodys"),
         (&["rebuild", "--sale", "nobodys", "--yes"], 1, "there is no sale nobodys"),
         (&["replay", "run", "outbox"], 2, "--yes"),
@@ -155,31 +155,61 @@ async fn lost(kind: Database, paid: bool) -> (World, Sale) {
     (other, sale)
 }
 
-/// Replays the log; whoever calls it is told how far it is, and what it waits for.
-async fn replay_log(
-    world: &World,
-    advance: &(dyn Fn(u64, u64) + Sync),
-    say: &(dyn Fn(&str) + Sync),
-) -> Result<Finished, ReplayError> {
+async fn replay_of(world: &World) -> Replay {
     let parts = world.parts().await;
     let publisher = Publisher::open(world.config().queue());
-    let replay = Replay {
+    Replay {
         gate: parts.gate.clone(),
         store: parts.store.clone(),
         leases: parts.leases.clone(),
         dead_letters: DeadLetters::open(world.config().queue()),
         log: OrderLog::with(world.config().queue(), publisher.clone()),
         publisher,
-    };
-    let asked = ReplayRequest {
+    }
+}
+
+/// The whole log, slowly enough that a server can be taken away in the middle.
+fn slow_log() -> ReplayRequest {
+    ReplayRequest {
         source: Source::Log,
         filter: Filter::default(),
         rate: Some(1),
         max_queue: 1_000,
         max_latency_ms: 60_000,
         max_replays: 3,
+    }
+}
+
+/// Replays the log. `advance` and `say` receive its progress, and what it waits for.
+async fn replay_log(
+    world: &World,
+    advance: &(dyn Fn(u64, u64) + Sync),
+    say: &(dyn Fn(&str) + Sync),
+) -> Result<Finished, ReplayError> {
+    let replay = replay_of(world).await;
+    replay.run(&slow_log(), "test", &Progress { advance, say }, CancellationToken::new()).await
+}
+
+/// The broker is there when the plan begins, and then confirms nothing for longer than `queue.timeout_ms`.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_waits_for_a_broker_that_is_slow_to_confirm_the_mark_of_the_logs_end() {
+    let (mut world, _) = lost(Database::Sqlite, false).await;
+    world.set("queue.timeout_ms=1000");
+    let proxy = behind_proxy(&mut world, "queue.url").await;
+    let replay = replay_of(&world).await;
+    replay.publisher.wait_until_up().await;
+    proxy.set(Weather::Frozen);
+    let waits = AtomicBool::new(false);
+    let say = |text: &str| {
+        if text.contains("waiting: the broker") {
+            waits.store(true, Ordering::SeqCst);
+            proxy.set(Weather::Fair);
+        }
     };
-    replay.run(&asked, "test", &Progress { advance, say }, CancellationToken::new()).await
+    let progress = Progress { advance: &|_, _| {}, say: &say };
+    let plan = replay.plan(&slow_log(), &progress, CancellationToken::new()).await.expect("it waits");
+    assert!(waits.into_inner(), "the broker was away in time");
+    assert_eq!(plan.counts.inserted, 8, "{plan:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -191,7 +221,7 @@ async fn a_replay_waits_for_a_broker_that_is_away_for_a_while() {
     let rows = async || parts.store.orders_after(&sale.id, None, 50).await.unwrap_or_default().len();
     let waits = AtomicBool::new(false);
     let say = |text: &str| {
-        waits.fetch_or(text.contains("waits: the broker"), Ordering::SeqCst);
+        waits.fetch_or(text.contains("waiting: the broker"), Ordering::SeqCst);
     };
     let run = replay_log(&world, &|_, _| {}, &say);
     let outage = async {
@@ -222,7 +252,7 @@ async fn a_replay_waits_for_a_database_that_is_away_when_its_orders_are_written(
         };
         let waits = AtomicBool::new(false);
         let say = |text: &str| {
-            if text.contains("waits: the database") {
+            if text.contains("waiting: the database") {
                 waits.store(true, Ordering::SeqCst);
                 proxy.set(Weather::Fair);
             }

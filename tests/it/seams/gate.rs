@@ -33,7 +33,7 @@ async fn the_last_unit_goes_to_one_of_two_racing_users() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repeat_is_told_of_its_order_even_when_all_is_sold() {
+async fn a_repeat_gets_its_order_even_when_all_is_sold() {
     let (_world, gate, sale) = opened(1, 1).await;
     let Verdict::Accepted(order) = gate.admit(attempt(&sale.id, "ada", Some("k"), 1)).await.unwrap() else {
         panic!("not accepted")
@@ -49,7 +49,7 @@ async fn a_repeat_is_told_of_its_order_even_when_all_is_sold() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_for_another_body_is_refused_and_a_missing_key_is_no_key() {
+async fn a_key_reused_for_another_body_is_refused_and_the_limit_counts_units() {
     let (_world, gate, sale) = opened(9, 3).await;
     gate.admit(attempt(&sale.id, "ada", Some("k"), 1)).await.unwrap();
     assert_eq!(gate.admit(attempt(&sale.id, "ada", Some("k"), 2)).await.unwrap(), Verdict::KeyReused);
@@ -61,7 +61,7 @@ async fn a_key_for_another_body_is_refused_and_a_missing_key_is_no_key() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_confirmed_entry_says_so_and_a_settled_one_is_gone() {
+async fn a_confirmed_entry_says_that_the_broker_has_it_and_a_settled_one_is_gone() {
     let (_world, gate, sale) = opened(2, 1).await;
     let Verdict::Accepted(order) = gate.admit(attempt(&sale.id, "ada", Some("k"), 1)).await.unwrap() else {
         panic!("not accepted")
@@ -152,7 +152,7 @@ async fn an_unknown_sale_and_a_missing_item_are_not_zero_stock() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn states_and_window_decide_by_the_gates_clock() {
+async fn state_and_window_are_judged_by_the_gates_clock() {
     let (world, gate, sale) = opened(9, 1).await;
     let verdict = async |user: &str| gate.admit(attempt(&sale.id, user, None, 1)).await.unwrap();
     assert!(matches!(
@@ -217,7 +217,7 @@ async fn a_gate_that_is_behind_its_callers_freezes_and_sells_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redis_that_forgot_the_scripts_is_an_ordinary_case() {
+async fn a_redis_that_lost_its_scripts_gets_them_again() {
     let (_world, gate, sale) = opened(2, 1).await;
     assert!(matches!(gate.admit(attempt(&sale.id, "ada", None, 1)).await.unwrap(), Verdict::Accepted(_)));
     let client = redis::Client::open(crate::support::servers().redis.as_str()).unwrap();
@@ -241,7 +241,7 @@ async fn a_full_outbox_refuses_and_takes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_sweep_is_handed_what_is_due_and_only_once_per_spacing() {
+async fn the_sweep_claims_a_due_entry_once_per_spacing() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("sweep.grace_ms=100");
     let gate = Gate::open(world.config().gate()).expect("a gate");
@@ -260,7 +260,7 @@ async fn the_sweep_is_handed_what_is_due_and_only_once_per_spacing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redis_away_says_that_nothing_was_taken() {
+async fn an_unavailable_redis_means_that_nothing_was_taken() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("redis.url=redis://127.0.0.1:1");
     let gate = Gate::open(world.config().gate()).expect("a gate");
@@ -269,7 +269,7 @@ async fn redis_away_says_that_nothing_was_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_ended_order_gives_its_units_back_once_and_is_remembered_a_little() {
+async fn an_ended_order_returns_its_units_once_and_is_kept_for_repeats() {
     let (_world, gate, sale) = opened(1, 1).await;
     let mut first = None;
     for nth in 0..12 {
@@ -298,7 +298,7 @@ async fn an_ended_order_gives_its_units_back_once_and_is_remembered_a_little() {
 
 /// However many have ended, the one that lives is remembered.
 #[tokio::test(flavor = "multi_thread")]
-async fn ended_orders_do_not_drive_out_a_live_one() {
+async fn ended_orders_do_not_evict_a_live_one() {
     let (_world, gate, sale) = opened(5, 2).await;
     let admit = async |key: &str| {
         let verdict = gate.admit(attempt(&sale.id, "ada", Some(key), 1)).await.unwrap();

@@ -85,7 +85,7 @@ impl Model {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_scripts_decide_like_the_model_whatever_comes() {
+async fn the_scripts_agree_with_the_model_on_random_input() {
     let seed = std::env::var("DOORBUSTER_SEED")
         .ok()
         .and_then(|text| text.parse().ok())

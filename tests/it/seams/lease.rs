@@ -1,4 +1,4 @@
-//! Taking leases and giving them back, against a real Redis. `lease_kept` has what keeps them alive,
+//! Taking leases and giving them back, against a real Redis. `lease_renewal` has what keeps them alive,
 //! `lease_waiting` who waits for them, `lease_processes` what several processes do.
 
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub fn ms(ms: u64) -> Duration {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_has_one_holder_and_a_batch_takes_what_is_free() {
+async fn a_lease_has_one_holder_and_a_batch_takes_the_free_names() {
     let (_world, leases) = leases().await;
     let first = leases.take("sale", ["ada"], LeaseOptions::default()).await.unwrap();
     assert_eq!(first.held, [true]);
@@ -44,7 +44,7 @@ async fn a_lease_has_one_holder_and_a_batch_takes_what_is_free() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_of_them_or_none() {
+async fn acquire_takes_all_names_or_none() {
     let (_world, leases) = leases().await;
     let bob = leases.take("sale", ["bob"], LeaseOptions::default()).await.unwrap().guard.unwrap();
     let all = ["ada", "bob", "cy"];
@@ -69,7 +69,7 @@ async fn the_same_name_in_another_scope_is_another_lease() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_late_release_of_an_expired_holder_frees_nobody_else() {
+async fn a_late_release_by_an_expired_holder_frees_nobody_else() {
     let (_world, leases) = leases().await;
     let options = LeaseOptions::lasting(ms(50)).renewed_manually();
     let expired = leases.take("sale", ["ada"], options).await.unwrap().guard.unwrap();
@@ -99,7 +99,7 @@ async fn a_dropped_guard_releases_and_leaves_nothing_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_rise_also_when_redis_lost_its_data() {
+async fn tokens_rise_even_after_redis_loses_its_data() {
     let (world, leases) = leases().await;
     let mut before = 0;
     for _ in 0..100 {
@@ -114,7 +114,7 @@ async fn tokens_rise_also_when_redis_lost_its_data() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_rise_though_redis_clock_goes_back() {
+async fn tokens_rise_even_if_the_clock_of_redis_goes_back() {
     let (world, leases) = leases().await;
     // As if the last token had been given by a clock that was an hour ahead.
     let ahead = doorbuster::domain::Millis::now().0 * 1_000 + 3_600_000_000;
@@ -125,7 +125,7 @@ async fn tokens_rise_though_redis_clock_goes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_down_gives_an_error_and_no_hang() {
+async fn a_redis_that_is_down_is_an_error_and_not_a_hang() {
     let (mut world, _) = leases().await;
     world.set("redis.url=redis://127.0.0.1:1").set("redis.timeout_ms=200");
     let leases = leases_of(&world);
@@ -138,7 +138,7 @@ async fn a_server_that_is_down_gives_an_error_and_no_hang() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_hangs_gives_an_error_and_no_hang() {
+async fn a_redis_that_hangs_is_an_error_and_not_a_hang() {
     let (mut world, direct) = leases().await;
     world.set("redis.timeout_ms=200");
     let proxy = behind_proxy(&mut world, "redis.url").await;
@@ -159,7 +159,7 @@ async fn a_server_that_hangs_gives_an_error_and_no_hang() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_last_handle_takes_watchdog_and_connections_along() {
+async fn dropping_the_last_handle_ends_watchdog_and_connections() {
     let (mut world, _) = leases().await;
     let folder = tempfile::tempdir().unwrap();
     let server = own_redis(&mut world, folder.path()).await;
@@ -182,7 +182,7 @@ async fn the_last_handle_takes_watchdog_and_connections_along() {
 
 /// The answer of a taking is lost: the leases are taken and nobody knows it. Then that of a release.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_answer_leaves_no_lease_behind_and_a_release_after_it_is_no_error() {
+async fn a_lost_reply_leaves_no_lease_behind_and_a_release_after_it_is_no_error() {
     let (mut world, direct) = leases().await;
     world.set("redis.timeout_ms=300");
     let proxy = behind_proxy(&mut world, "redis.url").await;
@@ -209,7 +209,7 @@ async fn a_lost_answer_leaves_no_lease_behind_and_a_release_after_it_is_no_error
 
 /// No step lies between a lease and its end: one call of a script makes both, by Redis's clock.
 #[tokio::test(flavor = "multi_thread")]
-async fn every_lease_has_an_end_though_nobody_comes_back_to_it() {
+async fn a_lease_expires_even_if_its_holder_never_returns() {
     let (_world, leases) = leases().await;
     let options = LeaseOptions::lasting(ms(1_500)).renewed_manually();
     // As if its process had died right after: neither renewed nor released.
@@ -227,7 +227,7 @@ pub async fn script_calls(url: &str) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_users_are_one_call_each_way() {
+async fn a_thousand_users_take_one_call_each_way() {
     let (mut world, _) = leases().await;
     let folder = tempfile::tempdir().unwrap();
     let server = own_redis(&mut world, folder.path()).await;
@@ -255,7 +255,7 @@ async fn a_thousand_users_are_one_call_each_way() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_redis_takes_renews_and_releases_leases() {
+async fn a_full_redis_still_takes_renews_and_releases_leases() {
     let (mut world, _) = leases().await;
     let folder = tempfile::tempdir().unwrap();
     let server = own_redis(&mut world, folder.path()).await;
@@ -271,7 +271,7 @@ async fn a_full_redis_takes_renews_and_releases_leases() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_survives_a_restart_of_redis_and_its_loss_is_told() {
+async fn a_lease_survives_a_restart_of_redis_and_its_loss_is_reported() {
     let (mut world, _) = leases().await;
     let folder = tempfile::tempdir().unwrap();
     let server = own_redis(&mut world, folder.path()).await;
@@ -296,7 +296,7 @@ async fn a_lease_survives_a_restart_of_redis_and_its_loss_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_killed_holder_left_is_cleared_away_by_those_who_come_after() {
+async fn leases_of_a_killed_holder_are_cleared_by_later_calls() {
     let (world, leases) = leases().await;
     let names: Vec<String> = (0..50).map(|nth| format!("dead{nth}")).collect();
     let options = LeaseOptions::lasting(ms(10)).renewed_manually();
@@ -312,7 +312,7 @@ async fn what_a_killed_holder_left_is_cleared_away_by_those_who_come_after() {
 
 /// A scope is not kept for ever, and never for less than its leases last.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_scope_that_is_used_outlives_its_leases() {
+async fn a_scope_in_use_outlives_its_leases() {
     let (world, leases) = leases().await;
     let key = format!("{}:{{sale}}:leases", world.name);
     let lasts = async || -> i64 { ask_redis(&servers().redis, &format!("TTL {key}")).await };
@@ -330,7 +330,7 @@ async fn a_scope_that_is_used_outlives_its_leases() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bad_terms_and_names_are_said_and_take_nothing() {
+async fn bad_options_and_names_are_refused_with_the_reason() {
     let (_world, leases) = leases().await;
     let fine = LeaseOptions::default();
     let too_many: Vec<String> = (0..=MAX_NAMES_PER_CALL).map(|nth| format!("user{nth}")).collect();
@@ -359,7 +359,7 @@ async fn bad_terms_and_names_are_said_and_take_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn leases_are_listed_shown_and_released_by_an_operator() {
+async fn an_operator_lists_shows_and_releases_leases() {
     let (world, leases) = leases().await;
     let guard = leases.take("sale", ["ada", "bob"], LeaseOptions::default()).await.unwrap().guard.unwrap();
     let leader = LeaseOptions::default().renewed_manually();

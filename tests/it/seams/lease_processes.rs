@@ -127,7 +127,7 @@ impl Holder {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_lease_of_a_process_that_died_is_free_when_it_ends() {
+async fn the_lease_of_a_killed_process_is_free_once_it_expires() {
     let world = World::new(Database::Postgres).await;
     let leases = leases_of(&world);
     let holder = Holder::start(&world, true).await;
@@ -157,13 +157,13 @@ async fn stopped_for_longer_than_its_lease(fenced: bool) -> (i64, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_fence_a_holder_that_was_stopped_overwrites_what_others_did() {
+async fn without_fencing_a_stopped_holder_overwrites_the_work_of_others() {
     let (overwritten, said) = stopped_for_longer_than_its_lease(false).await;
     assert!(overwritten == 5 && said.contains("counted after 1"), "{overwritten}: {said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_the_fence_a_holder_that_was_stopped_overwrites_nothing() {
+async fn with_fencing_a_stopped_holder_overwrites_nothing() {
     let (overwritten, said) = stopped_for_longer_than_its_lease(true).await;
     assert!(overwritten == 0 && said.contains("counted after 2"), "{overwritten}: {said}");
 }

@@ -8,7 +8,7 @@ use doorbuster::lease::{LeaseError, LeaseOptions, MAX_NAMES_PER_CALL, Tokens, re
 use crate::seams::lease::leases;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_scopes_what_is_free_is_taken_and_all_of_it_given_back() {
+async fn a_batch_over_many_scopes_takes_the_free_names_and_releases_them_all() {
     let (_world, leases) = leases().await;
     let busy = leases.take("sale-7", ["ada"], LeaseOptions::default()).await.unwrap().guard.unwrap();
     let many: Vec<String> = (0..=MAX_NAMES_PER_CALL).map(|nth| format!("buyer-{nth}")).collect();
@@ -38,7 +38,7 @@ async fn of_many_scopes_what_is_free_is_taken_and_all_of_it_given_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_one_scope_fails_nothing_of_the_others_is_kept() {
+async fn if_one_scope_fails_no_lease_of_the_others_is_kept() {
     let (_world, leases) = leases().await;
     let names = [("sale-1", "ada"), ("sale-2", "a name"), ("sale-3", "ada")];
     let answer = leases.take_in_scopes(names, LeaseOptions::default()).await;

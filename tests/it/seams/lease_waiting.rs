@@ -32,7 +32,7 @@ async fn nothing_is_left(world: &World, leases: &Leases, scope: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn waiting_ends_with_its_time() {
+async fn a_wait_times_out() {
     let (world, leases) = leases().await;
     let held = leases.take("sale", ["ada"], hour()).await.unwrap().guard.unwrap();
     let begin = Instant::now();
@@ -49,7 +49,7 @@ fn waiting(leases: &Leases) -> tokio::task::JoinHandle<Option<Guard>> {
 
 /// Thirty times. By its own looks alone it would take eleven seconds.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_wakes_one_who_waits() {
+async fn a_release_wakes_a_waiter() {
     let (world, leases) = leases().await;
     let mut token = 0;
     let mut slept = Duration::ZERO;
@@ -73,7 +73,7 @@ async fn a_release_wakes_one_who_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operators_release_wakes_one_who_waits() {
+async fn an_operators_release_wakes_a_waiter() {
     let (_world, leases) = leases().await;
     let held = leases.take("sale", ["ada"], hour()).await.unwrap().guard.unwrap();
     let waiting = waiting(&leases);
@@ -84,7 +84,7 @@ async fn an_operators_release_wakes_one_who_waits() {
 
 /// What was told while nobody listened is found all the same.
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_is_not_told_looks_by_himself() {
+async fn a_waiter_that_hears_no_release_polls() {
     let (mut world, _) = leases().await;
     let folder = tempfile::tempdir().unwrap();
     let server = crate::support::own_redis(&mut world, folder.path()).await;
@@ -100,7 +100,7 @@ async fn whoever_is_not_told_looks_by_himself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_waits_waits_through_an_outage() {
+async fn a_waiter_survives_an_outage() {
     let (mut world, direct) = leases().await;
     world.set("redis.timeout_ms=200");
     let proxy = crate::support::behind_proxy(&mut world, "redis.url").await;
@@ -116,7 +116,7 @@ async fn whoever_waits_waits_through_an_outage() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_end_of_a_lease_frees_one_who_waits() {
+async fn an_expired_lease_goes_to_a_waiter() {
     let (_world, leases) = leases().await;
     let options = LeaseOptions::lasting(ms(400)).renewed_manually();
     leases.take("sale", ["ada"], options).await.unwrap().guard.unwrap().abandon();
@@ -124,7 +124,7 @@ async fn the_end_of_a_lease_frees_one_who_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_who_want_the_same_names_in_another_order_do_not_wait_for_each_other() {
+async fn waiters_for_the_same_names_in_another_order_do_not_deadlock() {
     let (world, leases) = leases().await;
     let first = leases.take("sale", ["ada", "bob"], hour()).await.unwrap().guard.unwrap();
     let many: Vec<_> = (0..40)
@@ -147,7 +147,7 @@ async fn two_who_want_the_same_names_in_another_order_do_not_wait_for_each_other
 
 /// Wherever it is dropped: before it is sent, on its way, with the answer there.
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_stops_waiting_leaves_no_lease_behind() {
+async fn a_cancelled_wait_leaves_no_lease_behind() {
     let (world, leases) = leases().await;
     let rounds = (0..300u64).map(|nth| {
         let leases = leases.clone();
@@ -214,7 +214,7 @@ async fn five_thousand_turns_on_five_keys_by_32_tasks_exclude_each_other() {
 /// Ten at a time go through the exclusion of a key that nobody else protects, and each of them may
 /// give up: a wake-up that goes to one who has left must reach another.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wake_up_is_not_lost_with_those_who_leave() {
+async fn a_wake_up_is_not_lost_when_waiters_leave() {
     let (world, leases) = leases().await;
     let held = leases.take("sale", ["ada"], hour()).await.unwrap().guard.unwrap();
     let mut waiting: Vec<_> = (0..10)

@@ -48,7 +48,7 @@ async fn next_of(world: &World, queue: &str) -> lapin::message::BasicGetMessage 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_confirmed_arrives_and_what_is_not_acked_comes_again() {
+async fn confirmed_messages_arrive_and_unacknowledged_ones_are_redelivered() {
     let world = World::new(Database::Sqlite).await;
     let publisher = connected(&world).await;
     let sale: SaleId = id("s");
@@ -75,7 +75,7 @@ async fn what_is_confirmed_arrives_and_what_is_not_acked_comes_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_that_is_given_up_loses_no_delivery() {
+async fn a_cancelled_wait_loses_no_delivery() {
     let world = World::new(Database::Sqlite).await;
     let publisher = connected(&world).await;
     let sale: SaleId = id("s");
@@ -93,7 +93,7 @@ async fn a_wait_that_is_given_up_loses_no_delivery() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_this_build_cannot_read_is_said_with_the_reason() {
+async fn a_message_that_this_build_cannot_read_carries_the_reason() {
     let world = World::new(Database::Sqlite).await;
     let _publisher = connected(&world).await;
     let name = format!("{}.orders", world.name);
@@ -127,7 +127,7 @@ async fn logged(world: &World) -> Vec<Entry> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_without_a_queue_is_kept_and_a_deleted_queue_comes_back() {
+async fn an_unrouted_message_is_kept_and_a_deleted_queue_is_declared_again() {
     let world = World::new(Database::Sqlite).await;
     let publisher = connected(&world).await;
     let name = format!("{}.orders", world.name);
@@ -158,7 +158,7 @@ async fn a_message_without_a_queue_is_kept_and_a_deleted_queue_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_consumer_that_gets_nothing_while_messages_wait_connects_anew() {
+async fn a_consumer_that_gets_nothing_while_messages_wait_reconnects() {
     let world = World::new(Database::Sqlite).await;
     let publisher = connected(&world).await;
     for seq in 1..3 {
@@ -172,7 +172,7 @@ async fn a_consumer_that_gets_nothing_while_messages_wait_connects_anew() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_answer_belongs_to_its_own_message() {
+async fn each_confirm_belongs_to_its_own_message() {
     let world = World::new(Database::Sqlite).await;
     let publisher = connected(&world).await;
     let channel = channel(&world).await;
@@ -241,7 +241,7 @@ async fn each_answer_belongs_to_its_own_message() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_letter_that_met_no_queue_is_not_taken_for_written() {
+async fn an_unrouted_dead_letter_does_not_count_as_written() {
     let world = World::new(Database::Sqlite).await;
     let publisher = connected(&world).await;
     let letters = DeadLetters::open(world.config().queue());
@@ -273,7 +273,7 @@ async fn a_letter_that_met_no_queue_is_not_taken_for_written() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_that_is_away_is_said_at_once_and_not_waited_for() {
+async fn an_unavailable_broker_is_reported_at_once() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("queue.url=amqp://127.0.0.1:1");
     let publisher = Publisher::open(world.config().queue());
@@ -284,7 +284,7 @@ async fn a_broker_that_is_away_is_said_at_once_and_not_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn settings_of_a_queue_that_differ_are_refused_and_named() {
+async fn a_queue_with_other_settings_is_refused_and_named() {
     let mut world = World::new(Database::Sqlite).await;
     let _publisher = connected(&world).await;
     world.set("queue.delivery_limit=7");

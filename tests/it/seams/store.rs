@@ -18,19 +18,19 @@ macro_rules! on_every_database {
 pub(crate) use on_every_database;
 
 on_every_database!(
-    a_batch_is_recorded_once_however_often_it_comes,
-    one_unit_too_many_is_refused_alone_and_its_batch_goes_on,
-    a_second_order_of_a_user_is_refused_and_the_winner_named,
+    a_batch_is_recorded_once_however_often_it_is_delivered,
+    one_order_above_the_stock_fails_and_the_rest_of_its_batch_is_recorded,
+    a_second_order_of_a_user_is_refused_and_names_the_winner,
     a_key_counts_once_though_the_limit_allows_more,
-    a_number_that_another_order_holds_is_refused,
+    a_number_held_by_another_order_is_refused,
     a_lower_fencing_token_is_refused_and_nothing_is_written,
-    what_has_no_right_any_more_is_not_committed,
-    an_order_that_meets_two_keys_at_once_still_ends,
-    users_that_differ_in_case_are_two,
+    a_batch_whose_lease_has_ended_is_not_committed,
+    an_order_that_violates_two_unique_keys_still_ends,
+    users_that_differ_only_in_case_are_two,
     two_writers_of_the_same_orders_count_them_once,
     racing_writers_never_sell_more_than_the_stock,
-    in_a_batch_of_many_sales_a_refusal_stays_with_its_order,
-    writers_of_many_sales_do_not_wait_for_each_other_in_a_circle,
+    in_a_batch_of_many_sales_only_the_refused_orders_fail,
+    writers_of_many_sales_do_not_deadlock,
     a_sale_is_created_once_and_changed_only_by_later_numbers,
     orders_are_listed_by_id_and_by_user,
 );
@@ -59,7 +59,7 @@ pub(crate) async fn sold(store: &Store, sale: &Sale) -> i64 {
     counted
 }
 
-async fn a_batch_is_recorded_once_however_often_it_comes(database: Database) {
+async fn a_batch_is_recorded_once_however_often_it_is_delivered(database: Database) {
     let (_world, store, sale) = world(database, 500, 1).await;
     let claims: Vec<Claim> = orders(&sale, 0..300).iter().map(|order| claim(order, 1)).collect();
     let first = store.record(&claims, &|| true).await.unwrap();
@@ -79,7 +79,7 @@ async fn a_batch_is_recorded_once_however_often_it_comes(database: Database) {
     assert_eq!((row.order, row.status), (new, OrderStatus::Confirmed));
 }
 
-async fn one_unit_too_many_is_refused_alone_and_its_batch_goes_on(database: Database) {
+async fn one_order_above_the_stock_fails_and_the_rest_of_its_batch_is_recorded(database: Database) {
     let (_world, store, sale) = world(database, 9, 1).await;
     let claims: Vec<Claim> = orders(&sale, 0..10).iter().map(|order| claim(order, 1)).collect();
     let recorded = store.record(&claims, &|| true).await.unwrap();
@@ -96,7 +96,7 @@ async fn one_unit_too_many_is_refused_alone_and_its_batch_goes_on(database: Data
     assert_eq!(recorded, [Recorded::Failed(Failure::UnknownItem, None)]);
 }
 
-async fn a_second_order_of_a_user_is_refused_and_the_winner_named(database: Database) {
+async fn a_second_order_of_a_user_is_refused_and_names_the_winner(database: Database) {
     let (_world, store, sale) = world(database, 9, 1).await;
     let winner = order(&sale.id, "ada", 1);
     store.record(&[claim(&winner, 1)], &|| true).await.unwrap();
@@ -137,7 +137,7 @@ async fn a_key_counts_once_though_the_limit_allows_more(database: Database) {
     assert_eq!(sold(&store, &sale).await, 2);
 }
 
-async fn a_number_that_another_order_holds_is_refused(database: Database) {
+async fn a_number_held_by_another_order_is_refused(database: Database) {
     let (_world, store, sale) = world(database, 9, 1).await;
     store.record(&[claim(&order(&sale.id, "ada", 1), 1)], &|| true).await.unwrap();
     let recorded = store.record(&[claim(&order(&sale.id, "bob", 1), 1)], &|| true).await.unwrap();
@@ -160,7 +160,7 @@ async fn a_lower_fencing_token_is_refused_and_nothing_is_written(database: Datab
 }
 
 /// The lease may end while the rows are being written: the last question is asked before COMMIT.
-async fn what_has_no_right_any_more_is_not_committed(database: Database) {
+async fn a_batch_whose_lease_has_ended_is_not_committed(database: Database) {
     let (_world, store, sale) = world(database, 9, 1).await;
     let claims: Vec<Claim> = orders(&sale, 0..3).iter().map(|order| claim(order, 1)).collect();
     let answer = store.record(&claims, &|| false).await;
@@ -170,7 +170,7 @@ async fn what_has_no_right_any_more_is_not_committed(database: Database) {
     assert_eq!(store.record(&claims, &|| true).await.unwrap(), vec![Recorded::Confirmed; 3]);
 }
 
-async fn an_order_that_meets_two_keys_at_once_still_ends(database: Database) {
+async fn an_order_that_violates_two_unique_keys_still_ends(database: Database) {
     let (_world, store, sale) = world(database, 9, 1).await;
     let (ada, bob) = (order(&sale.id, "ada", 1), order(&sale.id, "bob", 2));
     store.record(&[claim(&ada, 1), claim(&bob, 1)], &|| true).await.unwrap();
@@ -183,7 +183,7 @@ async fn an_order_that_meets_two_keys_at_once_still_ends(database: Database) {
     assert_eq!(sold(&store, &sale).await, 2);
 }
 
-async fn users_that_differ_in_case_are_two(database: Database) {
+async fn users_that_differ_only_in_case_are_two(database: Database) {
     let (_world, store, sale) = world(database, 9, 1).await;
     let (upper, lower) = (order(&sale.id, "Ada", 1), order(&sale.id, "ada", 2));
     let lower = Order { key: upper.key, ..lower };
@@ -241,7 +241,7 @@ fn orders_of_all(sales: &[Sale], users: std::ops::Range<i64>) -> Vec<Order> {
         .collect()
 }
 
-async fn in_a_batch_of_many_sales_a_refusal_stays_with_its_order(database: Database) {
+async fn in_a_batch_of_many_sales_only_the_refused_orders_fail(database: Database) {
     let (_world, store, first) = world(database, 4, 1).await;
     let mut sales = vec![first];
     for (nth, stock) in [4, 3, 5, 4].into_iter().enumerate() {
@@ -269,7 +269,7 @@ async fn in_a_batch_of_many_sales_a_refusal_stays_with_its_order(database: Datab
 }
 
 /// Each locks the items in the same order, in whatever order the orders came.
-async fn writers_of_many_sales_do_not_wait_for_each_other_in_a_circle(database: Database) {
+async fn writers_of_many_sales_do_not_deadlock(database: Database) {
     let (_world, store, first) = world(database, 1_000, 1).await;
     let mut sales = vec![first];
     for nth in 0..20 {
@@ -337,7 +337,7 @@ async fn orders_are_listed_by_id_and_by_user(database: Database) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_database_that_is_away_is_an_error_in_time_and_no_hang() {
+async fn an_unavailable_database_is_a_timely_error_and_not_a_hang() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("database.url=postgres://nobody@127.0.0.1:1/none").set("database.timeout_ms=500");
     let store = Store::connect(&world.config().store()).await.expect("opening waits for nobody");
@@ -350,7 +350,7 @@ async fn a_database_that_is_away_is_an_error_in_time_and_no_hang() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tables_that_are_not_there_yet_are_waited_for_and_not_poison() {
+async fn missing_tables_are_an_outage_and_not_poison() {
     for database in [Database::Sqlite, Database::Postgres, Database::Mariadb] {
         let world = World::new(database).await;
         let store = Store::connect(&world.config().store()).await.expect("opened");

@@ -20,7 +20,7 @@ fn functions(text: &str) -> Vec<Function> {
     let mut found = Vec::new();
     for (at, line) in lines.iter().enumerate() {
         let code = line.trim_start();
-        let words = ["pub ", "pub(super) ", "pub(crate) ", "const ", "async "];
+        let words = ["pub ", "pub(super) ", "pub(crate) ", "pub(in crate::store) ", "const ", "async "];
         let mut rest = code;
         while let Some(shorter) = words.iter().find_map(|word| rest.strip_prefix(word)) {
             rest = shorter;

@@ -3,15 +3,15 @@
 mod binary;
 mod books;
 mod http;
+mod private_servers;
 mod servers;
-mod servers_of_its_own;
 mod wait;
 mod world;
 
 pub use binary::{Doorbuster, run, run_with};
 pub use books::at_rest;
 pub use http::{Answer, Buyer, buy, request, send_raw};
+pub use private_servers::{ask_redis, behind_proxy, own_redis};
 pub use servers::servers;
-pub use servers_of_its_own::{ask_redis, behind_proxy, own_redis};
 pub use wait::until;
 pub use world::{Database, World, attempt, id, order, sale, verdicts};

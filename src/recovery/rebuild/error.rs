@@ -1,0 +1,57 @@
+//! Why a rebuild did not finish.
+
+use crate::audit::{Audit, AuditError};
+use crate::domain::{OrderId, SaleId, SaleState};
+use crate::gate::GateError;
+use crate::lease::LeaseError;
+use crate::queue::QueueError;
+use crate::store::StoreError;
+
+/// Why a rebuild did not finish. Nothing is lost, and it may be run again. Once a rebuild has begun, the sale
+/// stays frozen until one finishes.
+#[derive(Debug, thiserror::Error)]
+pub enum RebuildError {
+    /// The database has no such sale.
+    #[error("there is no sale {0}")]
+    NotFound(SaleId),
+    /// A draft is not in the gate yet, and an archived sale no longer is.
+    #[error("a sale that is {0} is not in the gate: there is nothing to rebuild")]
+    NotLoaded(SaleState),
+    /// Another process holds the lease for this rebuild.
+    #[error("another rebuild of {0} is under way")]
+    UnderWay(SaleId),
+    /// A gate built from these rows would sell units again that the log knows as sold.
+    #[error(
+        "the order log has {0} newer than its row: bring the database up to date first, with `doorbuster replay run log`"
+    )]
+    DatabaseBehind(OrderId),
+    /// The loaded gate and the database disagree; the sale stays frozen.
+    #[error("the books do not balance after the rebuild; the sale stays frozen: see `doorbuster audit --sale {}`", .0.sale_id)]
+    OutOfBalance(Box<Audit>),
+    /// Another process closed the sale, or Redis lost writes again; the sale stays frozen.
+    #[error("the gate was changed while it was being rebuilt: run it again")]
+    Moved,
+    /// Redis did not answer, or refused.
+    #[error(transparent)]
+    Gate(#[from] GateError),
+    /// The database did not answer.
+    #[error("the database: {0}")]
+    Store(#[from] StoreError),
+    /// The order log or the dead letters could not be read.
+    #[error("the broker: {0}")]
+    Queue(#[from] QueueError),
+    /// The lease could not be taken.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+}
+
+impl From<AuditError> for RebuildError {
+    fn from(error: AuditError) -> Self {
+        match error {
+            AuditError::NotFound(sale) => Self::NotFound(sale),
+            AuditError::Gate(error) => Self::Gate(error),
+            AuditError::Store(error) => Self::Store(error),
+            AuditError::Queue(error) => Self::Queue(error),
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The first step: the sale is frozen in an epoch higher than any known one.
+
+use std::time::Duration;
+
+use super::error::RebuildError;
+use crate::domain::{Number, SaleId, SaleState};
+use crate::gate::{Gate, RebuildStart};
+use crate::lease::{Guard, LeaseOptions, Leases};
+use crate::queue::{DeadLetters, OrderLog};
+use crate::store::{SaleRow, Store};
+
+/// The scope of the leases of rebuilds. No sale can have this id, so it never collides with a buyer's lease.
+const SCOPE: &str = "_rebuild";
+
+/// After this time another process may rebuild a sale whose rebuild died.
+const LEASE: Duration = Duration::from_secs(15);
+
+/// A watchdog renews the lease of a running rebuild for no longer than this.
+const LONGEST: Duration = Duration::from_secs(3_600);
+
+/// Rebuilds gates. Cheap to clone.
+#[derive(Clone)]
+pub struct Rebuild {
+    /// The gate to rebuild.
+    pub gate: Gate,
+    /// The database.
+    pub store: Store,
+    /// Keeps two rebuilds of one sale apart.
+    pub leases: Leases,
+    /// The dead-letter queue, which knows orders without a row.
+    pub dead_letters: DeadLetters,
+    /// The order log, which knows every published order.
+    pub log: OrderLog,
+}
+
+/// A sale that is frozen for its rebuild. Dropping it gives the lease up; the sale stays frozen.
+pub struct Rebuilding {
+    pub(super) sale: SaleId,
+    pub(super) epoch: i64,
+    pub(super) guard: Guard,
+    /// The gate's state before it was frozen, if it knew the sale.
+    before: Option<SaleState>,
+}
+
+impl Rebuild {
+    /// Takes the lease and freezes the sale in a new epoch. On return the gate takes no order, settles none and
+    /// takes nothing back, and the row has the epoch.
+    pub async fn begin(&self, sale: &SaleId) -> Result<Rebuilding, RebuildError> {
+        let row = self.row(sale).await?;
+        if matches!(row.state, SaleState::Draft | SaleState::Archived) {
+            return Err(RebuildError::NotLoaded(row.state));
+        }
+        let options = LeaseOptions::lasting(LEASE).max_hold(LONGEST);
+        let guard = self.leases.take(SCOPE, [sale.as_str()], options).await?.guard;
+        let guard = guard.ok_or_else(|| RebuildError::UnderWay(sale.clone()))?;
+        let rows = self.store.highest_number(sale).await?;
+        let known = rows.max(row.number).max(row.witnessed).epoch;
+        let mut rebuilding = Rebuilding { sale: sale.clone(), epoch: known, guard, before: None };
+        self.freeze_above(&mut rebuilding, known).await?;
+        Ok(rebuilding)
+    }
+
+    /// Freezes the sale in an epoch above `known`, and above the one that the gate has.
+    pub(super) async fn freeze_above(
+        &self,
+        rebuilding: &mut Rebuilding,
+        mut known: i64,
+    ) -> Result<(), RebuildError> {
+        let row = self.row(&rebuilding.sale).await?;
+        loop {
+            let epoch = known + 1;
+            match self.gate.begin_rebuild(&row.sale, epoch).await? {
+                RebuildStart::Frozen(before) => {
+                    let row = self.row(&rebuilding.sale).await?;
+                    let selling = before.filter(|state| *state != SaleState::Frozen);
+                    rebuilding.before = rebuilding.before.or(selling);
+                    // With this number in the row, an act that changed the old gate does not count as done
+                    // until it has changed the new one, and no later rebuild takes this epoch again.
+                    let number = Number { epoch, seq: 0 };
+                    let state = merged(row.state, rebuilding.before);
+                    self.store.set_sale_state(&rebuilding.sale, state, number).await?;
+                    tracing::info!(sale = %rebuilding.sale, epoch, "sale frozen: its gate is being rebuilt");
+                    rebuilding.epoch = epoch;
+                    return Ok(());
+                }
+                RebuildStart::Behind { epoch } => known = epoch,
+            }
+        }
+    }
+
+    pub(super) async fn row(&self, sale: &SaleId) -> Result<SaleRow, RebuildError> {
+        self.store.sale(sale).await?.ok_or_else(|| RebuildError::NotFound(sale.clone()))
+    }
+}
+
+/// A pause or close that reached the gate counts, even if its row was not written in time.
+fn merged(row: SaleState, gate: Option<SaleState>) -> SaleState {
+    match (row, gate) {
+        (SaleState::Open | SaleState::Paused, Some(SaleState::Closed)) => SaleState::Closed,
+        (SaleState::Open, Some(SaleState::Paused)) => SaleState::Paused,
+        (row, _) => row,
+    }
+}

@@ -1,0 +1,31 @@
+//! What a replay works with, and where it reports how far it is.
+
+use crate::gate::Gate;
+use crate::lease::Leases;
+use crate::queue::{DeadLetters, OrderLog, Publisher};
+use crate::store::Store;
+
+/// Replays orders, with the servers that it needs. Cheap to clone.
+#[derive(Clone)]
+pub struct Replay {
+    /// The gate: its outbox is a source, and it is settled for the rows that a replay writes.
+    pub gate: Gate,
+    /// The database.
+    pub store: Store,
+    /// Leases of users, shared with the workers, and one per source.
+    pub leases: Leases,
+    /// The dead-letter queue, as a source.
+    pub dead_letters: DeadLetters,
+    /// Publishes orders again.
+    pub publisher: Publisher,
+    /// The order log, as a source.
+    pub log: OrderLog,
+}
+
+/// Where a replay reports its progress.
+pub struct Progress<'a> {
+    /// Called with the orders done and the orders in all: once when the total is known, then after each batch.
+    pub advance: &'a (dyn Fn(u64, u64) + Sync),
+    /// Called with what the replay is waiting for.
+    pub say: &'a (dyn Fn(&str) + Sync),
+}

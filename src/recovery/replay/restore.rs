@@ -1,0 +1,267 @@
+//! From entries to rows: which are written, in which order, and how many at a time.
+//!
+//! The entries are read several times: a survey first, then one pass each for the orders that ended, the orders
+//! that live, and the payments. In the log, the end of an order may come after the order that got its unit.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::time::Instant;
+
+use futures_util::future::join_all;
+
+use super::error::ReplayError;
+use super::reader::{EntryReader, Record};
+use super::report::Report;
+use super::request::{Filter, Source};
+use super::survey::{Pass, Survey};
+use super::work::{CHECK_EVERY, Work};
+use super::write::Writer;
+use crate::domain::{CLOCK_SKEW, Entry, Millis, SaleId};
+use crate::store::{StoreError, WriteMode};
+
+/// Orders in one transaction.
+const BATCH: usize = 800;
+
+/// Concurrent transactions: while one waits for its COMMIT, another takes its leases.
+const LANES: usize = 4;
+
+/// How one pass writes.
+#[derive(Clone, Copy)]
+struct Lanes {
+    batch: usize,
+    lanes: usize,
+}
+
+impl Lanes {
+    fn at_once(self) -> usize {
+        self.batch * self.lanes
+    }
+}
+
+impl Work<'_> {
+    pub(super) async fn entries(&mut self) -> Result<(), ReplayError> {
+        let Some(mut survey) = self.survey().await? else { return Ok(()) };
+        self.require_sale(survey.sales.iter()).await?;
+        for sale in survey.sales.clone() {
+            if self.replay.store.was_purged(&sale).await? {
+                survey.purge(sale);
+            }
+        }
+        for id in &survey.forked {
+            self.report.counts.refused += 1;
+            self.report.trouble(format!(
+                "{id}: it has two histories with different ends: see `doorbuster order show`"
+            ));
+        }
+        let limit = self.request.filter.limit;
+        let total = limit.map_or(survey.orders(), |limit| limit.min(survey.orders()));
+        self.begin(survey.sales.clone(), total).await?;
+        // A plan goes through the sales only once, so that it counts each change once.
+        self.restore_sales(&survey, self.run.is_none()).await?;
+        let (store, writing) = (&self.replay.store, self.writing());
+        for act in std::mem::take(&mut survey.acts).into_values() {
+            self.restore_other(&act.sale_id, async || store.restore_act(&act, writing).await).await?;
+        }
+        let mut taken = 0;
+        self.write_pass(&mut survey, Pass::Ended, &mut taken, total).await?;
+        if self.run.is_some() {
+            self.restore_sales(&survey, true).await?;
+        }
+        for pass in [Pass::Live, Pass::Payments] {
+            if !self.stop.is_cancelled() {
+                self.write_pass(&mut survey, pass, &mut taken, total).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The first pass. `None`: it is time to stop.
+    async fn survey(&mut self) -> Result<Option<Survey>, ReplayError> {
+        let filter = &self.request.filter;
+        if self.request.source == Source::Log {
+            let begins = self.retrying(async || self.log_begins_after(filter).await).await?;
+            let Some(begins_at) = begins else { return Ok(None) };
+            self.report.begins_at = begins_at;
+        }
+        let Some(mut reader) = self.open().await? else { return Ok(None) };
+        let mut survey = Survey::default();
+        while let Some(record) = self.next_of(&mut reader).await? {
+            survey.add(&record, filter, &mut self.report);
+            self.check_in().await?;
+            if self.stop.is_cancelled() {
+                break;
+            }
+        }
+        reader.close().await;
+        Ok((!self.stop.is_cancelled()).then_some(survey))
+    }
+
+    /// Opens the source. `None`: it is time to stop.
+    async fn open(&self) -> Result<Option<EntryReader>, ReplayError> {
+        let (request, log) = (self.request, &self.replay.log);
+        self.retrying(async || EntryReader::open(&request.source, log, &request.filter).await).await
+    }
+
+    /// `None` at the end of the source, and when it is time to stop.
+    async fn next_of(&self, reader: &mut EntryReader) -> Result<Option<Record>, ReplayError> {
+        let next = self.retrying(async || reader.next(&self.request.filter).await).await?;
+        Ok(next.flatten())
+    }
+
+    fn writing(&self) -> WriteMode {
+        match (self.run, &self.request.source) {
+            (None, _) => WriteMode::DryRun,
+            (Some(_), Source::File(_)) => WriteMode::RowsAndLog,
+            (Some(_), _) => WriteMode::Rows,
+        }
+    }
+
+    /// Stock goes down only with `lower`, which is set once the ended orders have made room for it.
+    async fn restore_sales(&mut self, survey: &Survey, lower: bool) -> Result<(), ReplayError> {
+        let (store, writing) = (&self.replay.store, self.writing());
+        for change in &survey.changes {
+            let restore = async || store.restore_sale(change, lower, writing).await;
+            self.restore_other(&change.sale_id, restore).await?;
+        }
+        Ok(())
+    }
+
+    fn lanes(&self, pass: Pass) -> Lanes {
+        match self.request.rate {
+            Some(rate) => Lanes { batch: usize::try_from(rate).unwrap_or(BATCH).clamp(1, BATCH), lanes: 1 },
+            None if pass == Pass::Live => {
+                Lanes { batch: BATCH, lanes: LANES.min(self.replay.store.writers()) }
+            }
+            // Ended orders change the units of their items row by row: two such transactions could deadlock.
+            None => Lanes { batch: BATCH, lanes: 1 },
+        }
+    }
+
+    async fn write_pass(
+        &mut self,
+        survey: &mut Survey,
+        pass: Pass,
+        taken: &mut u64,
+        total: u64,
+    ) -> Result<(), ReplayError> {
+        if !survey.passes.contains(&pass) {
+            return Ok(());
+        }
+        let (filter, lanes) = (&self.request.filter, self.lanes(pass));
+        let Some(mut reader) = self.open().await? else { return Ok(()) };
+        let (store, writing) = (&self.replay.store, self.writing());
+        let mut entries = Vec::new();
+        'reading: while let Some(record) = self.next_of(&mut reader).await? {
+            let read = record.entries.into_iter().flatten();
+            for entry in read.filter(|entry| filter.passes_entry(entry) && Pass::of(entry) == Some(pass)) {
+                if let Entry::Payment(payment) = &entry {
+                    if !survey.is_purged(entry.sale()) {
+                        let restore = async || store.restore_payment(payment, writing).await;
+                        self.restore_other(entry.sale(), restore).await?;
+                    }
+                } else if survey.decides(&entry) {
+                    if filter.limit.is_some_and(|limit| *taken >= limit) {
+                        break 'reading;
+                    }
+                    *taken += 1;
+                    entries.push(entry);
+                    if entries.len() >= lanes.at_once() {
+                        self.write(&mut entries, lanes, total).await?;
+                    }
+                }
+            }
+            self.check_in().await?;
+            if self.stop.is_cancelled() {
+                break;
+            }
+        }
+        reader.close().await;
+        if !self.stop.is_cancelled() {
+            self.write(&mut entries, lanes, total).await?;
+        }
+        Ok(())
+    }
+
+    /// When the log begins, if it lacks earlier entries: some have expired, or the log was started again when
+    /// there were sales already.
+    async fn log_begins_after(&self, filter: &Filter) -> Result<Option<Millis>, ReplayError> {
+        let head = self.replay.log.head().await?;
+        if let Some(offset) = filter.offset {
+            return Ok(head.at.filter(|_| offset < head.offset));
+        }
+        let since = filter.since.unwrap_or(Millis(0));
+        let Some(at) = head.at.filter(|at| *at > since) else { return Ok(None) };
+        let sales = self.replay.store.sales().await?;
+        let older = sales.iter().any(|row| row.created_at.plus(CLOCK_SKEW) < at);
+        Ok((head.offset > 0 || older).then_some(at))
+    }
+
+    /// Brings a sale, an act or a payment up to date, and counts it if it differed. If the answer to a COMMIT is
+    /// lost, the retry finds no difference, and the change is not counted.
+    async fn restore_other(
+        &mut self,
+        sale: &SaleId,
+        mut restore: impl AsyncFnMut() -> Result<bool, StoreError>,
+    ) -> Result<(), ReplayError> {
+        if self.stop.is_cancelled() {
+            return Ok(());
+        }
+        match self.retrying(async || Ok(restore().await?)).await {
+            Ok(changed) => self.report.counts.others += u64::from(changed == Some(true)),
+            Err(ReplayError::Store(StoreError::Broken(why))) => {
+                self.report.counts.refused += 1;
+                self.report.trouble(format!("{sale}: {why}"));
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Writes `entries` in concurrent lanes, and returns when all of them have ended.
+    async fn write(&mut self, entries: &mut Vec<Entry>, lanes: Lanes, total: u64) -> Result<(), ReplayError> {
+        let (began, orders) = (Instant::now(), entries.len() as u64);
+        if orders == 0 {
+            return Ok(());
+        }
+        let writer = Writer {
+            replay: self.replay,
+            writing: self.writing(),
+            progress: self.progress,
+            stop: self.stop.clone(),
+        };
+        let shares = share_out(entries, lanes.lanes);
+        let mut reports = vec![Report::default(); lanes.lanes];
+        let writing = shares
+            .into_iter()
+            .zip(&mut reports)
+            .map(|(share, report)| writer.batches(share, lanes.batch, report));
+        let checking = async {
+            loop {
+                tokio::time::sleep(CHECK_EVERY).await;
+                // An error here comes back at the check after the batches.
+                let _ = self.check_in().await;
+            }
+        };
+        // A lane that fails does not stop the others.
+        let ended = tokio::select! {
+            ended = join_all(writing) => ended,
+            () = checking => Vec::new(), // Never.
+        };
+        reports.into_iter().for_each(|report| self.report.add(report));
+        ended.into_iter().collect::<Result<(), _>>()?;
+        self.after_batch(orders, total, began.elapsed()).await?;
+        Ok(())
+    }
+}
+
+/// All orders of a user go to the same lane, because two lanes cannot hold the user's lease.
+fn share_out(entries: &mut Vec<Entry>, lanes: usize) -> Vec<Vec<Entry>> {
+    let mut shares = vec![Vec::new(); lanes];
+    for entry in entries.drain(..) {
+        let mut hasher = DefaultHasher::new();
+        entry.order().map(|order| order.user.as_str()).hash(&mut hasher);
+        if let Some(share) = shares.get_mut(hasher.finish() as usize % lanes) {
+            share.push(entry);
+        }
+    }
+    shares
+}

@@ -1,0 +1,30 @@
+//! Orders: their rows, counters, changes and sums.
+
+mod changes;
+mod claim;
+mod counters;
+mod history;
+mod insert;
+mod new_rows;
+mod overdue;
+mod read;
+mod record;
+mod refuse;
+mod returns;
+mod totals;
+mod unrecorded;
+mod write_changes;
+
+pub use changes::Changed;
+pub(in crate::store) use claim::Refusal;
+pub use claim::{Claim, Recorded};
+pub(in crate::store) use counters::raise_sold;
+pub use history::OrderEvent;
+pub(in crate::store) use new_rows::confirmed_row;
+pub use overdue::OverdueOrder;
+pub use read::{OlderEpoch, OrderRow};
+pub(in crate::store) use read::{page, read_order};
+pub use returns::Return;
+pub(in crate::store) use returns::return_row;
+pub use totals::{Backlog, SaleSnapshot, Totals};
+pub use write_changes::Change;

@@ -1,0 +1,109 @@
+//! Units of ended orders that still have to be returned to the gate.
+
+use sea_orm::{
+    ActiveValue::Set, ColumnTrait as _, EntityTrait as _, PaginatorTrait as _, QueryFilter as _,
+    QueryOrder as _, QuerySelect as _,
+};
+
+use crate::domain::{Millis, Number, Order, OrderId, SaleId, UserId};
+use crate::store::entities::gate_return;
+use crate::store::error::StoreError;
+use crate::store::handle::Store;
+use crate::store::many::is_one_of;
+use crate::store::sales::record_number;
+
+/// An ended order whose units the gate may not have back yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Return {
+    /// The order.
+    pub id: OrderId,
+    /// Its sale.
+    pub sale: SaleId,
+    /// Its buyer.
+    pub user: UserId,
+}
+
+impl Store {
+    /// Pending returns of all sales but `except`, the oldest first.
+    pub async fn pending_returns(&self, except: &[SaleId], limit: u64) -> Result<Vec<Return>, StoreError> {
+        self.within(async {
+            let rows = gate_return::Entity::find()
+                .filter(gate_return::Column::SaleId.is_not_in(except.iter().map(SaleId::as_str)))
+                .order_by_asc(gate_return::Column::AtMs)
+                .order_by_asc(gate_return::Column::OrderId)
+                .limit(limit)
+                .all(&self.db)
+                .await?;
+            rows.into_iter()
+                .map(|row| {
+                    let unreadable = |_| StoreError::unreadable("a return", &row);
+                    Ok(Return {
+                        id: row.order_id.into(),
+                        sale: row.sale_id.parse().map_err(unreadable)?,
+                        user: row.user_id.parse().map_err(unreadable)?,
+                    })
+                })
+                .collect()
+        })
+        .await
+    }
+
+    /// The orders of one sale whose returns are pending.
+    pub async fn returning_orders(&self, sale: &SaleId) -> Result<Vec<OrderId>, StoreError> {
+        self.within(async {
+            let ids: Vec<uuid::Uuid> = gate_return::Entity::find()
+                .select_only()
+                .column(gate_return::Column::OrderId)
+                .filter(gate_return::Column::SaleId.eq(sale.as_str()))
+                .into_tuple()
+                .all(&self.db)
+                .await?;
+            Ok(ids.into_iter().map(OrderId::from).collect())
+        })
+        .await
+    }
+
+    /// How many returns of one sale are pending.
+    pub async fn count_returns(&self, sale: &SaleId) -> Result<u64, StoreError> {
+        self.within(async {
+            let waiting = gate_return::Entity::find().filter(gate_return::Column::SaleId.eq(sale.as_str()));
+            Ok(waiting.count(&self.db).await?)
+        })
+        .await
+    }
+
+    /// Finishes returns of one sale: the gate has the units of these orders back, and had this number then. May be
+    /// repeated.
+    ///
+    /// The sale keeps the number: a Redis that comes back without the return is behind it.
+    pub async fn finish_returns(
+        &self,
+        sale: &SaleId,
+        number: Number,
+        ids: &[OrderId],
+    ) -> Result<(), StoreError> {
+        self.within(async {
+            let transaction = self.begin().await?;
+            record_number(&transaction, sale, number).await?;
+            gate_return::Entity::delete_many()
+                .filter(is_one_of(&transaction, gate_return::Column::OrderId, ids.iter().map(|id| id.uuid())))
+                .exec(&transaction)
+                .await?;
+            transaction.commit().await?;
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// The row of a return. The process that ends the order returns its units; if it dies, maintenance does.
+pub(in crate::store) fn return_row(order: &Order, at: Millis) -> gate_return::ActiveModel {
+    gate_return::ActiveModel {
+        order_id: Set(order.id.uuid()),
+        sale_id: Set(order.sale.to_string()),
+        user_id: Set(order.user.to_string()),
+        sku: Set(order.sku.to_string()),
+        quantity: Set(i32::try_from(order.quantity).unwrap_or(i32::MAX)),
+        at_ms: Set(at.0),
+    }
+}

@@ -1,0 +1,176 @@
+//! Payment events: each is recorded once and kept until it has taken effect.
+
+use std::time::Duration;
+
+use sea_orm::sea_query::Expr;
+use sea_orm::{
+    ActiveValue::Set, ColumnTrait as _, DatabaseTransaction, EntityTrait as _, QueryFilter as _,
+    QueryOrder as _, QuerySelect as _, SqlErr,
+};
+
+use crate::domain::{Millis, OrderId, OrderStatus, SaleId, UserId};
+use crate::store::entities::payment_event;
+use crate::store::error::StoreError;
+use crate::store::log_outbox::{Touched, log};
+use crate::store::states::{PaymentKind, PaymentState};
+
+/// A verified event of a payment provider.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Payment {
+    /// The provider's name in the configuration.
+    pub provider: String,
+    /// The provider's id of the event.
+    pub event_id: String,
+    /// Payment or refund.
+    pub kind: PaymentKind,
+    /// The sale that the event names.
+    #[serde(rename = "sale_id")]
+    pub sale: SaleId,
+    /// The order that the event names.
+    #[serde(rename = "order_id")]
+    pub order: OrderId,
+    /// Who paid, where the provider says so.
+    #[serde(rename = "user_id", skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserId>,
+    /// How far it has come.
+    pub state: PaymentState,
+    /// The new order that took a unit again.
+    #[serde(rename = "new_order_id", skip_serializing_if = "Option::is_none")]
+    pub new_order: Option<OrderId>,
+    /// Why it is in this state, where that needs a word.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+    /// When it arrived.
+    pub received_at: Millis,
+}
+
+impl Payment {
+    /// Whether it is the same event, and not a different one with the same id.
+    pub fn is_same_event(&self, other: &Payment) -> bool {
+        (&self.kind, &self.sale, &self.order, &self.user)
+            == (&other.kind, &other.sale, &other.order, &other.user)
+    }
+}
+
+/// The outcome of applying an event.
+#[derive(Debug, Clone)]
+pub enum Applied {
+    /// It has ended, now or before, in one transaction with its effect.
+    Ended(Payment),
+    /// It is recorded and waits, for this reason.
+    Waits(Payment, &'static str),
+    /// It is recorded, but its order has ended, in this state: the caller decides about the money.
+    Late(Payment, OrderStatus),
+    /// A holder with a higher token has written for the user: take the lease again.
+    Stale,
+}
+
+/// For this long only the process that received a new event tries to apply it.
+const OWN_TRY: Duration = Duration::from_secs(2);
+
+/// The event as recorded, locked. A new event is recorded as pending.
+pub(in crate::store) async fn lock_or_insert(
+    transaction: &DatabaseTransaction,
+    payment: &Payment,
+) -> Result<Payment, StoreError> {
+    let id = (payment.provider.clone(), payment.event_id.clone());
+    if let Some(known) = payment_event::Entity::find_by_id(id).lock_exclusive().one(transaction).await? {
+        return read_payment(known);
+    }
+    let row = payment_event::ActiveModel {
+        provider: Set(payment.provider.clone()),
+        event_id: Set(payment.event_id.clone()),
+        kind: Set(payment.kind.as_str().into()),
+        sale_id: Set(payment.sale.to_string()),
+        order_id: Set(payment.order.uuid()),
+        user_id: Set(payment.user.as_ref().map(ToString::to_string)),
+        state: Set(PaymentState::Pending.as_str().into()),
+        new_order_id: Set(None),
+        detail: Set(None),
+        received_at_ms: Set(payment.received_at.0),
+        due_at_ms: Set(payment.received_at.plus(OWN_TRY).0),
+        updated_at_ms: Set(payment.received_at.0),
+    };
+    // Of two copies at once, one violates the key and is retried.
+    payment_event::Entity::insert(row).exec_without_returning(transaction).await.map_err(
+        |error| match error.sql_err() {
+            Some(SqlErr::UniqueConstraintViolation(_)) => {
+                StoreError::Away("another process is recording the same event".into())
+            }
+            _ => error.into(),
+        },
+    )?;
+    log_event(transaction, payment).await?;
+    Ok(payment.clone())
+}
+
+/// All events of an order, locked, the oldest first.
+pub(in crate::store) async fn lock_events(
+    transaction: &DatabaseTransaction,
+    order: OrderId,
+) -> Result<Vec<Payment>, StoreError> {
+    let rows = payment_event::Entity::find()
+        .filter(payment_event::Column::OrderId.eq(order.uuid()))
+        .order_by_asc(payment_event::Column::ReceivedAtMs)
+        .lock_exclusive()
+        .all(transaction)
+        .await?;
+    rows.into_iter().map(read_payment).collect()
+}
+
+/// Sets an event's state, and logs it.
+pub(in crate::store) async fn set_state(
+    transaction: &DatabaseTransaction,
+    payment: &Payment,
+    state: PaymentState,
+    why: Option<&str>,
+) -> Result<(), StoreError> {
+    payment_event::Entity::update_many()
+        .col_expr(payment_event::Column::State, Expr::val(state.as_str()))
+        .col_expr(payment_event::Column::Detail, Expr::val(why.map(str::to_owned)))
+        .col_expr(payment_event::Column::UpdatedAtMs, Expr::val(Millis::now().0))
+        .filter(payment_event::Column::Provider.eq(payment.provider.as_str()))
+        .filter(payment_event::Column::EventId.eq(payment.event_id.as_str()))
+        .exec(transaction)
+        .await?;
+    log_event(transaction, payment).await
+}
+
+/// Puts the event into the log outbox.
+pub(in crate::store) async fn log_event(
+    transaction: &DatabaseTransaction,
+    payment: &Payment,
+) -> Result<(), StoreError> {
+    let touched = Touched::Payment { provider: &payment.provider, event_id: &payment.event_id };
+    log(transaction, payment.sale.as_str(), [touched]).await
+}
+
+/// Ends an event, in the transaction of its effect.
+pub(super) async fn end(
+    transaction: &DatabaseTransaction,
+    payment: Payment,
+    state: PaymentState,
+    why: Option<&str>,
+) -> Result<Applied, StoreError> {
+    set_state(transaction, &payment, state, why).await?;
+    Ok(Applied::Ended(Payment { state, detail: why.map(str::to_owned), ..payment }))
+}
+
+/// A payment event's row as a domain value.
+pub(super) fn read_payment(row: payment_event::Model) -> Result<Payment, StoreError> {
+    let unreadable = || StoreError::unreadable("a payment", &row);
+    let kind = PaymentKind::ALL.into_iter().find(|kind| kind.as_str() == row.kind);
+    let state = PaymentState::ALL.into_iter().find(|state| state.as_str() == row.state);
+    Ok(Payment {
+        kind: kind.ok_or_else(unreadable)?,
+        state: state.ok_or_else(unreadable)?,
+        sale: row.sale_id.parse().map_err(|_| unreadable())?,
+        order: row.order_id.into(),
+        user: row.user_id.as_deref().map(str::parse).transpose().map_err(|_| unreadable())?,
+        new_order: row.new_order_id.map(Into::into),
+        received_at: Millis(row.received_at_ms),
+        provider: row.provider,
+        event_id: row.event_id,
+        detail: row.detail,
+    })
+}

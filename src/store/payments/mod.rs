@@ -1,0 +1,9 @@
+//! Events of payment providers, and their effect on orders.
+
+mod event;
+mod pay;
+mod read;
+mod refund;
+mod waiting;
+
+pub use event::{Applied, Payment};

@@ -1,0 +1,78 @@
+//! Reading payment events.
+
+use sea_orm::{
+    ColumnTrait as _, EntityTrait as _, PaginatorTrait as _, QueryFilter as _, QueryOrder as _,
+    QuerySelect as _,
+};
+
+use super::event::{Payment, read_payment};
+use crate::domain::{Millis, OrderId, SaleId};
+use crate::store::entities::payment_event;
+use crate::store::error::StoreError;
+use crate::store::handle::Store;
+use crate::store::states::PaymentState;
+
+impl Store {
+    /// An event; `None` where it was never recorded.
+    pub async fn payment(&self, provider: &str, event_id: &str) -> Result<Option<Payment>, StoreError> {
+        let id = (provider.to_owned(), event_id.to_owned());
+        self.within(async {
+            payment_event::Entity::find_by_id(id).one(&self.db).await?.map(read_payment).transpose()
+        })
+        .await
+    }
+
+    /// The payments and refunds of an order, the oldest first.
+    pub async fn payments_of(&self, order: OrderId) -> Result<Vec<Payment>, StoreError> {
+        self.within(async {
+            let rows = payment_event::Entity::find()
+                .filter(payment_event::Column::OrderId.eq(order.uuid()))
+                .order_by_asc(payment_event::Column::ReceivedAtMs)
+                .all(&self.db)
+                .await?;
+            rows.into_iter().map(read_payment).collect()
+        })
+        .await
+    }
+
+    /// How many events of a sale wait, or have money to refund.
+    pub async fn count_payments_owed(&self, sale: &SaleId) -> Result<u64, StoreError> {
+        let owed = [PaymentState::Pending, PaymentState::Late, PaymentState::Mismatch];
+        self.within(async {
+            let rows = payment_event::Entity::find()
+                .filter(payment_event::Column::SaleId.eq(sale.as_str()))
+                .filter(payment_event::Column::State.is_in(owed.map(PaymentState::as_str)));
+            Ok(rows.count(&self.db).await?)
+        })
+        .await
+    }
+
+    /// Pending events whose next try is due by this host's clock, the longest due first.
+    pub async fn payments_due(&self, limit: u64) -> Result<Vec<Payment>, StoreError> {
+        self.within(async {
+            let rows = payment_event::Entity::find()
+                .filter(payment_event::Column::State.eq(PaymentState::Pending.as_str()))
+                .filter(payment_event::Column::DueAtMs.lte(Millis::now().0))
+                .order_by_asc(payment_event::Column::DueAtMs)
+                .limit(limit)
+                .all(&self.db)
+                .await?;
+            rows.into_iter().map(read_payment).collect()
+        })
+        .await
+    }
+
+    /// Events in one state, the newest first.
+    pub async fn payments(&self, state: PaymentState, limit: u64) -> Result<Vec<Payment>, StoreError> {
+        self.within(async {
+            let rows = payment_event::Entity::find()
+                .filter(payment_event::Column::State.eq(state.as_str()))
+                .order_by_desc(payment_event::Column::ReceivedAtMs)
+                .limit(limit)
+                .all(&self.db)
+                .await?;
+            rows.into_iter().map(read_payment).collect()
+        })
+        .await
+    }
+}

@@ -1,0 +1,86 @@
+//! Recording payment events, and those that cannot be applied yet.
+
+use std::time::Duration;
+
+use sea_orm::sea_query::Expr;
+use sea_orm::{ColumnTrait as _, EntityTrait as _, QueryFilter as _};
+
+use super::event::{Payment, lock_or_insert, log_event};
+use crate::domain::{Millis, OrderId};
+use crate::store::entities::payment_event;
+use crate::store::error::StoreError;
+use crate::store::handle::Store;
+use crate::store::states::PaymentState;
+
+impl Store {
+    /// Records a new event as pending. On return it is durable. The answer is the event as recorded, which differs
+    /// where its id was recorded before.
+    pub async fn receive_payment(&self, payment: &Payment) -> Result<Payment, StoreError> {
+        self.within(async {
+            let transaction = self.begin().await?;
+            let known = lock_or_insert(&transaction, payment).await?;
+            transaction.commit().await?;
+            Ok(known)
+        })
+        .await
+    }
+
+    /// Ends a pending event for which no unit was taken again. `false` where it is no longer so.
+    pub async fn settle_payment(
+        &self,
+        payment: &Payment,
+        state: PaymentState,
+        detail: Option<&str>,
+    ) -> Result<bool, StoreError> {
+        let detail = detail.map(|detail| detail.chars().take(200).collect::<String>());
+        self.within(async {
+            let transaction = self.begin().await?;
+            let updated = payment_event::Entity::update_many()
+                .col_expr(payment_event::Column::State, Expr::val(state.as_str()))
+                .col_expr(payment_event::Column::Detail, Expr::val(detail))
+                .col_expr(payment_event::Column::UpdatedAtMs, Expr::val(Millis::now().0))
+                .filter(payment_event::Column::Provider.eq(payment.provider.as_str()))
+                .filter(payment_event::Column::EventId.eq(payment.event_id.as_str()))
+                .filter(payment_event::Column::State.eq(PaymentState::Pending.as_str()))
+                .filter(payment_event::Column::NewOrderId.is_null())
+                .exec(&transaction)
+                .await?;
+            log_event(&transaction, payment).await?;
+            transaction.commit().await?;
+            Ok(updated.rows_affected == 1)
+        })
+        .await
+    }
+
+    /// Postpones the next try of a pending event, with the reason. `false` where it is no longer pending.
+    pub async fn postpone_payment(
+        &self,
+        payment: &Payment,
+        wait: Duration,
+        new_order: Option<OrderId>,
+        detail: &str,
+    ) -> Result<bool, StoreError> {
+        let now = Millis::now();
+        let detail: String = detail.chars().take(200).collect();
+        self.within(async {
+            let transaction = self.begin().await?;
+            let mut update = payment_event::Entity::update_many()
+                .col_expr(payment_event::Column::DueAtMs, Expr::val(now.plus(wait).0))
+                .col_expr(payment_event::Column::Detail, Expr::val(detail))
+                .col_expr(payment_event::Column::UpdatedAtMs, Expr::val(now.0));
+            if let Some(new_order) = new_order {
+                update = update.col_expr(payment_event::Column::NewOrderId, Expr::val(new_order.uuid()));
+            }
+            let updated = update
+                .filter(payment_event::Column::Provider.eq(payment.provider.as_str()))
+                .filter(payment_event::Column::EventId.eq(payment.event_id.as_str()))
+                .filter(payment_event::Column::State.eq(PaymentState::Pending.as_str()))
+                .exec(&transaction)
+                .await?;
+            log_event(&transaction, payment).await?;
+            transaction.commit().await?;
+            Ok(updated.rows_affected == 1)
+        })
+        .await
+    }
+}

@@ -1,0 +1,18 @@
+//! The database's side of recovery: the outbox of the order log, rows restored from log entries, and replays.
+
+mod entries;
+mod insert_orders;
+mod plan;
+mod restore_act;
+mod restore_orders;
+mod restore_payment;
+mod restore_sale;
+mod runs;
+mod unlogged;
+mod update_orders;
+mod write_mode;
+
+pub use plan::{Restore, Restored};
+pub use runs::Run;
+pub use unlogged::Unlogged;
+pub use write_mode::WriteMode;

@@ -1,0 +1,130 @@
+//! Changes that are not in the order log yet.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sea_orm::{EntityTrait as _, QueryFilter as _, QueryOrder as _, QuerySelect as _};
+use uuid::Uuid;
+
+use super::entries::{act_entry, payment_entry};
+use crate::domain::{Entry, Millis};
+use crate::store::entities::{log_outbox, order, payment_event, sale_act};
+use crate::store::error::StoreError;
+use crate::store::handle::Store;
+use crate::store::log_outbox::{ACT, ORDER, PAYMENT, SALE, SEPARATOR};
+use crate::store::many::is_one_of;
+use crate::store::orders::read_order;
+
+/// Changes that the log lacks, with their rows as they stand now.
+#[derive(Debug, Default)]
+pub struct Unlogged {
+    /// The entries to append to the log.
+    pub entries: Vec<Entry>,
+    /// Pass these to [`Store::forget_logged`] once the log has the entries.
+    pub ids: Vec<Uuid>,
+    /// When the oldest of these changes happened.
+    pub oldest: Option<Millis>,
+}
+
+impl Store {
+    /// The oldest changes that the log lacks. A row that was deleted since, with its sale, has no entry.
+    pub async fn unlogged(&self, limit: u64) -> Result<Unlogged, StoreError> {
+        self.within(async {
+            let rows = log_outbox::Entity::find()
+                .order_by_asc(log_outbox::Column::Id)
+                .limit(limit)
+                .all(&self.db)
+                .await?;
+            let mut unlogged =
+                Unlogged { oldest: rows.first().map(|row| Millis(row.at_ms)), ..Default::default() };
+            let mut orders: BTreeMap<Uuid, Vec<&log_outbox::Model>> = BTreeMap::new();
+            let mut seen = BTreeSet::new();
+            for row in &rows {
+                if row.kind == ORDER
+                    && let Ok(id) = row.reference.parse()
+                {
+                    orders.entry(id).or_default().push(row);
+                    continue;
+                }
+                if seen.insert((&row.kind, &row.sale_id, &row.reference)) {
+                    match self.entry_of(row).await {
+                        Ok(entry) => unlogged.entries.extend(entry),
+                        Err(error @ StoreError::Broken(_)) => {
+                            warn_unreadable(row, &error);
+                            continue;
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
+                unlogged.ids.push(row.id);
+            }
+            self.add_orders(orders, &mut unlogged).await?;
+            Ok(unlogged)
+        })
+        .await
+    }
+
+    async fn add_orders(
+        &self,
+        mut orders: BTreeMap<Uuid, Vec<&log_outbox::Model>>,
+        unlogged: &mut Unlogged,
+    ) -> Result<(), StoreError> {
+        let mut rows = match orders.is_empty() {
+            true => Vec::new(),
+            false => {
+                let ids = orders.keys().copied();
+                order::Entity::find()
+                    .filter(is_one_of(&self.db, order::Column::Id, ids))
+                    .all(&self.db)
+                    .await?
+            }
+        };
+        rows.retain(|row| match read_order(row.clone()) {
+            Ok(_) => true,
+            Err(error) => {
+                let waiting = orders.remove(&row.id).unwrap_or_default();
+                waiting.into_iter().for_each(|row| warn_unreadable(row, &error));
+                false
+            }
+        });
+        unlogged.entries.extend(self.order_entries(rows).await?);
+        unlogged.ids.extend(orders.into_values().flatten().map(|row| row.id));
+        Ok(())
+    }
+
+    /// The entry of the row that has changed; `None` where it was deleted.
+    async fn entry_of(&self, row: &log_outbox::Model) -> Result<Option<Entry>, StoreError> {
+        let unreadable = || StoreError::unreadable("a reference of the log outbox", row);
+        match row.kind.as_str() {
+            SALE => Ok(self.sale_entry(&row.sale_id).await?.map(Box::new).map(Entry::Sale)),
+            ACT => {
+                let key = (row.sale_id.clone(), row.reference.clone());
+                let act = sale_act::Entity::find_by_id(key).one(&self.db).await?;
+                Ok(act.map(act_entry).transpose()?.map(Box::new).map(Entry::Act))
+            }
+            PAYMENT => {
+                let (provider, event) = row.reference.split_once(SEPARATOR).ok_or_else(unreadable)?;
+                let key = (provider.to_owned(), event.to_owned());
+                let payment = payment_event::Entity::find_by_id(key).one(&self.db).await?;
+                Ok(payment.map(payment_entry).transpose()?.map(Box::new).map(Entry::Payment))
+            }
+            _ => Err(unreadable()),
+        }
+    }
+
+    /// Removes changes from the outbox once the log has their entries. May be repeated.
+    pub async fn forget_logged(&self, ids: &[Uuid]) -> Result<(), StoreError> {
+        self.within(async {
+            log_outbox::Entity::delete_many()
+                .filter(is_one_of(&self.db, log_outbox::Column::Id, ids.iter().copied()))
+                .exec(&self.db)
+                .await?;
+            Ok(())
+        })
+        .await
+    }
+}
+
+/// A row that this build cannot read waits for a build that can, and holds up no other row.
+fn warn_unreadable(row: &log_outbox::Model, error: &StoreError) {
+    tracing::warn!(kind = row.kind, reference = row.reference, %error, "this build cannot log a changed row");
+}

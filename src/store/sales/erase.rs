@@ -1,0 +1,130 @@
+//! Replacing the name of a person who asks to be forgotten.
+
+use sea_orm::sea_query::{Expr, ExprTrait as _};
+use sea_orm::{
+    ColumnTrait as _, DatabaseTransaction, EntityTrait as _, QueryFilter as _, QueryOrder as _,
+    QuerySelect as _,
+};
+use uuid::Uuid;
+
+use crate::domain::{Millis, SaleId, SaleState, UserId};
+use crate::store::entities::{gate_return, order, payment_event, user_units};
+use crate::store::error::StoreError;
+use crate::store::handle::Store;
+use crate::store::log_outbox::{Touched, log};
+use crate::store::many::is_one_of;
+
+/// Orders put into the log outbox in one statement.
+const CHUNK: usize = 1_000;
+
+/// The outcome of erasing a person's name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Erased {
+    /// The name that replaces theirs; a new one for each call.
+    pub pseudonym: UserId,
+    /// Orders in which the name was replaced.
+    pub orders: u64,
+    /// Sales that still hold the name, because they are not archived.
+    pub left: Vec<SaleId>,
+}
+
+impl Store {
+    /// Replaces a user by a pseudonym in every archived sale, one sale after the other. May be repeated, which uses
+    /// another pseudonym for the sales that were left.
+    pub async fn erase_user(&self, user: &UserId) -> Result<Erased, StoreError> {
+        let pseudonym = UserId::parse(format!("erased-{}", Uuid::new_v4().simple()))
+            .map_err(|error| StoreError::Broken(error.to_string()))?;
+        let mut erased = Erased { pseudonym, orders: 0, left: Vec::new() };
+        // Sale by sale, because the indexes begin with the sale.
+        for row in self.sales().await? {
+            let sale = row.sale.id;
+            if row.state == SaleState::Archived {
+                erased.orders += self.within(self.rename(&sale, user, &erased.pseudonym)).await?;
+            } else if self.knows(&sale, user).await? {
+                erased.left.push(sale);
+            }
+        }
+        Ok(erased)
+    }
+
+    async fn knows(&self, sale: &SaleId, user: &UserId) -> Result<bool, StoreError> {
+        let key = (sale.to_string(), user.to_string());
+        self.within(async {
+            let units = user_units::Entity::find_by_id(key).one(&self.db).await?.is_some();
+            let orders = order::Entity::find()
+                .filter(order::Column::SaleId.eq(sale.as_str()))
+                .filter(order::Column::UserId.eq(user.as_str()))
+                .one(&self.db);
+            Ok(units || orders.await?.is_some())
+        })
+        .await
+    }
+
+    async fn rename(&self, sale: &SaleId, user: &UserId, to: &UserId) -> Result<u64, StoreError> {
+        let transaction = self.begin().await?;
+        let ids: Vec<Uuid> = order::Entity::find()
+            .select_only()
+            .column(order::Column::Id)
+            .filter(order::Column::SaleId.eq(sale.as_str()))
+            .filter(order::Column::UserId.eq(user.as_str()))
+            .order_by_asc(order::Column::Id)
+            .lock_exclusive()
+            .into_tuple()
+            .all(&transaction)
+            .await?;
+        erase_in_payments(&transaction, sale, user, &ids).await?;
+        gate_return::Entity::update_many()
+            .col_expr(gate_return::Column::UserId, Expr::val(to.as_str()))
+            .filter(is_one_of(&transaction, gate_return::Column::OrderId, ids.iter().copied()))
+            .exec(&transaction)
+            .await?;
+        user_units::Entity::update_many()
+            .col_expr(user_units::Column::UserId, Expr::val(to.as_str()))
+            .filter(user_units::Column::SaleId.eq(sale.as_str()))
+            .filter(user_units::Column::UserId.eq(user.as_str()))
+            .exec(&transaction)
+            .await?;
+        // A new version, so that a replay of the log does not bring the name back.
+        let orders = order::Entity::update_many()
+            .col_expr(order::Column::UserId, Expr::val(to.as_str()))
+            .col_expr(order::Column::Version, Expr::col(order::Column::Version).add(1))
+            .filter(is_one_of(&transaction, order::Column::Id, ids.iter().copied()))
+            .exec(&transaction)
+            .await?;
+        for ids in ids.chunks(CHUNK) {
+            let touched = ids.iter().map(|id| Touched::Order((*id).into()));
+            log(&transaction, sale.as_str(), touched).await?;
+        }
+        transaction.commit().await?;
+        Ok(orders.rows_affected)
+    }
+}
+
+/// Removes the name from payment events for these orders, and from events that name the user for another's order.
+async fn erase_in_payments(
+    transaction: &DatabaseTransaction,
+    sale: &SaleId,
+    user: &UserId,
+    orders: &[Uuid],
+) -> Result<(), StoreError> {
+    let theirs = sea_orm::Condition::any()
+        .add(is_one_of(transaction, payment_event::Column::OrderId, orders.iter().copied()))
+        .add(payment_event::Column::UserId.eq(user.as_str()));
+    let events: Vec<(String, String)> = payment_event::Entity::find()
+        .select_only()
+        .columns([payment_event::Column::Provider, payment_event::Column::EventId])
+        .filter(payment_event::Column::SaleId.eq(sale.as_str()))
+        .filter(theirs.clone())
+        .into_tuple()
+        .all(transaction)
+        .await?;
+    payment_event::Entity::update_many()
+        .col_expr(payment_event::Column::UserId, Expr::val(Option::<String>::None))
+        .col_expr(payment_event::Column::UpdatedAtMs, Expr::val(Millis::now().0))
+        .filter(payment_event::Column::SaleId.eq(sale.as_str()))
+        .filter(theirs)
+        .exec(transaction)
+        .await?;
+    let touched = events.iter().map(|(provider, event_id)| Touched::Payment { provider, event_id });
+    log(transaction, sale.as_str(), touched).await
+}

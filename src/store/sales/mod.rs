@@ -1,0 +1,18 @@
+//! Sales, their items, and the acts of operators upon them.
+
+mod acts;
+mod create;
+mod end_act;
+mod erase;
+mod purge;
+mod read;
+mod read_acts;
+mod restock;
+mod terms;
+mod witness;
+
+pub use acts::{BegunAct, NotBegun, Restock, SaleAct};
+pub use erase::Erased;
+pub use read::{ItemRow, SaleRow};
+pub(in crate::store) use read::{read_sale, read_sale_by, terms_of};
+pub(in crate::store) use witness::record_number;

@@ -1,0 +1,289 @@
+//! What keeps a lease alive, for how long, and how its holder learns that it is lost.
+
+use std::time::{Duration, Instant};
+
+use doorbuster::lease::{LeaseError, LeaseOptions, Released};
+use doorbuster::rehearsal::chaos::Weather;
+
+use crate::seams::lease::{leases, leases_of, ms, script_calls};
+use crate::support::{ask_redis, behind_proxy, servers, until};
+
+const LONG: Duration = Duration::from_secs(40);
+
+/// Resolves in time, or the test fails.
+async fn lost(guard: &doorbuster::lease::Guard) {
+    tokio::time::timeout(LONG, guard.lost()).await.expect("told that it is lost");
+    assert!(!guard.is_valid_for(Duration::ZERO));
+}
+
+/// The mistake is in many libraries: an explicit lease time silently switches the renewal off.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_explicit_lease_time_does_not_switch_renewal_off() {
+    let (_world, leases) = leases().await;
+    let kept = leases.take("sale", ["kept"], LeaseOptions::lasting(ms(5_000))).await.unwrap().guard.unwrap();
+    let options = LeaseOptions::lasting(ms(900)).renewed_manually();
+    let ends = leases.take("sale", ["ends"], options).await.unwrap().guard.unwrap();
+    lost(&ends).await;
+    // Twice the lease and more.
+    let guard = leases.acquire("sale", ["kept"], LeaseOptions::default(), ms(11_000)).await.unwrap();
+    assert!(guard.is_none() && kept.is_valid_for(ms(100)));
+    assert_eq!(kept.release().await.unwrap(), Released::Freed);
+    assert_eq!(ends.release().await.unwrap(), Released::Late);
+    assert_eq!(leases.held(), 0);
+}
+
+/// A guard that nobody drops must not lock others out for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn max_hold_ends_a_lease_that_the_watchdog_would_renew_for_ever() {
+    let (_world, leases) = leases().await;
+    let begin = Instant::now();
+    let options = LeaseOptions::lasting(ms(6_000)).max_hold(ms(8_000));
+    let guard = leases.take("sale", ["ada"], options).await.unwrap().guard.unwrap();
+    lost(&guard).await;
+    assert!(begin.elapsed() >= ms(8_000), "it was renewed until then");
+    let next = leases.acquire("sale", ["ada"], LeaseOptions::default(), LONG).await.unwrap();
+    assert!(next.is_some(), "it is free though its holder never released it");
+    until("the watchdog has forgotten the first", LONG, async || (leases.held() == 1).then_some(())).await;
+    assert_eq!(guard.release().await.unwrap(), Released::Late);
+}
+
+/// A renewal that fails must not be told to nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_redis_lost_stops_the_work_at_the_next_renewal() {
+    let (world, leases) = leases().await;
+    let guard = leases.take("sale", ["ada"], LeaseOptions::lasting(ms(1_500))).await.unwrap().guard.unwrap();
+    let other = guard.share();
+    let work = tokio::spawn(async move { other.until_lost(std::future::pending::<()>()).await });
+    let _: i64 = ask_redis(&servers().redis, &format!("HDEL {}:{{sale}}:leases ada", world.name)).await;
+    let stopped = tokio::time::timeout(LONG, work).await.expect("the work is stopped").unwrap();
+    assert!(matches!(stopped, Err(LeaseError::Lost { .. })));
+    lost(&guard).await;
+    assert!(matches!(guard.ensure_valid(Duration::ZERO), Err(LeaseError::Lost { .. })));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn work_that_finishes_in_time_is_not_cancelled() {
+    let (_world, leases) = leases().await;
+    let guard = leases.take("sale", ["ada"], LeaseOptions::default()).await.unwrap().guard.unwrap();
+    assert_eq!(guard.until_lost(async { 7 }).await.unwrap(), 7);
+    assert!(guard.ensure_valid(Duration::from_secs(5)).is_ok());
+    assert!(guard.ensure_valid(Duration::from_secs(60)).is_err(), "it does not last that long");
+}
+
+/// A renewal for less than what is left would end a lease early.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_never_shortens_a_lease() {
+    let (_world, leases) = leases().await;
+    let options = LeaseOptions::lasting(ms(600)).min_hold(Duration::from_secs(20));
+    let guard = leases.take("sale", ["ada"], options).await.unwrap().guard.unwrap();
+    assert!(guard.renew().await.unwrap());
+    let seen = leases.show("sale", "ada").await.unwrap().expect("held");
+    assert!(seen.ends_in > Duration::from_secs(10), "{seen:?}");
+    assert!(guard.is_valid_for(Duration::from_secs(10)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_watchdog_survives_errors_and_reports_the_leases_they_cost() {
+    let (mut world, direct) = leases().await;
+    world.set("redis.timeout_ms=200");
+    let proxy = behind_proxy(&mut world, "redis.url").await;
+    let leases = leases_of(&world);
+    let long = leases.take("sale", ["long"], LeaseOptions::lasting(LONG)).await.unwrap().guard.unwrap();
+    let short =
+        leases.take("sale", ["short"], LeaseOptions::lasting(ms(1_500))).await.unwrap().guard.unwrap();
+    // It cannot be asked: the holder's own clock says that it is over.
+    proxy.set(Weather::Frozen);
+    lost(&short).await;
+    proxy.set(Weather::Down);
+    assert!(long.is_valid_for(ms(1)), "an error alone does not end a lease");
+    proxy.set(Weather::Fair);
+    let after = until("leases are taken again", LONG, async || {
+        leases
+            .take("sale", ["after"], LeaseOptions::lasting(ms(5_000)))
+            .await
+            .ok()
+            .and_then(|taken| taken.guard)
+    })
+    .await;
+    // Renewed several times by the same watchdog.
+    assert!(direct.acquire("sale", ["after"], LeaseOptions::default(), ms(11_000)).await.unwrap().is_none());
+    assert!(after.is_valid_for(ms(1)) && long.is_valid_for(ms(1)));
+}
+
+/// Its holder counts from before the request; Redis, from when it came.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_reply_makes_the_local_deadline_earlier_and_not_later() {
+    let (mut world, direct) = leases().await;
+    let proxy = behind_proxy(&mut world, "redis.url").await;
+    let leases = leases_of(&world);
+    leases.list("sale").await.unwrap();
+    proxy.set(Weather::Slow(ms(400)));
+    let options = LeaseOptions::lasting(Duration::from_secs(5)).renewed_manually();
+    let guard = leases.take("sale", ["ada"], options).await.unwrap().guard.unwrap();
+    let redis = direct.show("sale", "ada").await.unwrap().expect("held");
+    let ours = guard.remaining();
+    assert!(ours <= redis.ends_in, "{ours:?} by our clock, {redis:?}");
+    assert!(ours <= ms(5_000 - 400), "{ours:?}");
+    proxy.set(Weather::Fair);
+}
+
+/// Renewals whose answers take most of what a third of the lease leaves.
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_renewals_still_keep_a_lease() {
+    let (mut world, direct) = leases().await;
+    let proxy = behind_proxy(&mut world, "redis.url").await;
+    let leases = leases_of(&world);
+    let names: Vec<String> = (0..250).map(|nth| format!("user{nth}")).collect();
+    let options = LeaseOptions::lasting(ms(8_000));
+    let taken = leases.take("sale", names.iter().map(String::as_str), options).await.unwrap();
+    let guard = taken.guard.unwrap();
+    proxy.set(Weather::Slow(ms(600)));
+    assert!(direct.acquire("sale", ["user7"], LeaseOptions::default(), ms(17_000)).await.unwrap().is_none());
+    assert!(guard.is_valid_for(ms(1)));
+    proxy.set(Weather::Fair);
+}
+
+/// The watchdog's renewal and the release of the same lease, in all their orders: what was released
+/// is never renewed again.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_renewal_outlives_the_release() {
+    let (_world, leases) = leases().await;
+    let rounds = (0..200).map(|nth| {
+        let leases = leases.clone();
+        async move {
+            let name = format!("user{nth}");
+            let guard = leases
+                .take("sale", [name.as_str()], LeaseOptions::lasting(ms(500)))
+                .await
+                .unwrap()
+                .guard
+                .unwrap();
+            let other = guard.share();
+            let (tell, mut renewals) = tokio::sync::watch::channel(0);
+            let renewing = tokio::spawn(async move {
+                while other.shares() > 1 {
+                    if !other.renew().await.unwrap_or(true) {
+                        break;
+                    }
+                    tell.send_modify(|renewals| *renewals += 1);
+                }
+                drop(tell);
+                other.release().await
+            });
+            // After some of its renewals, with the next one under way; or when it has lost the lease.
+            let some = rand::random_range(0..5);
+            let _ = renewals.wait_for(|renewals| *renewals >= some).await;
+            guard.release().await.unwrap();
+            renewing.await.unwrap().unwrap();
+        }
+    });
+    futures_util::future::join_all(rounds).await;
+    assert_eq!(leases.held(), 0);
+    leases.wait_until_idle(LONG).await;
+    assert!(leases.list("sale").await.unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shared_guard_is_released_by_its_last_holder() {
+    let (_world, leases) = leases().await;
+    let first = leases.take("sale", ["ada"], LeaseOptions::default()).await.unwrap().guard.unwrap();
+    let second = first.share();
+    let third = second.share();
+    assert_eq!((first.shares(), third.token()), (3, first.token()));
+    assert_eq!(first.release().await.unwrap(), Released::Shared);
+    drop(third);
+    assert_eq!(second.shares(), 1);
+    assert!(leases.show("sale", "ada").await.unwrap().is_some());
+    // Without sharing it there is no way back in: a second taking is another owner's.
+    assert!(leases.take("sale", ["ada"], LeaseOptions::default()).await.unwrap().guard.is_none());
+    assert_eq!(second.release().await.unwrap(), Released::Freed);
+    assert!(leases.show("sale", "ada").await.unwrap().is_none());
+}
+
+/// A job that several machines start at the same time runs once, though it is done in no time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_is_held_for_min_hold_even_if_it_finishes_sooner() {
+    let (_world, leases) = leases().await;
+    let options = LeaseOptions::default().min_hold(ms(1_500));
+    let job = leases.take("_jobs", ["nightly"], options).await.unwrap().guard.unwrap();
+    assert_eq!(job.release().await.unwrap(), Released::Freed);
+    assert_eq!(leases.held(), 0, "nobody renews it");
+    assert!(
+        leases.take("_jobs", ["nightly"], options).await.unwrap().guard.is_none(),
+        "held for a while yet"
+    );
+    let next = leases.acquire("_jobs", ["nightly"], LeaseOptions::default(), LONG).await.unwrap();
+    assert!(next.is_some());
+}
+
+/// A renewal that is on its way while the job is released must not prolong what has to stay.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_renewal_does_not_extend_a_lease_kept_for_min_hold() {
+    let (world, leases) = leases().await;
+    let options = LeaseOptions::default().min_hold(ms(3_000));
+    let job = leases.take("_jobs", ["nightly"], options).await.unwrap().guard.unwrap();
+    let owner = job.owner().to_owned();
+    job.release().await.unwrap();
+    let client = redis::Client::open(servers().redis.as_str()).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let script = redis::Script::new(include_str!("../../../lua/lease/renew.lua"));
+    let key = format!("{}:{{_jobs}}:leases", world.name);
+    let mut renewal = script.key(key);
+    let renewed: Vec<i64> =
+        renewal.arg(owner).arg(600_000).arg("nightly").invoke_async(&mut connection).await.unwrap();
+    assert_eq!(renewed, [0]);
+    assert!(leases.acquire("_jobs", ["nightly"], LeaseOptions::default(), LONG).await.unwrap().is_some());
+}
+
+/// The answer of the taking is lost: a job that nobody runs must not be held for its least time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_whose_taker_got_no_reply_is_free_for_others() {
+    let (mut world, direct) = leases().await;
+    world.set("redis.timeout_ms=200");
+    let proxy = behind_proxy(&mut world, "redis.url").await;
+    let leases = leases_of(&world);
+    leases.scopes().await.unwrap();
+    proxy.set(Weather::AnswersLost);
+    let options = LeaseOptions::default().min_hold(Duration::from_secs(600));
+    assert!(leases.take("_jobs", ["nightly"], options).await.is_err());
+    proxy.set(Weather::Fair);
+    assert!(direct.acquire("_jobs", ["nightly"], LeaseOptions::default(), LONG).await.unwrap().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_abandoned_lease_is_neither_renewed_nor_released() {
+    let (_world, leases) = leases().await;
+    let guard = leases.take("sale", ["ada"], LeaseOptions::lasting(ms(1_000))).await.unwrap().guard.unwrap();
+    guard.abandon();
+    leases.wait_until_idle(LONG).await;
+    assert_eq!(leases.held(), 0);
+    assert!(leases.show("sale", "ada").await.unwrap().is_some());
+    assert!(leases.acquire("sale", ["ada"], LeaseOptions::default(), LONG).await.unwrap().is_some());
+}
+
+/// Many leases of different moments are renewed by few calls.
+#[tokio::test(flavor = "multi_thread")]
+async fn leases_taken_one_by_one_are_renewed_together() {
+    let (mut world, _) = leases().await;
+    let folder = tempfile::tempdir().unwrap();
+    let server = crate::support::own_redis(&mut world, folder.path()).await;
+    let leases = leases_of(&world);
+    let mut guards = Vec::new();
+    for nth in 0..300 {
+        let name = format!("user{nth}");
+        let options = LeaseOptions::lasting(Duration::from_secs(6));
+        guards.push(leases.take("sale", [name.as_str()], options).await.unwrap().guard.unwrap());
+    }
+    leases.wait_until_idle(LONG).await;
+    let before = script_calls(&server.url).await;
+    let ends = || guards.iter().map(|guard| Instant::now() + guard.remaining()).collect::<Vec<_>>();
+    let first = ends();
+    until("all have been renewed", LONG, async || {
+        first.iter().zip(ends()).all(|(first, now)| now > *first + ms(1_000)).then_some(())
+    })
+    .await;
+    let calls = script_calls(&server.url).await - before;
+    assert!((3..=40).contains(&calls), "{calls} calls for 300 leases");
+    assert_eq!(leases.held(), 300);
+    server.stop(doorbuster::rehearsal::servers::Ending::AtOnce).await;
+}

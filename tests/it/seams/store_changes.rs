@@ -1,0 +1,145 @@
+//! What becomes of an order after its row is there, on each of the three databases.
+
+use std::time::Duration;
+
+use doorbuster::domain::{Act, ActRequest, Millis, Number, Order, OrderStatus, TermsChange};
+use doorbuster::store::{BegunAct, Change, Changed, Claim, Recorded, Return, StoreError};
+
+use crate::seams::store::{claim, on_every_database, sold, world};
+use crate::support::{Database, order, until};
+
+on_every_database!(
+    an_order_makes_only_its_legal_transitions,
+    an_ended_order_returns_its_units_once,
+    an_order_can_be_cancelled_before_it_has_a_row,
+    many_orders_expire_together_and_none_early,
+);
+
+fn change(order: &Order, act: Act, fence: i64) -> Change {
+    Change { id: order.id, act, asked: ActRequest::by("op").because(Some("asked".into())), fence }
+}
+
+async fn an_order_makes_only_its_legal_transitions(database: Database) {
+    let (_world, store, sale) = world(database, 9, 1).await;
+    let order = order(&sale.id, "ada", 1);
+    let act = async |act, fence| {
+        store.change(&[change(&order, act, fence)], &|| true).await.unwrap().pop().expect("an answer")
+    };
+    assert_eq!(act(Act::Pay, 5).await, Changed::NoRow);
+    store.record(&[claim(&order, 5)], &|| true).await.unwrap();
+    assert!(
+        matches!(act(Act::Refund, 5).await, Changed::Refused(row) if row.status == OrderStatus::Confirmed)
+    );
+    assert_eq!(act(Act::Pay, 4).await, Changed::Stale);
+    let overdue = store.change(&[change(&order, Act::Pay, 6)], &|| false).await;
+    assert!(matches!(overdue, Err(StoreError::LeaseEnded)), "{overdue:?}");
+    assert!(store.history(order.id).await.unwrap().is_empty(), "nothing was written");
+    assert!(matches!(act(Act::Pay, 6).await, Changed::Now(row) if row.status == OrderStatus::Paid));
+    assert!(matches!(act(Act::Pay, 6).await, Changed::Already(row) if row.status == OrderStatus::Paid));
+    assert!(matches!(act(Act::Cancel, 7).await, Changed::Refused(_)), "what is paid is refunded");
+    assert_eq!(sold(&store, &sale).await, 1);
+    assert!(matches!(act(Act::Refund, 7).await, Changed::Now(_)));
+    assert_eq!(sold(&store, &sale).await, 0);
+    for act_again in Act::ALL {
+        assert!(!matches!(act(act_again, 8).await, Changed::Now(_)), "it has ended");
+    }
+    let events = store.history(order.id).await.unwrap();
+    let told: Vec<_> = events.iter().map(|event| (event.from, event.to, event.actor.as_str())).collect();
+    assert_eq!(
+        told,
+        [(OrderStatus::Confirmed, OrderStatus::Paid, "op"), (OrderStatus::Paid, OrderStatus::Refunded, "op")]
+    );
+}
+
+async fn an_ended_order_returns_its_units_once(database: Database) {
+    let (_world, store, sale) = world(database, 9, 3).await;
+    let order = Order { quantity: 3, limit: 3, ..order(&sale.id, "ada", 1) };
+    store.record(&[claim(&order, 1)], &|| true).await.unwrap();
+    assert_eq!(sold(&store, &sale).await, 3);
+    let cancel = [change(&order, Act::Cancel, 2)];
+    // Many at once: one of them ends it.
+    let all = (0..8).map(|_| store.change(&cancel, &|| true));
+    let ended = futures_util::future::join_all(all).await;
+    let now = ended.iter().filter(|changed| matches!(changed.as_deref(), Ok([Changed::Now(_)]))).count();
+    assert_eq!(now, 1, "{ended:?}");
+    assert_eq!(sold(&store, &sale).await, 0);
+    let owed = Return { id: order.id, sale: sale.id.clone(), user: order.user.clone() };
+    assert_eq!(store.pending_returns(&[], 10).await.unwrap(), [owed]);
+    assert!(store.pending_returns(std::slice::from_ref(&sale.id), 10).await.unwrap().is_empty());
+    assert_eq!(store.totals(&sale.id).await.unwrap().returning_units.values().sum::<i64>(), 3);
+    // A late copy of the message meets the row.
+    let late = store.record(&[claim(&order, 3)], &|| true).await.unwrap();
+    assert_eq!(late, [Recorded::Already(OrderStatus::Cancelled, None)]);
+    assert_eq!(sold(&store, &sale).await, 0);
+    // The user may have as many again, with the same key too.
+    let again = Order { quantity: 3, limit: 3, key: order.key, ..self::order(&sale.id, "ada", 2) };
+    assert_eq!(store.record(&[claim(&again, 4)], &|| true).await.unwrap(), [Recorded::Confirmed]);
+    for seq in [7, 5] {
+        store.finish_returns(&sale.id, Number { epoch: 1, seq }, &[order.id]).await.unwrap();
+        assert!(store.pending_returns(&[], 10).await.unwrap().is_empty());
+        let told = store.sale(&sale.id).await.unwrap().expect("there").witnessed;
+        assert_eq!(told, Number { epoch: 1, seq: 7 }, "the highest stays");
+    }
+}
+
+async fn an_order_can_be_cancelled_before_it_has_a_row(database: Database) {
+    let (_world, store, sale) = world(database, 9, 1).await;
+    let order = order(&sale.id, "ada", 1);
+    let asked = ActRequest::by("buyer");
+    // Two at once: one writes, and for the other there is a row.
+    let claimed = claim(&order, 1);
+    let cancel = || store.cancel_unrecorded(&claimed, &asked, &|| true);
+    let (one, other) = tokio::join!(cancel(), cancel());
+    let written: Vec<_> = [one, other].into_iter().filter_map(|row| row.expect("no error")).collect();
+    assert!(matches!(&written[..], [row] if row.status == OrderStatus::Cancelled), "{written:?}");
+    assert_eq!(cancel().await.unwrap(), None);
+    let late = store.record(&[claim(&order, 2)], &|| true).await.unwrap();
+    assert_eq!(late, [Recorded::Already(OrderStatus::Cancelled, None)]);
+    assert_eq!(sold(&store, &sale).await, 0, "it was never sold");
+    assert_eq!(store.count_returns(&sale.id).await.unwrap(), 1, "its unit was taken by the gate");
+    assert_eq!(store.history(order.id).await.unwrap()[0].from, OrderStatus::Accepted);
+}
+
+async fn many_orders_expire_together_and_none_early(database: Database) {
+    let (_world, store, sale) = world(database, 9, 2).await;
+    let deadline = |seconds| TermsChange { pay_within_s: Some(Some(seconds)), ..Default::default() };
+    let amend = async |seconds| {
+        let begun = store
+            .begin_terms_change(&sale.id, &deadline(seconds), Millis(0), &ActRequest::by("op"))
+            .await
+            .unwrap();
+        assert!(matches!(begun, Ok(BegunAct::New(_))), "{begun:?}");
+    };
+    amend(3_600).await;
+    let early = order(&sale.id, "early", 1);
+    store.record(&[claim(&early, 1)], &|| true).await.unwrap();
+    amend(1).await;
+    let due: Vec<Order> = ["ada", "bob", "ada"]
+        .iter()
+        .zip(2..)
+        .map(|(user, seq)| Order { limit: 2, ..order(&sale.id, user, seq) })
+        .collect();
+    let claims: Vec<Claim> = due.iter().map(|order| claim(order, 1)).collect();
+    let before = store.read_clock().await.unwrap();
+    store.record(&claims, &|| true).await.unwrap();
+    let after = store.read_clock().await.unwrap();
+    let pay_by = store.order(due[0].id).await.unwrap().and_then(|row| row.pay_by).expect("a deadline");
+    let second = Duration::from_secs(1);
+    assert!((before.plus(second)..=after.plus(second)).contains(&pay_by), "{before} {pay_by} {after}");
+    let all: Vec<Order> = due.iter().cloned().chain([early.clone()]).collect();
+    let changes: Vec<Change> = all.iter().map(|order| change(order, Act::Expire, 2)).collect();
+    let overdue = until("they are overdue", Duration::from_secs(20), async || {
+        Some(store.overdue_orders(10).await.unwrap()).filter(|overdue| overdue.len() == 3)
+    })
+    .await;
+    assert!(overdue.iter().all(|overdue| overdue.id != early.id));
+    let changed = store.change(&changes, &|| true).await.unwrap();
+    let now = |changed: &Changed| matches!(changed, Changed::Now(row) if row.status == OrderStatus::Expired);
+    assert!(changed[..3].iter().all(now), "{changed:?}");
+    assert!(matches!(&changed[3], Changed::Refused(_)), "an hour is not over: {changed:?}");
+    assert_eq!(sold(&store, &sale).await, 1);
+    assert_eq!(store.count_returns(&sale.id).await.unwrap(), 3);
+    assert!(store.overdue_orders(10).await.unwrap().is_empty());
+    let again = store.change(&changes[..3], &|| true).await.unwrap();
+    assert!(again.iter().all(|changed| matches!(changed, Changed::Already(_))), "{again:?}");
+}
