@@ -47,7 +47,8 @@ impl Control {
             return unless_refused(written);
         }
         self.row_for_gate(sale).await?;
-        match work.await {
+        // On the heap: what an act does is a large future, and unoptimised code copies it in every frame above.
+        match Box::pin(work).await {
             Ok(number) => self.end(written, ActState::Done, format!("at {number}"), Some(number)).await,
             Err(
                 error @ (ControlError::NotFrom { .. }

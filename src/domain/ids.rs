@@ -9,15 +9,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// Why a value is refused. Safe to show to the sender, because it does not repeat the value.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{what} must be {rule}")]
-pub struct Invalid {
-    /// What the value was meant to be, such as `a sale id`.
-    pub what: &'static str,
-    /// What it must be.
-    pub rule: &'static str,
-}
+use super::Invalid;
 
 /// A checked text: `$valid` is the whole rule, and there is no other way to make a value.
 macro_rules! checked_text {

@@ -6,17 +6,21 @@
 mod act_request;
 mod entry;
 mod ids;
+mod invalid;
 mod millis;
 mod order;
 mod sale;
 mod terms;
+mod terms_change;
 mod verdict;
 
 pub use act_request::ActRequest;
 pub use entry::{ActEntry, Entry, ItemEntry, OrderEntry, PaymentEntry, SaleEntry, Step};
-pub use ids::{Fingerprint, IdempotencyKey, Invalid, KeyDigest, OrderId, SaleId, Sku, UserId};
+pub use ids::{Fingerprint, IdempotencyKey, KeyDigest, OrderId, SaleId, Sku, UserId};
+pub use invalid::{Invalid, check_text};
 pub use millis::{CLOCK_SKEW, Millis};
 pub use order::{Act, Failure, Number, Order, OrderStatus};
 pub use sale::{Item, MAX_QUANTITY, MAX_STOCK, Sale, SaleState, Window};
-pub use terms::{LatePayment, Rate, Terms, TermsChange, check_text};
+pub use terms::{LatePayment, Rate, Terms};
+pub use terms_change::TermsChange;
 pub use verdict::{Attempt, Durability, Limited, Ticket, Verdict};

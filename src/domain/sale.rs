@@ -4,8 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::terms::check_text;
-use super::{Invalid, Millis, SaleId, Sku, Terms};
+use super::{Invalid, Millis, SaleId, Sku, Terms, check_text};
 
 /// The most units in one order, and the highest limit per user.
 pub const MAX_QUANTITY: u32 = 1_000;

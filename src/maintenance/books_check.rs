@@ -74,7 +74,7 @@ impl BooksCheck {
             lost += u32::from(books.needs_rebuild() && !row.state.has_ended());
             if is_broken(&books, before) {
                 broken += 1;
-                self.alarm(&books).await;
+                Box::pin(self.alarm(&books)).await;
             }
         }
         metrics::counter!("audit_runs_total").increment(1);

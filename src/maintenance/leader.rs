@@ -90,7 +90,8 @@ pub async fn alone(
     let Ok(Some(guard)) = leases.take(scope, [NAME], options).await.map(|taken| taken.guard) else {
         return Ok(false);
     };
-    let done = guard.until_lost(work).await;
+    // On the heap: the work of an hour is a large future, and unoptimised code copies it in every frame above.
+    let done = guard.until_lost(Box::pin(work)).await;
     let _ = guard.release().await;
     done??;
     Ok(true)

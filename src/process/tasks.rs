@@ -35,6 +35,8 @@ impl Tasks {
 
     /// Starts `work` on the runtime. The name is for the message if it ends too early.
     pub(super) fn spawn(&mut self, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
+        // On the heap before it is moved anywhere: unoptimised code copies it in every frame on its way.
+        let work = Box::pin(work);
         self.set.spawn(async move {
             work.await;
             name

@@ -6,7 +6,7 @@ use super::pending::PendingDelivery;
 use super::{Worker, WorkerError};
 use crate::domain::Order;
 use crate::fault::fault;
-use crate::lease::{COMMIT_MARGIN, Guard, LeaseError, LeaseOptions, release_all};
+use crate::lease::{COMMIT_MARGIN, Guard, LeaseOptions, release_all};
 use crate::settlement::{Outcomes, Settler};
 use crate::store::{Claim, Recorded};
 
@@ -71,7 +71,9 @@ impl Worker {
         orders.sort_by_key(|(_, order)| &order.sale);
         fault!(
             "lease.before",
-            return Err(LeaseError::from(crate::lease::Fault::Unavailable("injected".into())).into())
+            return Err(
+                crate::lease::LeaseError::from(crate::lease::Fault::Unavailable("injected".into())).into()
+            )
         );
         let options = LeaseOptions::lasting(self.settings.lease).max_hold(LONGEST_HOLD);
         let users = orders.iter().map(|(_, order)| (order.sale.as_str(), order.user.as_str()));
@@ -87,7 +89,7 @@ impl Worker {
         }
         fault!(
             "lease.after",
-            return Err(LeaseError::from(crate::lease::Fault::Late("injected".into())).into())
+            return Err(crate::lease::LeaseError::from(crate::lease::Fault::Late("injected".into())).into())
         );
         Ok(claimed)
     }
