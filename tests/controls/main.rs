@@ -1,7 +1,7 @@
-//! Negative controls: plants known mistakes in a copy of the sources, one after the other, and runs
-//! the tests that must catch them. A test that lets its mistake pass proves nothing.
+//! Negative controls: plants known mistakes in a copy of the sources, one at a time, and runs the test that must catch
+//! each one. A test that misses its mistake proves nothing.
 //!
-//! `make controls`; one alone: `cargo test --test controls -- NAME`.
+//! `make controls` runs them all, `cargo test --test controls -- NAME` runs one.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -41,8 +41,8 @@ fn main() -> ExitCode {
     for name in ["Cargo.toml", "Cargo.lock", "src", "lua", "migrations", "config", "docs", "tests"] {
         copy_all(&root.join(name), &copy.join(name));
     }
-    // A build folder of its own: cargo knows a package by its path in the workspace, and would take
-    // what was built of the copy for what was built of the project.
+    // A separate build folder: cargo identifies a package by its path in the workspace, and would take an artefact of
+    // the copy for one of the project.
     let target = root.join("target/controls");
 
     let mut filters: Vec<&str> = controls.iter().map(|control| control.caught_by.as_str()).collect();
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     filters.dedup();
     println!("without a mistake: {} tests", filters.len());
     if !builds(&copy, &target) || !passes(&copy, &target, &filters, Stdio::inherit()) {
-        println!("the unchanged copy does not pass: nothing can be said");
+        println!("the unchanged copy does not pass, so no control can be judged");
         return ExitCode::FAILURE;
     }
     let mut missed = 0;
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
             "",
             control.caught_by
         );
-        // As it was copied: the project may have been worked on meanwhile.
+        // Restored from the copy, because the project may have changed meanwhile.
         for (path, text) in before.into_iter().rev() {
             std::fs::write(path, text).expect("restored");
         }
@@ -108,7 +108,7 @@ fn passes(copy: &Path, target: &Path, filters: &[&str], out: Stdio) -> bool {
     cargo.stdout(out).stderr(Stdio::null()).status().expect("cargo runs").success()
 }
 
-/// Caught is only what that very test says by failing; that it could not run says nothing.
+/// A mistake is caught only if this very test fails. A test that could not run does not count.
 fn judge(copy: &Path, target: &Path, test: &str) -> &'static str {
     let mut cargo = cargo(copy, target);
     let output = cargo.args(["--", "--exact", test]).output().expect("cargo runs");
@@ -133,7 +133,7 @@ fn copy_all(from: &Path, to: &PathBuf) {
             copy_all(&entry.path(), &to.join(entry.file_name()));
         }
     } else {
-        std::fs::create_dir_all(to.parent().expect("a folder above")).expect("a folder");
+        std::fs::create_dir_all(to.parent().expect("a parent folder")).expect("a folder");
         std::fs::copy(from, to).expect("copied");
     }
 }

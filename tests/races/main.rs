@@ -1,10 +1,10 @@
-//! The structures of the lease that several tasks share, under a scheduler that tries out the orders
-//! in which threads can run (shuttle). The files are those of `src/lease`, compiled a second time
-//! with the scheduler's locks; futures are dropped after every number of polls.
+//! Runs the structures that the tasks of the lease share under shuttle, a scheduler that tries many interleavings of
+//! threads. The files of `src/lease` are compiled a second time, with the scheduler's locks. Futures are dropped after
+//! zero to three polls.
 //!
 //! A failure prints its schedule, which `shuttle::replay` runs again.
 
-#![allow(dead_code, reason = "the scheduler needs a part of what the lease needs")]
+#![allow(dead_code, reason = "these tests use only part of the files that the lease uses")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod sync {
@@ -26,10 +26,10 @@ use shuttle::{future, thread};
 use waiters::{Waiter, Waiters};
 use watchlist::Watchlist;
 
-/// Orders that are tried. Each finds what one of a few hundred would.
-const ORDERS: usize = 5_000;
+/// Schedules tried per test. A few hundred are enough for the mistakes that these tests look for.
+const SCHEDULES: usize = 5_000;
 
-/// A lease as Redis has it: free, or not. Whoever frees it tells.
+/// A lease as Redis has it, held or free. A release wakes a waiter.
 #[derive(Default)]
 struct Lease {
     held: Mutex<bool>,
@@ -47,8 +47,8 @@ impl Lease {
     }
 }
 
-/// As `Leases::acquire`; the first `looks` times it tries by itself after two polls of its sleep. After
-/// these, a wake-up that is lost is a thread that sleeps for ever, which the scheduler reports.
+/// Mirrors `Leases::acquire`. The first `looks` times the waiter wakes by itself, after two polls of its sleep. After
+/// that it waits for a wake-up alone: if one is lost, its thread sleeps for ever, and the scheduler reports it.
 async fn acquire(lease: &Lease, waiters: &Waiters, looks: usize) {
     if lease.take() {
         return;
@@ -82,7 +82,7 @@ async fn acquire(lease: &Lease, waiters: &Waiters, looks: usize) {
     waiter.satisfied();
 }
 
-/// Polls the acquisition so often, and drops it. Answers whether it has the lease.
+/// Polls the acquisition `polls` times and drops it. Returns whether it got the lease.
 async fn acquire_for(polls: usize, lease: &Lease, waiters: &Waiters) -> bool {
     let mut acquiring = pin!(acquire(lease, waiters, 0));
     let mut left = polls;
@@ -100,8 +100,8 @@ async fn acquire_for(polls: usize, lease: &Lease, waiters: &Waiters) -> bool {
     .await
 }
 
-/// Four threads want one lease, each in its own way; whoever gets it gives it back.
-fn rush(wants: impl Fn(usize, &Lease, &Waiters) -> bool + Copy + Send + Sync + 'static) {
+/// Four threads want one lease, each in its own way, and release it if they get it.
+fn rush(acquires: impl Fn(usize, &Lease, &Waiters) -> bool + Copy + Send + Sync + 'static) {
     shuttle::check_random(
         move || {
             let (lease, waiters) = (Arc::new(Lease::default()), Waiters::default());
@@ -109,7 +109,7 @@ fn rush(wants: impl Fn(usize, &Lease, &Waiters) -> bool + Copy + Send + Sync + '
                 .map(|nth| {
                     let (lease, waiters) = (lease.clone(), waiters.clone());
                     thread::spawn(move || {
-                        if wants(nth, &lease, &waiters) {
+                        if acquires(nth, &lease, &waiters) {
                             thread::yield_now();
                             lease.release(&waiters);
                         }
@@ -117,41 +117,43 @@ fn rush(wants: impl Fn(usize, &Lease, &Waiters) -> bool + Copy + Send + Sync + '
                 })
                 .collect();
             tasks.into_iter().for_each(|task| task.join().unwrap());
-            assert!(waiters.scopes().is_empty() && waiters.len() == 0, "somebody is left in line");
+            assert!(waiters.scopes().is_empty() && waiters.len() == 0, "a waiter is left in line");
         },
-        ORDERS,
+        SCHEDULES,
     );
 }
 
-fn gets_it(lease: &Lease, waiters: &Waiters, looks: usize) -> bool {
+fn acquire_by_polling(lease: &Lease, waiters: &Waiters, looks: usize) -> bool {
     future::block_on(acquire(lease, waiters, looks));
     true
 }
 
 #[test]
 fn every_waiter_gets_the_lease_in_any_schedule() {
-    rush(|_, lease, waiters| gets_it(lease, waiters, 0));
+    rush(|_, lease, waiters| acquire_by_polling(lease, waiters, 0));
 }
 
 #[test]
 fn a_polling_waiter_loses_no_wake_up() {
     for looks in 1..3 {
-        rush(move |nth, lease, waiters| gets_it(lease, waiters, if nth % 2 == 0 { looks } else { 0 }));
+        rush(move |nth, lease, waiters| {
+            acquire_by_polling(lease, waiters, if nth % 2 == 0 { looks } else { 0 })
+        });
     }
 }
 
-/// Two of the four give up after some polls: what woke them must reach those who stay.
+/// Two of the four give up after some polls. A wake-up that they received must reach those who stay.
 #[test]
 fn a_waiter_that_leaves_passes_its_wake_up_on() {
     for polls in 0..4 {
         rush(move |nth, lease, waiters| match nth % 2 {
             0 => future::block_on(acquire_for(polls, lease, waiters)),
-            _ => gets_it(lease, waiters, 0),
+            _ => acquire_by_polling(lease, waiters, 0),
         });
     }
 }
 
-/// The watchdog has leases in hand while they are released: what has left stays away.
+/// Leases are released while the watchdog renews them. A lease that left the list is never put back.
 #[test]
 fn a_lease_that_left_the_watchlist_never_comes_back() {
     shuttle::check_random(
@@ -165,11 +167,11 @@ fn a_lease_that_left_the_watchlist_never_comes_back() {
                         let now = begin + Duration::from_secs(round);
                         for (place, released) in list.take_due(now) {
                             thread::yield_now();
-                            // The renewal is answered.
+                            // The renewal has been answered.
                             let again = list.again(place, now + Duration::from_millis(1));
                             assert!(
                                 again || *released.lock().unwrap(),
-                                "what nobody released is off the list"
+                                "a lease that was not released is off the list"
                             );
                         }
                     }
@@ -194,11 +196,11 @@ fn a_lease_that_left_the_watchlist_never_comes_back() {
             assert_eq!(list.next(), None);
             assert!(list.take_due(begin + Duration::from_secs(3_600)).is_empty());
         },
-        ORDERS,
+        SCHEDULES,
     );
 }
 
-/// Nothing that is due is missed, whatever is entered and renewed meanwhile.
+/// No due lease is missed or taken twice while others are entered.
 #[test]
 fn a_due_lease_is_taken_from_the_watchlist_once() {
     shuttle::check_random(
@@ -229,6 +231,6 @@ fn a_due_lease_is_taken_from_the_watchlist_once() {
             taken.sort_unstable();
             assert_eq!(taken, entered);
         },
-        ORDERS,
+        SCHEDULES,
     );
 }

@@ -11,7 +11,7 @@ use doorbuster::rehearsal::servers::Ending;
 use lapin::options::QueuePurgeOptions;
 
 use crate::support::{
-    Buyer, Database, World, ask_redis, at_rest, attempt, behind_proxy, own_redis, request, sale, until,
+    Buyer, Database, World, ask_redis, at_rest, attempt, behind_proxy, private_redis, request, sale, until,
 };
 
 const LONG: Duration = Duration::from_secs(40);
@@ -201,7 +201,7 @@ async fn a_refused_order_of_several_units_stops_the_sale_and_the_audit_names_wha
 async fn a_full_redis_refuses_new_orders_and_nothing_else() {
     let mut world = World::new(Database::Sqlite).await;
     let folder = tempfile::tempdir().unwrap();
-    let server = own_redis(&mut world, folder.path()).await;
+    let server = private_redis(&mut world, folder.path()).await;
     let front = world.running_as(Role::Front).await;
     let sale = sale(&world.name, 50, 1);
     world.open_sale(&front.parts, &sale).await;
@@ -232,7 +232,7 @@ async fn a_full_redis_refuses_new_orders_and_nothing_else() {
 async fn a_redis_that_came_back_without_its_last_writes_sells_nothing_though_every_front_is_new() {
     let mut world = World::new(Database::Sqlite).await;
     let folder = tempfile::tempdir().unwrap();
-    let server = own_redis(&mut world, folder.path()).await;
+    let server = private_redis(&mut world, folder.path()).await;
     let running = world.running().await;
     let sale = sale(&world.name, 5, 1);
     world.open_sale(&running.parts, &sale).await;
@@ -247,7 +247,7 @@ async fn a_redis_that_came_back_without_its_last_writes_sells_nothing_though_eve
     server.stop(Ending::AtOnce).await;
     std::fs::remove_dir_all(&aof).unwrap();
     copy(&before, &aof);
-    let server = own_redis(&mut world, folder.path()).await;
+    let server = private_redis(&mut world, folder.path()).await;
     let running = world.running().await;
     // Before anybody has asked to buy.
     until("the sale is frozen", LONG, async || {
@@ -268,7 +268,7 @@ async fn a_redis_that_came_back_without_its_last_writes_sells_nothing_though_eve
 async fn a_pause_that_redis_forgot_is_not_forgotten() {
     let mut world = World::new(Database::Sqlite).await;
     let folder = tempfile::tempdir().unwrap();
-    let server = own_redis(&mut world, folder.path()).await;
+    let server = private_redis(&mut world, folder.path()).await;
     let running = world.running_as(Role::Front).await;
     let sale = sale(&world.name, 5, 1);
     world.open_sale(&running.parts, &sale).await;
@@ -279,7 +279,7 @@ async fn a_pause_that_redis_forgot_is_not_forgotten() {
     server.stop(Ending::AtOnce).await;
     std::fs::remove_dir_all(&aof).unwrap();
     copy(&before, &aof);
-    let server = own_redis(&mut world, folder.path()).await;
+    let server = private_redis(&mut world, folder.path()).await;
     // An act must not hide that writes are missing, by taking the next number itself.
     let parts = world.parts().await;
     let control = doorbuster::control::Control::new(parts.gate.clone(), parts.store.clone());

@@ -65,7 +65,7 @@ async fn life(fault: String) {
             ("webhook-signature", &signature),
         ];
         until(&format!("{fault}: {path}"), Duration::from_secs(90), async || {
-            fired |= front.has_said("failure point reached");
+            fired |= front.has_logged("failure point reached");
             if front.has_ended() {
                 front = Doorbuster::start(&world, "front").await;
             }
@@ -172,7 +172,7 @@ async fn case(fault: String) {
         if !in_front && stalls && fired && second.is_none() {
             second = Some(Doorbuster::start(&world, "worker").await);
         }
-        fired |= front.has_said("failure point reached") || worker.has_said("failure point reached");
+        fired |= front.has_logged("failure point reached") || worker.has_logged("failure point reached");
         if front.has_ended() {
             front = Doorbuster::start(&world, "front").await;
         }
@@ -230,7 +230,7 @@ async fn leased_before_the_commit() -> Option<bool> {
     let begun = Instant::now();
     let worker = Doorbuster::start_with(&world, "worker", Some("commit.before=pause")).await;
     until("the worker is about to commit", Duration::from_secs(60), async || {
-        worker.has_said("failure point reached").then_some(())
+        worker.has_logged("failure point reached").then_some(())
     })
     .await;
     let options = LeaseOptions::lasting(Duration::from_millis(50));

@@ -168,7 +168,7 @@ async fn a_second_signal_ends_at_once() {
     let mut stream = tokio::net::TcpStream::connect(front.buyers.expect("a front")).await.unwrap();
     stream.write_all(b"POST /v1/sales/s/orders HTTP/1.1\r\nhost: x\r\ncontent-le").await.unwrap();
     terminate(&front);
-    until("it drains", Duration::from_secs(20), async || front.has_said("stopping").then_some(())).await;
+    until("it drains", Duration::from_secs(20), async || front.has_logged("stopping").then_some(())).await;
     terminate(&front);
     let ended = tokio::time::timeout(Duration::from_secs(20), front.child.wait()).await;
     assert_eq!(ended.expect("at once").expect("waited").code(), Some(130));
@@ -184,7 +184,7 @@ async fn sigterm_drains_and_ends_in_time() {
         let ended = tokio::time::timeout(Duration::from_secs(15), process.child.wait()).await;
         assert!(ended.expect("in time").expect("waited").success(), "{verb}");
         until("it names what was left", Duration::from_secs(5), async || {
-            process.has_said("no work in progress").then_some(())
+            process.has_logged("no work in progress").then_some(())
         })
         .await;
     }

@@ -293,7 +293,7 @@ async fn a_flood_of_connections_leaves_a_front_the_files_that_it_needs() {
     let sale = sale(&world.name, 5, 1);
     world.open_sale(&parts, &sale).await;
     let front = Doorbuster::start_with_files(&world, "front", 600).await;
-    assert!(front.has_said("the open-file limit has room for 336"));
+    assert!(front.has_logged("the open-file limit has room for 336"));
     // Who cannot be served yet waits in the backlog, and is not turned away.
     let connecting = (0..600).map(|_| TcpStream::connect(front.buyers.unwrap()));
     let connecting = futures_util::future::join_all(connecting);

@@ -11,7 +11,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 
 use crate::documents::{commands, read, words};
 use crate::support::{
-    Buyer, Database, World, ask_redis, at_rest, behind_proxy, buy, own_redis, run, sale, until,
+    Buyer, Database, World, ask_redis, at_rest, behind_proxy, buy, private_redis, run, sale, until,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -70,7 +70,7 @@ fn address(url: &str) -> std::net::SocketAddr {
 
 /// A Redis of its own behind a proxy, so that it comes back under the same address.
 async fn own_redis_behind(world: &mut World, folder: &Path) -> (Server, Proxy) {
-    let server = own_redis(world, folder).await;
+    let server = private_redis(world, folder).await;
     let proxy = behind_proxy(world, "redis.url").await;
     (server, proxy)
 }
@@ -145,7 +145,7 @@ async fn redis_lost_everything() {
 async fn redis_came_back_in_time() {
     let mut world = World::new(Database::Sqlite).await;
     let folder = tempfile::tempdir().unwrap();
-    let redis = own_redis(&mut world, folder.path()).await;
+    let redis = private_redis(&mut world, folder.path()).await;
     // No worker: what Redis is about to forget has no row.
     let front = world.running_as(Role::Front).await;
     let sale = sale(&world.name, 9, 1);
@@ -171,7 +171,7 @@ async fn redis_came_back_in_time() {
         .expect("redis-check-aof runs");
     let told = String::from_utf8_lossy(&cut.stdout).into_owned();
     assert!(cut.status.success() && told.contains("Successfully truncated"), "{told}");
-    let redis = own_redis(&mut world, folder.path()).await;
+    let redis = private_redis(&mut world, folder.path()).await;
 
     let front = world.running_as(Role::Front).await;
     let eve = Buyer::of(&front, "eve").buy(sale.id.as_str(), "k").await;

@@ -1,4 +1,4 @@
-//! Dead letters: how orders become one, and that each has an end.
+//! Dead letters: how an order becomes one, and how each one ends.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ async fn execute(world: &World, statement: String) {
     database.execute(AssertSqlSafe(statement)).await.unwrap();
 }
 
-/// An order that no worker can persist: its row is there, in a state that only a later version knows.
+/// Places an order that no worker can persist: its row already exists, with a status that this build does not know.
 async fn poisoned(world: &World, running: &Running, sale: &doorbuster::domain::Sale, user: &str) -> Answer {
     let lease = running.parts.leases.take(sale.id.as_str(), [user], LeaseOptions::default()).await.unwrap();
     let answer = Buyer::of(running, user).buy(sale.id.as_str(), "k").await;
@@ -36,7 +36,7 @@ async fn poisoned(world: &World, running: &Running, sale: &doorbuster::domain::S
     answer
 }
 
-async fn letters(operator: &Buyer) -> Vec<serde_json::Value> {
+async fn dead_letters(operator: &Buyer) -> Vec<serde_json::Value> {
     operator.get("/v1/admin/dead-letters").await.json["dead_letters"].as_array().cloned().unwrap_or_default()
 }
 
@@ -48,10 +48,11 @@ async fn a_poisonous_order_is_parked_with_its_reason_and_replayed_once_the_cause
     world.open_sale(&running.parts, &sale).await;
     let ada = poisoned(&world, &running, &sale, "ada").await;
     let operator = Buyer::operator(&running, Role::Operator);
-    let listed = until("it is a dead letter", LONG, async || letters(&operator).await.pop()).await;
+    let listed =
+        until("the order is a dead letter", LONG, async || dead_letters(&operator).await.pop()).await;
     assert_eq!((listed["id"].as_str(), listed["reason"].as_str()), (Some(ada.order_id()), Some("broken")));
     assert_eq!(listed["attempts"], 4, "{listed}");
-    assert!(listed["first_error"].as_str().expect("said").contains("martian"), "{listed}");
+    assert!(listed["first_error"].as_str().expect("a text").contains("martian"), "{listed}");
     assert_eq!(listed["orders"][0]["user_id"], "ada");
     let ticket = running.parts.gate.ticket(&sale.id, ada.order_id().parse().unwrap()).await.unwrap();
     assert!(ticket.expect("in flight").parked);
@@ -61,7 +62,7 @@ async fn a_poisonous_order_is_parked_with_its_reason_and_replayed_once_the_cause
     assert!(out.contains(ada.order_id()) && out.contains("broken"), "{out}");
     let (code, out, _) = run(Some(&world), &["dead-letters", "show", ada.order_id()]).await;
     assert!(code == 0 && out.contains("\"ada\"") && out.contains("attempts     4"), "{out}");
-    // What cannot be written cannot be failed either: it stays, and is said.
+    // An order that cannot be written cannot be failed either: it is left, and the output says so.
     let (code, out, _) = run(Some(&world), &["dead-letters", "fail", ada.order_id()]).await;
     assert!(code == 3 && out.contains("0 done, 1 left"), "{out}");
     let (code, out, _) = run(Some(&world), &["dead-letters", "fail", "nobody"]).await;
@@ -71,11 +72,11 @@ async fn a_poisonous_order_is_parked_with_its_reason_and_replayed_once_the_cause
     let (code, out, err) = run(Some(&world), &["dead-letters", "replay", "--all"]).await;
     assert!(code == 0 && out.contains("1 done, 0 left"), "{out}{err}");
     let buyer = Buyer::of(&running, "ada");
-    until("it is confirmed", LONG, async || {
+    until("the order is confirmed", LONG, async || {
         Some(buyer.get(&ada.headers["location"]).await).filter(|answer| answer.json["status"] == "confirmed")
     })
     .await;
-    assert!(letters(&operator).await.is_empty());
+    assert!(dead_letters(&operator).await.is_empty());
     running.stop().await;
 }
 
@@ -89,17 +90,18 @@ async fn a_message_that_kills_its_workers_becomes_a_dead_letter_that_an_operator
     let ada = Buyer::of(&running, "ada");
     let accepted = ada.buy(sale.id.as_str(), "k").await;
     assert_eq!(accepted.json["durability"], "broker", "{}", accepted.text);
-    // Workers that die with it in their hands.
+    // Workers that die before they acknowledge it.
     for _ in 0..3 {
         let mut dies = Consumer::new(world.config().queue(), 10);
         assert_eq!(dies.next_batch(1, Duration::from_millis(5)).await.len(), 1);
         dies.close().await;
     }
     let operator = Buyer::operator(&running, Role::Operator);
-    let letter = until("the broker gave it up", LONG, async || letters(&operator).await.pop()).await;
-    assert_eq!(letter["reason"], "delivery_limit", "{letter}");
-    // Registered by the sweep's leader: from then on the sweep leaves it alone.
-    until("its entry is parked", LONG, async || {
+    let dead_letter =
+        until("the broker makes it a dead letter", LONG, async || dead_letters(&operator).await.pop()).await;
+    assert_eq!(dead_letter["reason"], "delivery_limit", "{dead_letter}");
+    // The leader of the sweep marks it, and the sweep then leaves it alone.
+    until("its outbox entry is parked", LONG, async || {
         let id = accepted.order_id().parse().unwrap();
         running.parts.gate.ticket(&sale.id, id).await.unwrap().filter(|ticket| ticket.parked)
     })
@@ -107,7 +109,7 @@ async fn a_message_that_kills_its_workers_becomes_a_dead_letter_that_an_operator
     assert_eq!(
         ada.get(&accepted.headers["location"]).await.json["status"],
         "accepted",
-        "parked is in flight"
+        "a parked order is in flight"
     );
 
     let body = format!(r#"{{"id":"{}"}}"#, accepted.order_id());
@@ -123,7 +125,7 @@ async fn a_message_that_kills_its_workers_becomes_a_dead_letter_that_an_operator
     let books = audit(&running.parts.gate, &running.parts.store, &sale.id).await.unwrap();
     assert!(books.balances() && books.is_at_rest(), "{books:?}");
     assert_eq!(books.items[0].left, 2, "its unit is on sale again");
-    assert_eq!(ada.buy(sale.id.as_str(), "other").await.status, 202, "and she may buy again");
+    assert_eq!(ada.buy(sale.id.as_str(), "other").await.status, 202, "its buyer may buy again");
     let again = operator.post("/v1/admin/dead-letters:fail", &[], &body).await;
     assert_eq!((again.status, again.code()), (404, "letter_not_found"), "{}", again.text);
     running.stop().await;
@@ -146,10 +148,11 @@ async fn an_unreadable_message_is_parked_with_the_reason() {
         .await
         .unwrap();
     let operator = Buyer::operator(&running, Role::Operator);
-    let letter = until("it is a dead letter", LONG, async || letters(&operator).await.pop()).await;
-    assert_eq!(letter["reason"], "unreadable", "{letter}");
-    assert!(letter["unreadable"].as_str().expect("said").contains("version 99"), "{letter}");
-    let id = letter["id"].as_str().expect("an id");
+    let dead_letter =
+        until("the order is a dead letter", LONG, async || dead_letters(&operator).await.pop()).await;
+    assert_eq!(dead_letter["reason"], "unreadable", "{dead_letter}");
+    assert!(dead_letter["unreadable"].as_str().expect("a text").contains("version 99"), "{dead_letter}");
+    let id = dead_letter["id"].as_str().expect("an id");
     let shown = operator.get(&format!("/v1/admin/dead-letters/{id}")).await;
     assert_eq!(shown.json["payload"], r#"{"v":99}"#, "{}", shown.text);
     let (code, out, _) = run(Some(&world), &["dead-letters", "replay", id]).await;
@@ -170,7 +173,7 @@ async fn orders_whose_dead_letters_were_lost_are_published_again() {
     world.open_sale(&running.parts, &sale).await;
     let ada = poisoned(&world, &running, &sale, "ada").await;
     let operator = Buyer::operator(&running, Role::Operator);
-    until("it is a dead letter", LONG, async || letters(&operator).await.pop()).await;
+    until("the order is a dead letter", LONG, async || dead_letters(&operator).await.pop()).await;
     execute(&world, format!("DELETE FROM orders WHERE id = '{}'", ada.order_id())).await;
     let dead = format!("{}.dead", world.name);
     crate::seams::queue::channel(&world)
@@ -179,7 +182,9 @@ async fn orders_whose_dead_letters_were_lost_are_published_again() {
         .await
         .unwrap();
     let id = ada.order_id().parse().unwrap();
-    until("it is confirmed all the same", LONG, async || running.parts.store.order(id).await.ok().flatten())
-        .await;
+    until("the order is confirmed without its dead letter", LONG, async || {
+        running.parts.store.order(id).await.ok().flatten()
+    })
+    .await;
     running.stop().await;
 }

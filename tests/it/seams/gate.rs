@@ -76,7 +76,7 @@ async fn a_confirmed_entry_says_that_the_broker_has_it_and_a_settled_one_is_gone
     assert_eq!(gate.ticket(&sale.id, order.id).await.unwrap(), None);
     let repeat = gate.admit(attempt(&sale.id, "ada", Some("k"), 1)).await.unwrap();
     assert_eq!(repeat, Verdict::Settled(order.id));
-    // Marking what is settled must not bring it back.
+    // A mark must not bring a settled entry back.
     gate.mark_confirmed(&sale.id, &[order.id]).await.unwrap();
     assert_eq!(gate.describe(&sale.id).await.unwrap().expect("loaded").waiting, 0);
 }
@@ -119,7 +119,7 @@ async fn the_winner_takes_the_losers_place_and_a_unit_returns_only_if_it_was_cou
     }
     assert_eq!(left(&gate, &sale).await, 4);
     assert_eq!(gate.orders_of(&sale.id, &winner.user).await.unwrap(), [winner.id]);
-    // The gate has forgotten the winner: it takes over the loser's unit.
+    // The gate does not know the winner, which takes over the loser's unit.
     let loser = accept("bob", "k").await;
     let forgotten =
         attempt(&sale.id, "bob", Some("z"), 1).admitted(Number { epoch: 0, seq: 1 }, 2, Millis(0));
@@ -181,7 +181,7 @@ async fn state_and_window_are_judged_by_the_gates_clock() {
         "{early:?}"
     );
     let mut nth = 0;
-    until("the window opens by itself, and not early", Duration::from_secs(10), async || {
+    until("the window opens without a call, and not early", Duration::from_secs(10), async || {
         nth += 1;
         match gate.admit(attempt(&later.id, &format!("user{nth}"), None, 1)).await.unwrap() {
             Verdict::Accepted(order) => {
@@ -192,7 +192,7 @@ async fn state_and_window_are_judged_by_the_gates_clock() {
         }
     })
     .await;
-    until("the window closes by itself", Duration::from_secs(10), async || {
+    until("the window closes without a call", Duration::from_secs(10), async || {
         nth += 1;
         let verdict = gate.admit(attempt(&later.id, &format!("user{nth}"), None, 1)).await.unwrap();
         gate.describe(&later.id).await.unwrap().filter(|_| matches!(verdict, Verdict::Closed))
@@ -211,7 +211,7 @@ async fn a_gate_that_is_behind_its_callers_freezes_and_sells_nothing() {
     let state = gate.describe(&sale.id).await.unwrap().expect("loaded").state;
     assert_eq!(state, SaleState::Frozen);
     let repeat = gate.admit(attempt(&sale.id, "ada", Some("k"), 1)).await.unwrap();
-    assert!(matches!(repeat, Verdict::InFlight(_)), "a buyer still learns of his order: {repeat:?}");
+    assert!(matches!(repeat, Verdict::InFlight(_)), "the buyer still gets their order: {repeat:?}");
     let settlement = Settlement { id: order.id, user: order.user, outcome: Outcome::Kept };
     assert!(matches!(gate.settle(&sale.id, &[settlement]).await, Err(GateError::Frozen)));
 }
@@ -281,7 +281,7 @@ async fn an_ended_order_returns_its_units_once_and_is_kept_for_repeats() {
             gate.settle(&sale.id, std::slice::from_ref(&ended)).await.unwrap();
             assert_eq!(left(&gate, &sale).await, 1);
         }
-        // The same click gets the order that ended; a click without a key is another.
+        // The same key gets the ended order again.
         let again = gate.admit(attempt(&sale.id, "ada", Some(&key), 1)).await.unwrap();
         assert_eq!(again, Verdict::Settled(order.id));
         first.get_or_insert(order);
@@ -291,12 +291,12 @@ async fn an_ended_order_returns_its_units_once_and_is_kept_for_repeats() {
     let Verdict::Accepted(order) = keyless().await else { panic!("not accepted") };
     let ended = Settlement { id: order.id, user: order.user.clone(), outcome: Outcome::Ended };
     gate.settle(&sale.id, &[ended]).await.unwrap();
-    assert!(matches!(keyless().await, Verdict::Accepted(_)), "a click without a key buys anew");
+    assert!(matches!(keyless().await, Verdict::Accepted(_)), "a click without a key is a new order");
     let other = gate.admit(attempt(&sale.id, "ada", Some("another"), 1)).await.unwrap();
     assert!(matches!(other, Verdict::AlreadyOrdered(id) if id != order.id), "{other:?}");
 }
 
-/// However many have ended, the one that lives is remembered.
+/// The gate keeps a live order however many of its user's orders have ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn ended_orders_do_not_evict_a_live_one() {
     let (_world, gate, sale) = opened(5, 2).await;

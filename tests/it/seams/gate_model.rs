@@ -1,7 +1,7 @@
-//! `admit.lua` and `settle.lua` against a model in Rust: random users, keys, quantities, pauses and
-//! outcomes. After every call the answers are the model's, and at the end so are the books.
+//! Compares `admit.lua` and `settle.lua` with a model in Rust, under random users, keys, quantities, pauses and
+//! outcomes. Every answer must match the model's, and so must the books at the end.
 //!
-//! The seed is printed; `DOORBUSTER_SEED=n` repeats a run.
+//! The seed is printed. `DOORBUSTER_SEED=n` repeats a run.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ struct Model {
 impl Model {
     fn expect(&self, attempt: &Attempt) -> Expected {
         let held = self.held.get(attempt.user.as_str()).map(Vec::as_slice).unwrap_or_default();
-        // An ended order is there with no units.
+        // An ended order is still in the list, with no units.
         if let Some(order) = held.iter().find(|order| order.key == attempt.key) {
             if order.fingerprint != attempt.fingerprint {
                 return Expected::KeyReused;
@@ -120,7 +120,7 @@ async fn end(
     outcome: Outcome,
 ) {
     let settlement = Settlement { id: order.id, user: order.user.clone(), outcome };
-    // Twice: the second must change nothing.
+    // Twice, because the second call must change nothing.
     for _ in 0..2 {
         gate.settle(sale, std::slice::from_ref(&settlement)).await.unwrap();
     }
@@ -139,7 +139,7 @@ async fn step(gate: &Gate, sale: &doorbuster::domain::SaleId, model: &mut Model,
             model.paused = !model.paused;
         }
         1 => {
-            // Settled or not, ended before or not.
+            // Any order that the model knows, settled or ended or neither.
             let mut all = model.held.values().flatten();
             let Some(order) = all.nth(random.random_range(0..40)).cloned() else { return };
             end(gate, sale, model, &order, Outcome::Ended).await;
@@ -180,7 +180,10 @@ async fn step(gate: &Gate, sale: &doorbuster::domain::SaleId, model: &mut Model,
                     (Expected::Limit, Verdict::PurchaseLimit { limit }) => *limit == model.limit,
                     _ => false,
                 };
-                assert!(agrees, "the model says {expected:?}, the gate {verdict:?}, of {attempt:?}");
+                assert!(
+                    agrees,
+                    "the model expects {expected:?}, the gate answered {verdict:?} to {attempt:?}"
+                );
             }
         }
     }

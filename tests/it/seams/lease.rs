@@ -1,5 +1,5 @@
-//! Taking leases and giving them back, against a real Redis. `lease_renewal` has what keeps them alive,
-//! `lease_waiting` who waits for them, `lease_processes` what several processes do.
+//! Taking and releasing leases, against a real Redis. Renewal is in `lease_renewal`, waiting in `lease_waiting`, and
+//! several processes are in `lease_processes`.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use doorbuster::lease::{LeaseError, LeaseOptions, Leases, MAX_NAMES_PER_CALL, Re
 use doorbuster::rehearsal::chaos::Weather;
 use doorbuster::rehearsal::servers::{Ending, Kind, Server};
 
-use crate::support::{Database, World, ask_redis, behind_proxy, own_redis, run, servers, until};
+use crate::support::{Database, World, ask_redis, behind_proxy, private_redis, run, servers, until};
 
 const LONG: Duration = Duration::from_secs(40);
 
@@ -35,7 +35,7 @@ async fn a_lease_has_one_holder_and_a_batch_takes_the_free_names() {
     assert_eq!(second.held, [false, true, true]);
     let (first, second) = (first.guard.unwrap(), second.guard.unwrap());
     assert!(second.token() > first.token());
-    assert_ne!(second.owner(), first.owner(), "an owner is an acquisition, not a process or a thread");
+    assert_ne!(second.owner(), first.owner(), "the owner is an acquisition, not a process or a thread");
     assert_eq!(second.names(), ["bob", "cy"]);
     assert_eq!(first.release().await.unwrap(), Released::Freed);
     let third = leases.take("sale", ["ada", "bob"], LeaseOptions::default()).await.unwrap();
@@ -49,7 +49,7 @@ async fn acquire_takes_all_names_or_none() {
     let bob = leases.take("sale", ["bob"], LeaseOptions::default()).await.unwrap().guard.unwrap();
     let all = ["ada", "bob", "cy"];
     assert!(leases.acquire("sale", all, LeaseOptions::default(), Duration::ZERO).await.unwrap().is_none());
-    assert_eq!(leases.list("sale").await.unwrap().len(), 1, "of the others none was taken");
+    assert_eq!(leases.list("sale").await.unwrap().len(), 1, "none of the other names was taken");
     bob.release().await.unwrap();
     let guard = leases.acquire("sale", all, LeaseOptions::default(), Duration::ZERO).await.unwrap().unwrap();
     assert_eq!(guard.names(), all);
@@ -60,11 +60,11 @@ async fn acquire_takes_all_names_or_none() {
 async fn the_same_name_in_another_scope_is_another_lease() {
     let (_world, leases) = leases().await;
     let here = leases.take("sale", ["ada", "ada"], LeaseOptions::default()).await.unwrap();
-    assert_eq!(here.held, [true, true], "asked for twice in one call, it is held once");
+    assert_eq!(here.held, [true, true], "a name twice in one call is held once");
     let there = leases.take("other", ["ada"], LeaseOptions::default()).await.unwrap();
     assert_eq!(there.held, [true]);
     there.guard.unwrap().release().await.unwrap();
-    let held = leases.show("sale", "ada").await.unwrap().expect("the first is not touched");
+    let held = leases.show("sale", "ada").await.unwrap().expect("the other scope's lease is untouched");
     assert_eq!(held.owner, here.guard.unwrap().owner());
 }
 
@@ -73,9 +73,12 @@ async fn a_late_release_by_an_expired_holder_frees_nobody_else() {
     let (_world, leases) = leases().await;
     let options = LeaseOptions::lasting(ms(50)).renewed_manually();
     let expired = leases.take("sale", ["ada"], options).await.unwrap().guard.unwrap();
-    let next =
-        leases.acquire("sale", ["ada"], LeaseOptions::default(), LONG).await.unwrap().expect("it ended");
-    assert!(!expired.is_valid_for(Duration::ZERO), "the holder can know that its lease is over");
+    let next = leases
+        .acquire("sale", ["ada"], LeaseOptions::default(), LONG)
+        .await
+        .unwrap()
+        .expect("the lease expired");
+    assert!(!expired.is_valid_for(Duration::ZERO), "the holder can see that its lease is over");
     assert!(matches!(expired.ensure_valid(Duration::ZERO), Err(LeaseError::Lost { .. })));
     assert!(!expired.renew().await.unwrap());
     assert!(next.token() > expired.token());
@@ -91,7 +94,7 @@ async fn a_dropped_guard_releases_and_leaves_nothing_behind() {
     let taken = leases.take("sale", names.iter().map(String::as_str), LeaseOptions::default()).await.unwrap();
     assert_eq!((leases.held(), leases.list("sale").await.unwrap().len()), (1, 300));
     drop(taken);
-    assert_eq!(leases.held(), 0, "the watchdog has nothing to renew from that moment on");
+    assert_eq!(leases.held(), 0, "the watchdog renews nothing from then on");
     leases.wait_until_idle(LONG).await;
     let left: Vec<String> =
         ask_redis(&servers().redis, &format!("HKEYS {}:{{sale}}:leases", world.name)).await;
@@ -116,7 +119,7 @@ async fn tokens_rise_even_after_redis_loses_its_data() {
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_rise_even_if_the_clock_of_redis_goes_back() {
     let (world, leases) = leases().await;
-    // As if the last token had been given by a clock that was an hour ahead.
+    // As if the last token came from a clock an hour ahead.
     let ahead = doorbuster::domain::Millis::now().0 * 1_000 + 3_600_000_000;
     let fence = format!("HSET {}:{{sale}}:leases |fence {ahead}", world.name);
     let _: i64 = ask_redis(&servers().redis, &fence).await;
@@ -150,9 +153,9 @@ async fn a_redis_that_hangs_is_an_error_and_not_a_hang() {
     let waiting = leases.acquire("sale", ["ada"], LeaseOptions::default(), ms(300));
     assert!(tokio::time::timeout(LONG, waiting).await.expect("no hang").is_err());
     assert!(tokio::time::timeout(LONG, held.release()).await.expect("no hang").is_err());
-    assert!(!leases.wait_until_idle(ms(10)).await, "it goes on in the background");
+    assert!(!leases.wait_until_idle(ms(10)).await, "the release continues in the background");
     proxy.set(Weather::Fair);
-    until("what the hanging server took or held is free", Duration::from_secs(20), async || {
+    until("every lease of the hanging server is free", Duration::from_secs(20), async || {
         direct.list("sale").await.unwrap().is_empty().then_some(())
     })
     .await;
@@ -162,7 +165,7 @@ async fn a_redis_that_hangs_is_an_error_and_not_a_hang() {
 async fn dropping_the_last_handle_ends_watchdog_and_connections() {
     let (mut world, _) = leases().await;
     let folder = tempfile::tempdir().unwrap();
-    let server = own_redis(&mut world, folder.path()).await;
+    let server = private_redis(&mut world, folder.path()).await;
     let clients = async || -> usize {
         let list: String = ask_redis(&server.url, "CLIENT LIST").await;
         list.lines().count()
@@ -173,14 +176,14 @@ async fn dropping_the_last_handle_ends_watchdog_and_connections() {
     assert!(leases.acquire("sale", ["ada"], LeaseOptions::default(), ms(200)).await.unwrap().is_none());
     assert!(clients().await > before);
     drop(leases);
-    // The guard needs no handle, and may be dropped on a thread that knows no runtime.
+    // The guard needs no handle, and may be dropped on a thread outside the runtime.
     std::thread::spawn(move || drop(guard)).join().unwrap();
-    until("nothing is connected any more", LONG, async || (clients().await <= before).then_some(())).await;
+    until("every connection is closed", LONG, async || (clients().await <= before).then_some(())).await;
     assert!(leases_of(&world).list("sale").await.unwrap().is_empty());
     server.stop(Ending::AtOnce).await;
 }
 
-/// The answer of a taking is lost: the leases are taken and nobody knows it. Then that of a release.
+/// The reply to an acquisition is lost, so the lease is taken without a holder. Then the reply to a release is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_reply_leaves_no_lease_behind_and_a_release_after_it_is_no_error() {
     let (mut world, direct) = leases().await;
@@ -198,28 +201,28 @@ async fn a_lost_reply_leaves_no_lease_behind_and_a_release_after_it_is_no_error(
         Ok(released) => released.unwrap(),
         Err(_) => releasing.await.unwrap(),
     };
-    // With the second try lost as well, the release goes on in the background.
+    // If the second try is lost too, the release continues in the background.
     assert!(matches!(released, Ok(Released::Freed) | Err(LeaseError::Redis(_))), "{released:?}");
-    until("both are free, long before they end", Duration::from_secs(20), async || {
+    until("both are free, long before they expire", Duration::from_secs(20), async || {
         direct.list("sale").await.unwrap().is_empty().then_some(())
     })
     .await;
     assert_eq!(leases.held(), 0);
 }
 
-/// No step lies between a lease and its end: one call of a script makes both, by Redis's clock.
+/// One script call sets the lease together with its expiry, by Redis's clock.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_expires_even_if_its_holder_never_returns() {
     let (_world, leases) = leases().await;
     let options = LeaseOptions::lasting(ms(1_500)).renewed_manually();
-    // As if its process had died right after: neither renewed nor released.
+    // Neither renewed nor released, as if its process had died.
     std::mem::forget(leases.take("sale", ["ada"], options).await.unwrap().guard);
     let lease = leases.show("sale", "ada").await.unwrap().expect("held");
     assert!(lease.ends_in <= ms(1_500) && lease.age <= ms(1_500), "{lease:?}");
     assert!(leases.acquire("sale", ["ada"], LeaseOptions::default(), LONG).await.unwrap().is_some());
 }
 
-/// Script calls that a Redis has served.
+/// How many script calls a Redis has served.
 pub async fn script_calls(url: &str) -> u64 {
     let stats: String = ask_redis(url, "INFO commandstats").await;
     let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).expect("called");
@@ -230,11 +233,11 @@ pub async fn script_calls(url: &str) -> u64 {
 async fn a_thousand_users_take_one_call_each_way() {
     let (mut world, _) = leases().await;
     let folder = tempfile::tempdir().unwrap();
-    let server = own_redis(&mut world, folder.path()).await;
+    let server = private_redis(&mut world, folder.path()).await;
     let leases = leases_of(&world);
     let names: Vec<String> = (0..MAX_NAMES_PER_CALL).map(|nth| format!("user{nth}")).collect();
     let names = || names.iter().map(String::as_str);
-    // The scripts are known from then on, and the scope is told.
+    // After this first round the scripts are loaded and the scope is registered.
     leases
         .take("sale", names(), LeaseOptions::default())
         .await
@@ -258,7 +261,7 @@ async fn a_thousand_users_take_one_call_each_way() {
 async fn a_full_redis_still_takes_renews_and_releases_leases() {
     let (mut world, _) = leases().await;
     let folder = tempfile::tempdir().unwrap();
-    let server = own_redis(&mut world, folder.path()).await;
+    let server = private_redis(&mut world, folder.path()).await;
     let _: () = ask_redis(&server.url, "CONFIG SET maxmemory 1").await;
     let leases = leases_of(&world);
     let guard = leases.take("sale", ["ada"], LeaseOptions::default()).await.unwrap().guard.unwrap();
@@ -274,22 +277,22 @@ async fn a_full_redis_still_takes_renews_and_releases_leases() {
 async fn a_lease_survives_a_restart_of_redis_and_its_loss_is_reported() {
     let (mut world, _) = leases().await;
     let folder = tempfile::tempdir().unwrap();
-    let server = own_redis(&mut world, folder.path()).await;
+    let server = private_redis(&mut world, folder.path()).await;
     let proxy = behind_proxy(&mut world, "redis.url").await;
     let leases = leases_of(&world);
     let guard = leases.take("sale", ["ada"], LeaseOptions::lasting(LONG)).await.unwrap().guard.unwrap();
     server.stop(Ending::AtOnce).await;
-    let again = Server::start(Kind::Redis, folder.path()).await.expect("it starts on its data");
+    let again = Server::start(Kind::Redis, folder.path()).await.expect("Redis starts on its data");
     let address = |server: &Server| server.url.trim_start_matches("redis://").parse().unwrap();
     proxy.point_to(vec![address(&again)]);
-    let kept = until("it can be renewed", LONG, async || guard.renew().await.ok()).await;
-    assert!(kept, "on its data, the lease is there");
+    let kept = until("the lease can be renewed", LONG, async || guard.renew().await.ok()).await;
+    assert!(kept, "Redis kept its data, and with it the lease");
     again.stop(Ending::AtOnce).await;
 
     let empty = tempfile::tempdir().unwrap();
     let another = Server::start(Kind::Redis, empty.path()).await.expect("a Redis without any data");
     proxy.point_to(vec![address(&another)]);
-    let kept = until("it is told", LONG, async || guard.renew().await.ok()).await;
+    let kept = until("the renewal is answered", LONG, async || guard.renew().await.ok()).await;
     assert!(!kept && !guard.is_valid_for(Duration::ZERO));
     guard.lost().await;
     another.stop(Ending::AtOnce).await;
@@ -302,7 +305,7 @@ async fn leases_of_a_killed_holder_are_cleared_by_later_calls() {
     let options = LeaseOptions::lasting(ms(10)).renewed_manually();
     let taken = leases.take("sale", names.iter().map(String::as_str), options).await.unwrap();
     taken.guard.unwrap().abandon();
-    until("the living clear the dead away", LONG, async || {
+    until("later calls clear the dead leases", LONG, async || {
         leases.take("sale", ["ada"], LeaseOptions::default()).await.unwrap().guard?.release().await.unwrap();
         let left: i64 = ask_redis(&servers().redis, &format!("HLEN {}:{{sale}}:leases", world.name)).await;
         (left <= 2).then_some(())
@@ -310,7 +313,7 @@ async fn leases_of_a_killed_holder_are_cleared_by_later_calls() {
     .await;
 }
 
-/// A scope is not kept for ever, and never for less than its leases last.
+/// A scope is not kept for ever, but always longer than its leases.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_scope_in_use_outlives_its_leases() {
     let (world, leases) = leases().await;
@@ -320,8 +323,8 @@ async fn a_scope_in_use_outlives_its_leases() {
     assert!(lasts().await > 30 * 86_400);
     let _: i64 = ask_redis(&servers().redis, &format!("EXPIRE {key} 100")).await;
     assert!(guard.renew().await.unwrap());
-    assert!(lasts().await > 30 * 86_400, "whoever holds a lease keeps its scope");
-    // The last taking was in another hour.
+    assert!(lasts().await > 30 * 86_400, "a held lease keeps its scope");
+    // As if the last lease was taken in another hour.
     let _: i64 = ask_redis(&servers().redis, &format!("EXPIRE {key} 100")).await;
     let fence = guard.token() - 3_600_000_000;
     let _: i64 = ask_redis(&servers().redis, &format!("HSET {key} |fence {fence}")).await;
@@ -392,7 +395,7 @@ async fn an_operator_lists_shows_and_releases_leases() {
     let token: &'static str = guard.token().to_string().leak();
     let (code, out, err) = run(Some(&world), &with(token)).await;
     assert!(code == 0 && out.contains("ada in sale is free"), "{out}{err}");
-    assert!(!guard.renew().await.unwrap(), "the holder is told");
+    assert!(!guard.renew().await.unwrap(), "the holder learns that its lease is gone");
     guard.lost().await;
     let (code, _, err) = run(Some(&world), &with(token)).await;
     assert!(code == 1 && err.contains("nobody holds ada"), "{err}");

@@ -1,4 +1,4 @@
-//! Leases between processes: a holder that dies, and one that stands still for too long.
+//! Leases between processes: a holder that dies, and one that is stopped for longer than its lease.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use crate::support::{Database, World};
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// What a holder's process is told: overrides of its world, and whether it writes with its token.
-const ORDERS: &str = "DOORBUSTER_TEST_HOLDER";
+/// Carries the arguments of a holder's process: the overrides of its world, and whether its writes are fenced.
+const ARGUMENTS: &str = "DOORBUSTER_TEST_HOLDER";
 
 const LEASE: Duration = Duration::from_millis(1_000);
 
-/// A number that is read, kept for a while and written, with nothing around it but the lease. With
-/// `fenced`, a write whose token is lower than one before changes nothing.
+/// A counter that is read, kept for a while and written back. Only the lease protects it. With `fenced`, a write with
+/// a token lower than the last one changes nothing.
 struct Probe {
     database: sqlx::PgConnection,
     fenced: bool,
@@ -44,11 +44,10 @@ impl Probe {
         sqlx::query(update).execute(&mut self.database).await.unwrap().rows_affected() == 1
     }
 
-    /// One more, under the lease; `between` runs after the reading. `false` where the write was
-    /// refused.
+    /// Adds one under the lease, with `between` run after the read. Returns `false` if the write was refused.
     async fn count(&mut self, leases: &Leases, between: impl AsyncFnOnce()) -> bool {
         let guard = leases.acquire("_probe", ["number"], LeaseOptions::lasting(LEASE), LONG).await.unwrap();
-        let guard = guard.expect("its turn comes");
+        let guard = guard.expect("the lease in time");
         let value = self.read().await;
         between().await;
         let written = self.write(value + 1, guard.token()).await;
@@ -57,24 +56,24 @@ impl Probe {
     }
 }
 
-/// Runs in a process of its own when it is told to; by itself it counts once.
+/// The parent test starts this test as a separate process, with arguments. Without arguments it counts once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_counts_under_its_lease() {
-    let Ok(orders) = std::env::var(ORDERS) else {
+    let Ok(arguments) = std::env::var(ARGUMENTS) else {
         let world = World::new(Database::Postgres).await;
         let mut probe = Probe::open(&world, true).await;
         assert!(probe.count(&leases_of(&world), async || ()).await);
         assert_eq!(probe.read().await, 1);
         return;
     };
-    let (overrides, fenced): (Vec<String>, bool) = serde_json::from_str(&orders).unwrap();
+    let (overrides, fenced): (Vec<String>, bool) = serde_json::from_str(&arguments).unwrap();
     let world = World::with(overrides);
     let (leases, mut probe) = (leases_of(&world), Probe::open(&world, fenced).await);
     let mut tries = 1;
     while !probe
         .count(&leases, async || {
             eprintln!("holds");
-            // Here the parent stops it, or kills it; or lets it go on.
+            // Here the parent stops or kills this process, or lets it continue.
             let reading = || std::io::stdin().read_line(&mut String::new());
             tokio::task::spawn_blocking(reading).await.unwrap().unwrap();
         })
@@ -92,10 +91,10 @@ struct Holder {
 
 impl Holder {
     async fn start(world: &World, fenced: bool) -> Self {
-        let orders = serde_json::to_string(&(&world.overrides, fenced)).unwrap();
+        let arguments = serde_json::to_string(&(&world.overrides, fenced)).unwrap();
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["seams::lease_processes::a_holder_counts_under_its_lease", "--exact", "--nocapture"])
-            .env(ORDERS, orders)
+            .env(ARGUMENTS, arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -104,24 +103,26 @@ impl Holder {
             .unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let mut holder = Self { child, lines };
-        holder.says("holds").await;
+        holder.prints("holds").await;
         holder
     }
 
-    async fn says(&mut self, words: &str) -> String {
-        let saying = async {
+    async fn prints(&mut self, words: &str) -> String {
+        let printing = async {
             loop {
-                let line = self.lines.next_line().await.unwrap().expect("it goes on");
+                let line = self.lines.next_line().await.unwrap().expect("the holder still runs");
                 if line.contains(words) {
                     return line;
                 }
             }
         };
-        tokio::time::timeout(LONG, saying).await.unwrap_or_else(|_| panic!("it says {words}"))
+        tokio::time::timeout(LONG, printing)
+            .await
+            .unwrap_or_else(|_| panic!("the holder never printed {words:?}"))
     }
 
     fn signal(&self, signal: Signal) {
-        let pid = self.child.id().and_then(|id| Pid::from_raw(id.cast_signed())).expect("it runs");
+        let pid = self.child.id().and_then(|id| Pid::from_raw(id.cast_signed())).expect("the holder runs");
         kill_process(pid, signal).unwrap();
     }
 }
@@ -137,8 +138,8 @@ async fn the_lease_of_a_killed_process_is_free_once_it_expires() {
     assert!(guard.is_some());
 }
 
-/// The holder reads, is stopped for longer than its lease, goes on, and writes. Answers how many
-/// counts were overwritten, and what the holder says.
+/// The holder reads, is stopped for longer than its lease, continues, and writes. Returns how many counts were
+/// overwritten, and the last line that the holder printed.
 async fn stopped_for_longer_than_its_lease(fenced: bool) -> (i64, String) {
     let world = World::new(Database::Postgres).await;
     let leases = leases_of(&world);
@@ -149,21 +150,21 @@ async fn stopped_for_longer_than_its_lease(fenced: bool) -> (i64, String) {
         assert!(probe.count(&leases, async || ()).await);
     }
     holder.signal(Signal::CONT);
-    // Each line lets it go on once; its second try needs one as well.
+    // Each line lets the holder continue once. The closed pipe lets its second try continue.
     holder.child.stdin.as_mut().unwrap().write_all(b"go on\n").await.unwrap();
     drop(holder.child.stdin.take());
-    let said = holder.says("counted after").await;
-    (6 - probe.read().await, said)
+    let printed = holder.prints("counted after").await;
+    (6 - probe.read().await, printed)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_fencing_a_stopped_holder_overwrites_the_work_of_others() {
-    let (overwritten, said) = stopped_for_longer_than_its_lease(false).await;
-    assert!(overwritten == 5 && said.contains("counted after 1"), "{overwritten}: {said}");
+    let (overwritten, printed) = stopped_for_longer_than_its_lease(false).await;
+    assert!(overwritten == 5 && printed.contains("counted after 1"), "{overwritten}: {printed}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn with_fencing_a_stopped_holder_overwrites_nothing() {
-    let (overwritten, said) = stopped_for_longer_than_its_lease(true).await;
-    assert!(overwritten == 0 && said.contains("counted after 2"), "{overwritten}: {said}");
+    let (overwritten, printed) = stopped_for_longer_than_its_lease(true).await;
+    assert!(overwritten == 0 && printed.contains("counted after 2"), "{overwritten}: {printed}");
 }

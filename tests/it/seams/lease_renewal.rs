@@ -1,4 +1,4 @@
-//! What keeps a lease alive, for how long, and how its holder learns that it is lost.
+//! How a lease is kept alive, for how long, and how its holder learns that it is lost.
 
 use std::time::{Duration, Instant};
 
@@ -10,13 +10,13 @@ use crate::support::{ask_redis, behind_proxy, servers, until};
 
 const LONG: Duration = Duration::from_secs(40);
 
-/// Resolves in time, or the test fails.
+/// Waits until the guard reports that its lease is lost.
 async fn lost(guard: &doorbuster::lease::Guard) {
-    tokio::time::timeout(LONG, guard.lost()).await.expect("told that it is lost");
+    tokio::time::timeout(LONG, guard.lost()).await.expect("the loss is reported");
     assert!(!guard.is_valid_for(Duration::ZERO));
 }
 
-/// The mistake is in many libraries: an explicit lease time silently switches the renewal off.
+/// In many libraries an explicit lease time silently switches the renewal off.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_explicit_lease_time_does_not_switch_renewal_off() {
     let (_world, leases) = leases().await;
@@ -24,7 +24,7 @@ async fn an_explicit_lease_time_does_not_switch_renewal_off() {
     let options = LeaseOptions::lasting(ms(900)).renewed_manually();
     let ends = leases.take("sale", ["ends"], options).await.unwrap().guard.unwrap();
     lost(&ends).await;
-    // Twice the lease and more.
+    // More than twice the lease.
     let guard = leases.acquire("sale", ["kept"], LeaseOptions::default(), ms(11_000)).await.unwrap();
     assert!(guard.is_none() && kept.is_valid_for(ms(100)));
     assert_eq!(kept.release().await.unwrap(), Released::Freed);
@@ -32,7 +32,7 @@ async fn an_explicit_lease_time_does_not_switch_renewal_off() {
     assert_eq!(leases.held(), 0);
 }
 
-/// A guard that nobody drops must not lock others out for ever.
+/// A guard that is never dropped must not lock others out for ever.
 #[tokio::test(flavor = "multi_thread")]
 async fn max_hold_ends_a_lease_that_the_watchdog_would_renew_for_ever() {
     let (_world, leases) = leases().await;
@@ -40,14 +40,15 @@ async fn max_hold_ends_a_lease_that_the_watchdog_would_renew_for_ever() {
     let options = LeaseOptions::lasting(ms(6_000)).max_hold(ms(8_000));
     let guard = leases.take("sale", ["ada"], options).await.unwrap().guard.unwrap();
     lost(&guard).await;
-    assert!(begin.elapsed() >= ms(8_000), "it was renewed until then");
+    assert!(begin.elapsed() >= ms(8_000), "the lease was renewed until max_hold");
     let next = leases.acquire("sale", ["ada"], LeaseOptions::default(), LONG).await.unwrap();
-    assert!(next.is_some(), "it is free though its holder never released it");
-    until("the watchdog has forgotten the first", LONG, async || (leases.held() == 1).then_some(())).await;
+    assert!(next.is_some(), "the lease is free although its holder never released it");
+    until("the watchdog has dropped the first lease", LONG, async || (leases.held() == 1).then_some(()))
+        .await;
     assert_eq!(guard.release().await.unwrap(), Released::Late);
 }
 
-/// A renewal that fails must not be told to nobody.
+/// A failed renewal must not go unnoticed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_that_redis_lost_stops_the_work_at_the_next_renewal() {
     let (world, leases) = leases().await;
@@ -67,7 +68,7 @@ async fn work_that_finishes_in_time_is_not_cancelled() {
     let guard = leases.take("sale", ["ada"], LeaseOptions::default()).await.unwrap().guard.unwrap();
     assert_eq!(guard.until_lost(async { 7 }).await.unwrap(), 7);
     assert!(guard.ensure_valid(Duration::from_secs(5)).is_ok());
-    assert!(guard.ensure_valid(Duration::from_secs(60)).is_err(), "it does not last that long");
+    assert!(guard.ensure_valid(Duration::from_secs(60)).is_err(), "the lease does not last that long");
 }
 
 /// A renewal for less than what is left would end a lease early.
@@ -91,7 +92,7 @@ async fn the_watchdog_survives_errors_and_reports_the_leases_they_cost() {
     let long = leases.take("sale", ["long"], LeaseOptions::lasting(LONG)).await.unwrap().guard.unwrap();
     let short =
         leases.take("sale", ["short"], LeaseOptions::lasting(ms(1_500))).await.unwrap().guard.unwrap();
-    // It cannot be asked: the holder's own clock says that it is over.
+    // Redis cannot be reached, so the holder's own clock ends the lease.
     proxy.set(Weather::Frozen);
     lost(&short).await;
     proxy.set(Weather::Down);
@@ -105,12 +106,12 @@ async fn the_watchdog_survives_errors_and_reports_the_leases_they_cost() {
             .and_then(|taken| taken.guard)
     })
     .await;
-    // Renewed several times by the same watchdog.
+    // Longer than twice the lease, so the same watchdog still renews.
     assert!(direct.acquire("sale", ["after"], LeaseOptions::default(), ms(11_000)).await.unwrap().is_none());
     assert!(after.is_valid_for(ms(1)) && long.is_valid_for(ms(1)));
 }
 
-/// Its holder counts from before the request; Redis, from when it came.
+/// The holder counts from before it sends the request. Redis counts from when the request arrives.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_reply_makes_the_local_deadline_earlier_and_not_later() {
     let (mut world, direct) = leases().await;
@@ -127,7 +128,7 @@ async fn a_slow_reply_makes_the_local_deadline_earlier_and_not_later() {
     proxy.set(Weather::Fair);
 }
 
-/// Renewals whose answers take most of what a third of the lease leaves.
+/// The answers take most of the third of the lease that is left for a renewal.
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_renewals_still_keep_a_lease() {
     let (mut world, direct) = leases().await;
@@ -143,8 +144,7 @@ async fn slow_renewals_still_keep_a_lease() {
     proxy.set(Weather::Fair);
 }
 
-/// The watchdog's renewal and the release of the same lease, in all their orders: what was released
-/// is never renewed again.
+/// Renews and releases the same lease at once, in many orders: a released lease is never renewed again.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_renewal_outlives_the_release() {
     let (_world, leases) = leases().await;
@@ -159,18 +159,18 @@ async fn no_renewal_outlives_the_release() {
                 .guard
                 .unwrap();
             let other = guard.share();
-            let (tell, mut renewals) = tokio::sync::watch::channel(0);
+            let (renewed, mut renewals) = tokio::sync::watch::channel(0);
             let renewing = tokio::spawn(async move {
                 while other.shares() > 1 {
                     if !other.renew().await.unwrap_or(true) {
                         break;
                     }
-                    tell.send_modify(|renewals| *renewals += 1);
+                    renewed.send_modify(|renewals| *renewals += 1);
                 }
-                drop(tell);
+                drop(renewed);
                 other.release().await
             });
-            // After some of its renewals, with the next one under way; or when it has lost the lease.
+            // Released after a few renewals, with the next one under way, or once the lease is lost.
             let some = rand::random_range(0..5);
             let _ = renewals.wait_for(|renewals| *renewals >= some).await;
             guard.release().await.unwrap();
@@ -194,13 +194,13 @@ async fn a_shared_guard_is_released_by_its_last_holder() {
     drop(third);
     assert_eq!(second.shares(), 1);
     assert!(leases.show("sale", "ada").await.unwrap().is_some());
-    // Without sharing it there is no way back in: a second taking is another owner's.
+    // Leases are not re-entrant: a second acquisition is a different owner.
     assert!(leases.take("sale", ["ada"], LeaseOptions::default()).await.unwrap().guard.is_none());
     assert_eq!(second.release().await.unwrap(), Released::Freed);
     assert!(leases.show("sale", "ada").await.unwrap().is_none());
 }
 
-/// A job that several machines start at the same time runs once, though it is done in no time.
+/// A job that several hosts start at the same time runs once, even if it finishes at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_is_held_for_min_hold_even_if_it_finishes_sooner() {
     let (_world, leases) = leases().await;
@@ -210,13 +210,13 @@ async fn a_job_is_held_for_min_hold_even_if_it_finishes_sooner() {
     assert_eq!(leases.held(), 0, "nobody renews it");
     assert!(
         leases.take("_jobs", ["nightly"], options).await.unwrap().guard.is_none(),
-        "held for a while yet"
+        "still held for min_hold"
     );
     let next = leases.acquire("_jobs", ["nightly"], LeaseOptions::default(), LONG).await.unwrap();
     assert!(next.is_some());
 }
 
-/// A renewal that is on its way while the job is released must not prolong what has to stay.
+/// A renewal that arrives after the release must not extend the minimum hold.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_renewal_does_not_extend_a_lease_kept_for_min_hold() {
     let (world, leases) = leases().await;
@@ -235,7 +235,7 @@ async fn a_late_renewal_does_not_extend_a_lease_kept_for_min_hold() {
     assert!(leases.acquire("_jobs", ["nightly"], LeaseOptions::default(), LONG).await.unwrap().is_some());
 }
 
-/// The answer of the taking is lost: a job that nobody runs must not be held for its least time.
+/// The reply to the acquisition is lost. Nobody runs the job, so it must not be held for its minimum hold.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_whose_taker_got_no_reply_is_free_for_others() {
     let (mut world, direct) = leases().await;
@@ -261,12 +261,12 @@ async fn an_abandoned_lease_is_neither_renewed_nor_released() {
     assert!(leases.acquire("sale", ["ada"], LeaseOptions::default(), LONG).await.unwrap().is_some());
 }
 
-/// Many leases of different moments are renewed by few calls.
+/// Few calls renew many leases that were taken at different moments.
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_taken_one_by_one_are_renewed_together() {
     let (mut world, _) = leases().await;
     let folder = tempfile::tempdir().unwrap();
-    let server = crate::support::own_redis(&mut world, folder.path()).await;
+    let server = crate::support::private_redis(&mut world, folder.path()).await;
     let leases = leases_of(&world);
     let mut guards = Vec::new();
     for nth in 0..300 {
@@ -278,7 +278,7 @@ async fn leases_taken_one_by_one_are_renewed_together() {
     let before = script_calls(&server.url).await;
     let ends = || guards.iter().map(|guard| Instant::now() + guard.remaining()).collect::<Vec<_>>();
     let first = ends();
-    until("all have been renewed", LONG, async || {
+    until("all leases have been renewed", LONG, async || {
         first.iter().zip(ends()).all(|(first, now)| now > *first + ms(1_000)).then_some(())
     })
     .await;

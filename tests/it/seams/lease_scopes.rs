@@ -1,4 +1,4 @@
-//! Leases of many scopes at once, as a batch of orders of many sales needs them.
+//! Leases in many scopes at once, as a worker takes them for a batch of orders from several sales.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,27 +13,27 @@ async fn a_batch_over_many_scopes_takes_the_free_names_and_releases_them_all() {
     let busy = leases.take("sale-7", ["ada"], LeaseOptions::default()).await.unwrap().guard.unwrap();
     let many: Vec<String> = (0..=MAX_NAMES_PER_CALL).map(|nth| format!("buyer-{nth}")).collect();
     let scopes: Vec<String> = (0..100).map(|nth| format!("sale-{nth}")).collect();
-    let asked = scopes.iter().flat_map(|scope| ["ada", "bob", "ada"].map(|name| (scope.as_str(), name)));
-    let asked = asked.chain(many.iter().map(|name| ("crowd", name.as_str())));
-    let (guards, tokens) = leases.take_in_scopes(asked.clone(), LeaseOptions::default()).await.unwrap();
-    let wanted: BTreeSet<_> = asked.clone().filter(|pair| *pair != ("sale-7", "ada")).collect();
+    let requested = scopes.iter().flat_map(|scope| ["ada", "bob", "ada"].map(|name| (scope.as_str(), name)));
+    let requested = requested.chain(many.iter().map(|name| ("crowd", name.as_str())));
+    let (guards, tokens) = leases.take_in_scopes(requested.clone(), LeaseOptions::default()).await.unwrap();
+    let wanted: BTreeSet<_> = requested.clone().filter(|pair| *pair != ("sale-7", "ada")).collect();
     assert_eq!(tokens.keys().copied().collect::<BTreeSet<_>>(), wanted);
-    // One for each scope, and two where one call does not take all.
+    // One guard per scope, and two for the scope with more names than fit into one call.
     assert_eq!(guards.len(), 102);
-    let told: Tokens = guards
+    let granted: Tokens = guards
         .iter()
         .flat_map(|guard| guard.names().iter().map(|name| ((guard.scope(), name.as_str()), guard.token())))
         .collect();
-    assert_eq!(tokens, told);
+    assert_eq!(tokens, granted);
     assert_eq!(leases.list("sale-7").await.unwrap().len(), 2);
 
-    let (none, tokens) = leases.take_in_scopes(asked.clone(), LeaseOptions::default()).await.unwrap();
+    let (none, tokens) = leases.take_in_scopes(requested.clone(), LeaseOptions::default()).await.unwrap();
     assert!(none.is_empty() && tokens.is_empty());
     release_all(guards).await;
     assert_eq!(leases.list("crowd").await.unwrap().len(), 0);
-    assert_eq!(leases.list("sale-7").await.unwrap().len(), 1, "another's stays");
+    assert_eq!(leases.list("sale-7").await.unwrap().len(), 1, "another holder's lease stays");
     busy.release().await.unwrap();
-    let (_guards, tokens) = leases.take_in_scopes(asked, LeaseOptions::default()).await.unwrap();
+    let (_guards, tokens) = leases.take_in_scopes(requested, LeaseOptions::default()).await.unwrap();
     assert!(tokens.contains_key(&("sale-7", "ada")));
 }
 

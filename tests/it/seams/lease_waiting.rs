@@ -1,4 +1,4 @@
-//! Who waits for a lease, and what is left of those who stop waiting.
+//! Waiting for a lease: who is woken, and what a cancelled wait leaves behind.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use crate::support::{World, ask_redis, servers, until};
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// What is left behind does not end by itself before the test does.
+/// A lease that outlives the test, so that one left behind is found.
 fn hour() -> LeaseOptions {
     LeaseOptions::lasting(Duration::from_secs(3_600)).max_hold(Duration::from_secs(3_600))
 }
@@ -23,7 +23,7 @@ async fn channels(world: &World) -> usize {
     channels.len()
 }
 
-/// No lease, no entry of the watchdog, no channel, and nobody in line.
+/// Asserts that no lease, watchdog entry, channel or waiter is left.
 async fn nothing_is_left(world: &World, leases: &Leases, scope: &str) {
     assert!(leases.wait_until_idle(LONG).await);
     assert_eq!((leases.held(), leases.waiting()), (0, 0));
@@ -47,7 +47,7 @@ fn waiting(leases: &Leases) -> tokio::task::JoinHandle<Option<Guard>> {
     tokio::spawn(async move { leases.acquire("sale", ["ada"], hour(), LONG).await.unwrap() })
 }
 
-/// Thirty times. By its own looks alone it would take eleven seconds.
+/// Thirty times. A waiter that only polled would need eleven seconds.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_wakes_a_waiter() {
     let (world, leases) = leases().await;
@@ -57,18 +57,18 @@ async fn a_release_wakes_a_waiter() {
         let held = leases.take("sale", ["ada"], hour()).await.unwrap().guard.unwrap();
         assert!(held.token() > token);
         let waiting = waiting(&leases);
-        until("it waits, and is told of releases", LONG, async || {
+        until("the waiter listens for releases", LONG, async || {
             (channels(&world).await == 1 && leases.waiting() == 1).then_some(())
         })
         .await;
         let begin = Instant::now();
         held.release().await.unwrap();
-        let guard = waiting.await.unwrap().expect("it was released");
+        let guard = waiting.await.unwrap().expect("a waiter that gets the released lease");
         slept += begin.elapsed();
         token = guard.token();
         guard.release().await.unwrap();
     }
-    assert!(slept < Duration::from_secs(8), "{slept:?} for thirty");
+    assert!(slept < Duration::from_secs(8), "{slept:?} for thirty releases");
     nothing_is_left(&world, &leases, "sale").await;
 }
 
@@ -77,24 +77,28 @@ async fn an_operators_release_wakes_a_waiter() {
     let (_world, leases) = leases().await;
     let held = leases.take("sale", ["ada"], hour()).await.unwrap().guard.unwrap();
     let waiting = waiting(&leases);
-    until("it waits", LONG, async || (leases.waiting() == 1).then_some(())).await;
+    until("the task waits", LONG, async || (leases.waiting() == 1).then_some(())).await;
     assert!(leases.force_release("sale", "ada", held.token()).await.unwrap());
     assert!(waiting.await.unwrap().is_some());
 }
 
-/// What was told while nobody listened is found all the same.
+/// A release that no notification announces is found by polling.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_that_hears_no_release_polls() {
     let (mut world, _) = leases().await;
     let folder = tempfile::tempdir().unwrap();
-    let server = crate::support::own_redis(&mut world, folder.path()).await;
+    let server = crate::support::private_redis(&mut world, folder.path()).await;
     let leases = crate::seams::lease::leases_of(&world);
     let held = leases.take("sale", ["ada"], hour()).await.unwrap().guard.unwrap();
-    // Nobody may hear the channels: the waiter is never told.
+    // Nobody may use the channels, so the waiter hears of no release.
     let _: () = ask_redis(&server.url, "ACL SETUSER default resetchannels").await;
     let waiting = waiting(&leases);
-    until("it waits", LONG, async || (leases.waiting() == 1).then_some(())).await;
-    assert_eq!(held.release().await.unwrap(), Released::Freed, "nor told, and released all the same");
+    until("the task waits", LONG, async || (leases.waiting() == 1).then_some(())).await;
+    assert_eq!(
+        held.release().await.unwrap(),
+        Released::Freed,
+        "the release cannot be announced, and still frees the lease"
+    );
     assert!(waiting.await.unwrap().is_some());
     server.stop(doorbuster::rehearsal::servers::Ending::AtOnce).await;
 }
@@ -107,10 +111,10 @@ async fn a_waiter_survives_an_outage() {
     let leases = crate::seams::lease::leases_of(&world);
     let held = direct.take("sale", ["ada"], hour()).await.unwrap().guard.unwrap();
     let waiting = waiting(&leases);
-    until("it waits", LONG, async || (leases.waiting() == 1).then_some(())).await;
+    until("the task waits", LONG, async || (leases.waiting() == 1).then_some(())).await;
     proxy.set(Weather::Down);
     held.release().await.unwrap();
-    until("it has met the outage", LONG, async || (leases.waiting() == 0).then_some(())).await;
+    until("the waiter has met the outage", LONG, async || (leases.waiting() == 0).then_some(())).await;
     proxy.set(Weather::Fair);
     assert!(waiting.await.unwrap().is_some());
 }
@@ -132,12 +136,13 @@ async fn waiters_for_the_same_names_in_another_order_do_not_deadlock() {
             let leases = leases.clone();
             tokio::spawn(async move {
                 let names = if nth % 2 == 0 { ["ada", "bob"] } else { ["bob", "ada"] };
-                let guard = leases.acquire("sale", names, hour(), LONG).await.unwrap().expect("in time");
+                let guard =
+                    leases.acquire("sale", names, hour(), LONG).await.unwrap().expect("the lease in time");
                 guard.release().await.unwrap();
             })
         })
         .collect();
-    until("all of them wait", LONG, async || (leases.waiting() == 40).then_some(())).await;
+    until("all tasks wait", LONG, async || (leases.waiting() == 40).then_some(())).await;
     first.release().await.unwrap();
     for one in many {
         one.await.unwrap();
@@ -145,7 +150,7 @@ async fn waiters_for_the_same_names_in_another_order_do_not_deadlock() {
     nothing_is_left(&world, &leases, "sale").await;
 }
 
-/// Wherever it is dropped: before it is sent, on its way, with the answer there.
+/// At any moment: before the request is sent, while it is on its way, and when the answer has arrived.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_wait_leaves_no_lease_behind() {
     let (world, leases) = leases().await;
@@ -154,23 +159,24 @@ async fn a_cancelled_wait_leaves_no_lease_behind() {
         async move {
             let name = format!("user{}", nth % 20);
             let names = [name.as_str(), "everybody"];
-            let patience = match nth % 30 {
+            let limit = match nth % 30 {
                 0 => Duration::ZERO,
                 1 => LONG,
                 _ => Duration::from_micros(rand::random_range(0..30_000)),
             };
             let taking = leases.acquire("sale", names, hour(), LONG);
-            let guard = tokio::time::timeout(patience, taking).await;
+            let guard = tokio::time::timeout(limit, taking).await;
             guard.is_ok()
         }
     });
-    let got = futures_util::future::join_all(rounds).await.into_iter().filter(|got| *got).count();
-    assert!((10..=290).contains(&got), "{got} of 300 got it: ten must, ten cannot");
+    let acquired =
+        futures_util::future::join_all(rounds).await.into_iter().filter(|acquired| *acquired).count();
+    assert!((10..=290).contains(&acquired), "{acquired} of 300 acquired it: ten must, ten cannot");
     leases.wait_until_idle(LONG).await;
     nothing_is_left(&world, &leases, "sale").await;
 }
 
-/// Exclusion, shown by work that is not protected by anything else: read, wait, write.
+/// Shows exclusion with work that nothing else protects: read, wait, write.
 #[tokio::test(flavor = "multi_thread")]
 async fn five_thousand_turns_on_five_keys_by_32_tasks_exclude_each_other() {
     let (world, leases) = leases().await;
@@ -180,7 +186,7 @@ async fn five_thousand_turns_on_five_keys_by_32_tasks_exclude_each_other() {
     }
     let keys: Arc<Vec<Key>> =
         Arc::new((0..5).map(|_| Key { value: AtomicU64::new(0), inside: AtomicI64::new(0) }).collect());
-    // Two handles with a connection each, as two processes would have.
+    // Two handles with separate connections, as two processes would have.
     let other = crate::seams::lease::leases_of(&world);
     let tasks = (0..32u64).map(|task| {
         let (leases, keys) = (if task % 2 == 0 { leases.clone() } else { other.clone() }, keys.clone());
@@ -189,11 +195,11 @@ async fn five_thousand_turns_on_five_keys_by_32_tasks_exclude_each_other() {
                 let at = (turn % 5) as usize;
                 let name = format!("key{at}");
                 let guard = leases.acquire("sale", [name.as_str()], hour(), LONG).await.unwrap();
-                let guard = guard.expect("its turn comes");
+                let guard = guard.expect("the lease in time");
                 let key = &keys[at];
-                assert_eq!(key.inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
+                assert_eq!(key.inside.fetch_add(1, Ordering::SeqCst), 0, "two holders at once");
                 let read = key.value.load(Ordering::SeqCst);
-                // The work that has to be alone: nothing is waited for here.
+                // The protected work. The pause gives a second holder time to interfere.
                 tokio::time::sleep(Duration::from_micros(100)).await;
                 key.value.store(read + 1, Ordering::SeqCst);
                 key.inside.fetch_sub(1, Ordering::SeqCst);
@@ -211,8 +217,8 @@ async fn five_thousand_turns_on_five_keys_by_32_tasks_exclude_each_other() {
     nothing_is_left(&world, &leases, "sale").await;
 }
 
-/// Ten at a time go through the exclusion of a key that nobody else protects, and each of them may
-/// give up: a wake-up that goes to one who has left must reach another.
+/// Ten tasks wait, and nine of them are cancelled while the lease is released. If the wake-up went to one of the nine,
+/// it must still reach the tenth.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wake_up_is_not_lost_when_waiters_leave() {
     let (world, leases) = leases().await;
@@ -223,10 +229,10 @@ async fn a_wake_up_is_not_lost_when_waiters_leave() {
             tokio::spawn(async move { leases.acquire("sale", ["ada"], hour(), LONG).await })
         })
         .collect();
-    until("all wait", LONG, async || (leases.waiting() == 10).then_some(())).await;
+    until("all tasks wait", LONG, async || (leases.waiting() == 10).then_some(())).await;
     let last = waiting.pop().expect("ten");
     let releasing = tokio::spawn(held.release());
-    // The first of the line, whom the release wakes, is among those who leave.
+    // The first in line, which the release wakes, is among the cancelled.
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
     releasing.await.unwrap().unwrap();
     assert!(last.await.unwrap().unwrap().is_some());

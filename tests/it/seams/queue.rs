@@ -29,7 +29,7 @@ pub async fn channel(world: &World) -> lapin::Channel {
     connection.create_channel().await.unwrap()
 }
 
-/// Takes a message from a queue, whoever put it there.
+/// Takes one message from a queue, if there is one.
 pub async fn take(world: &World, queue: &str) -> Option<String> {
     let name = format!("{}.{queue}", world.name);
     let options = BasicGetOptions { no_ack: true };
@@ -37,7 +37,7 @@ pub async fn take(world: &World, queue: &str) -> Option<String> {
     got.map(|message| String::from_utf8_lossy(&message.data).into_owned())
 }
 
-/// The next message of a queue, whoever put it there.
+/// Waits for the next message of a queue, and takes it.
 async fn next_of(world: &World, queue: &str) -> lapin::message::BasicGetMessage {
     let channel = channel(world).await;
     let name = format!("{}.{queue}", world.name);
@@ -85,11 +85,15 @@ async fn a_cancelled_wait_loses_no_delivery() {
     for seq in 2..12 {
         publisher.publish(&[order(&sale, "ada", seq)]).await.unwrap();
     }
-    // It lingers for more than there is, and is given up in the middle.
-    let given_up =
+    // The consumer lingers for more messages than there are, and the wait is cancelled meanwhile.
+    let cancelled =
         tokio::time::timeout(Duration::from_secs(2), consumer.next_batch(50, Duration::from_secs(60))).await;
-    assert!(given_up.is_err());
-    assert_eq!(consumer.next_batch(50, LINGER).await.len(), 10, "what was taken by then is still there");
+    assert!(cancelled.is_err());
+    assert_eq!(
+        consumer.next_batch(50, LINGER).await.len(),
+        10,
+        "the deliveries taken by then are still there"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -114,7 +118,7 @@ async fn a_message_that_this_build_cannot_read_carries_the_reason() {
     assert!(error.contains("version 99"), "{error}");
 }
 
-/// What the order log holds, from its head.
+/// All entries of the order log, from its head.
 async fn logged(world: &World) -> Vec<Entry> {
     let log = OrderLog::open(world.config().queue());
     let mut reader = log.read(LogFrom::Head).await.unwrap();
@@ -133,12 +137,12 @@ async fn an_unrouted_message_is_kept_and_a_deleted_queue_is_declared_again() {
     let name = format!("{}.orders", world.name);
     let channel = channel(&world).await;
     channel.queue_delete(name.as_str().into(), Default::default()).await.unwrap();
-    // The order log has it, so it is no lie that the broker does; it comes again from the outbox.
+    // The order log holds it, so the broker's confirm is true. The sweep publishes it again from the outbox.
     publisher.publish(&[order(&id("s"), "carl", 1)]).await.unwrap();
     let logged = logged(&world).await;
     assert!(matches!(&logged[..], [Entry::Accepted(order)] if order.user.as_str() == "carl"), "{logged:?}");
 
-    // Whoever read the log has declared the queue again.
+    // Reading the log declared the queue again.
     for name in ["orders", "log"].map(|queue| format!("{}.{queue}", world.name)) {
         channel.queue_delete(name.as_str().into(), Default::default()).await.unwrap();
     }
@@ -164,11 +168,11 @@ async fn a_consumer_that_gets_nothing_while_messages_wait_reconnects() {
     for seq in 1..3 {
         publisher.publish(&[order(&id("s"), "ada", seq)]).await.unwrap();
     }
-    // Lent one at a time, and that one is never answered: to the consumer the broker has gone quiet.
+    // The broker lends one delivery at a time, and that one is never acknowledged. The consumer hears nothing more.
     let mut consumer = Consumer::new(world.config().queue(), 1);
     assert_eq!(consumer.next_batch(1, LINGER).await.len(), 1);
     let next = tokio::time::timeout(Duration::from_secs(40), consumer.next_batch(1, LINGER)).await;
-    assert_eq!(next.expect("it connected anew").len(), 1);
+    assert_eq!(next.expect("the consumer reconnects").len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -176,8 +180,8 @@ async fn each_confirm_belongs_to_its_own_message() {
     let world = World::new(Database::Sqlite).await;
     let publisher = connected(&world).await;
     let channel = channel(&world).await;
-    // A second queue gets every order too, and refuses what it has no room for: then the broker
-    // refuses the publish. What it took is what must have been confirmed.
+    // A second queue gets every order too. When it is full, the broker refuses the publish. So the confirmed messages
+    // must be exactly those that it took.
     let (orders, bounded) = (format!("{}.orders", world.name), format!("{}.bounded", world.name));
     let mut arguments = FieldTable::default();
     arguments.insert("x-max-length".into(), AMQPValue::LongInt(2));
@@ -195,8 +199,8 @@ async fn each_confirm_belongs_to_its_own_message() {
         )
         .await
         .unwrap();
-    // Emptied by many at once while orders come: so that what is taken and what is refused alternate,
-    // and an answer that went to a neighbour is the wrong one.
+    // Many tasks empty it while orders arrive. Accepted and refused messages then alternate, so a confirm for the wrong
+    // message shows up as a difference.
     let over = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let mut emptying = tokio::task::JoinSet::new();
     for _ in 0..8 {
@@ -236,7 +240,12 @@ async fn each_confirm_belongs_to_its_own_message() {
     }
     println!("{} confirmed, {refused} refused", confirmed.len());
     let wrong = taken.symmetric_difference(&confirmed).count();
-    assert_eq!(wrong, 0, "answers that belong to another message, of {} and {refused}", confirmed.len());
+    assert_eq!(
+        wrong,
+        0,
+        "confirms that belong to another message, of {} confirmed and {refused} refused",
+        confirmed.len()
+    );
     assert!(refused > 100 && confirmed.len() > 100, "{refused} refused, {} confirmed", confirmed.len());
 }
 
@@ -244,8 +253,8 @@ async fn each_confirm_belongs_to_its_own_message() {
 async fn an_unrouted_dead_letter_does_not_count_as_written() {
     let world = World::new(Database::Sqlite).await;
     let publisher = connected(&world).await;
-    let letters = DeadLetters::open(world.config().queue());
-    letters.wait_until_up().await;
+    let dead_letters = DeadLetters::open(world.config().queue());
+    dead_letters.wait_until_up().await;
     publisher.publish(&[order(&id("s"), "ada", 1)]).await.unwrap();
     let mut consumer = Consumer::new(world.config().queue(), 10);
     let batch = consumer.next_batch(1, LINGER).await;
@@ -258,18 +267,18 @@ async fn an_unrouted_dead_letter_does_not_count_as_written() {
             channel.queue_delete(dead.as_str().into(), Default::default()).await.unwrap();
             written = 0;
         }
-        let deleted = letters.write(&batch[0], None, &rejection).await;
+        let deleted = dead_letters.write(&batch[0], None, &rejection).await;
         if deleted.is_ok() {
             written += 1;
         }
-        // Declared again within seconds, by whoever is connected.
-        until("it is written", Duration::from_secs(30), async || {
-            letters.write(&batch[0], None, &rejection).await.ok()
+        // Whichever client is connected declares the queue again within seconds.
+        until("the dead letter is written", Duration::from_secs(30), async || {
+            dead_letters.write(&batch[0], None, &rejection).await.ok()
         })
         .await;
         written += 1;
     }
-    assert_eq!(letters.list(100).await.unwrap().len(), written);
+    assert_eq!(dead_letters.list(100).await.unwrap().len(), written);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,4 @@
-//! The last line, on each of the three databases. One suite, because they must not differ.
+//! The last line, on each of the three databases. They share one suite, because they must not differ.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use doorbuster::store::{Claim, Recorded, Store, StoreError};
 
 use crate::support::{Database, World, id, order, sale};
 
-/// Runs a check on every database, under its name.
+/// Makes each check a test on every database, in a module named after it.
 macro_rules! on_every_database {
     ($($name:ident),+ $(,)?) => {
         mod sqlite { $(#[tokio::test(flavor = "multi_thread")] async fn $name() { super::$name(super::Database::Sqlite).await })+ }
@@ -66,7 +66,7 @@ async fn a_batch_is_recorded_once_however_often_it_is_delivered(database: Databa
     assert_eq!(first, vec![Recorded::Confirmed; 300]);
     let again = store.record(&claims, &|| true).await.unwrap();
     assert_eq!(again, vec![Recorded::Already(OrderStatus::Confirmed, None); 300]);
-    // Old and new in one batch, and the same order twice in it.
+    // One batch with an old order, a new one, and the new one again.
     let new = order(&sale.id, "late", 900);
     let mixed = [claims[7].clone(), claim(&new, 1), claim(&new, 1)];
     let already = Recorded::Already(OrderStatus::Confirmed, None);
@@ -86,7 +86,7 @@ async fn one_order_above_the_stock_fails_and_the_rest_of_its_batch_is_recorded(d
     let refused: Vec<_> = recorded.iter().filter(|recorded| **recorded != Recorded::Confirmed).collect();
     assert_eq!(refused, [&Recorded::Failed(Failure::OutOfStock, None)]);
     assert_eq!(sold(&store, &sale).await, 9);
-    // The refusal is committed: a late copy cannot win.
+    // The refusal is committed, so a late copy cannot win.
     let at = recorded.iter().position(|recorded| *recorded != Recorded::Confirmed).expect("one");
     let again = store.record(&claims[at..=at], &|| true).await.unwrap();
     assert_eq!(again, [Recorded::Already(OrderStatus::Failed, Some(Failure::OutOfStock))]);
@@ -100,7 +100,7 @@ async fn a_second_order_of_a_user_is_refused_and_names_the_winner(database: Data
     let (_world, store, sale) = world(database, 9, 1).await;
     let winner = order(&sale.id, "ada", 1);
     store.record(&[claim(&winner, 1)], &|| true).await.unwrap();
-    // Another key: too many units. The same key with another id: the key.
+    // With another key the order is over the limit. With the same key and another id it violates the key.
     let other = order(&sale.id, "ada", 2);
     let mut same_key = order(&sale.id, "ada", 3);
     same_key.key = winner.key;
@@ -115,7 +115,7 @@ async fn a_second_order_of_a_user_is_refused_and_names_the_winner(database: Data
         let again = store.record(&claims[..1], &|| true).await.unwrap();
         assert_eq!(again, [Recorded::Already(OrderStatus::Failed, Some(Failure::OverLimit))]);
     }
-    // Two of one user in one batch: the first of them wins.
+    // Of two orders of one user in a batch, the first wins.
     let pair = [claim(&order(&sale.id, "bob", 20), 1), claim(&order(&sale.id, "bob", 21), 1)];
     let recorded = store.record(&pair, &|| true).await.unwrap();
     assert_eq!(recorded[0], Recorded::Confirmed);
@@ -154,12 +154,12 @@ async fn a_lower_fencing_token_is_refused_and_nothing_is_written(database: Datab
         store.record(&[claim(&late, 49), claim(&order(&sale.id, "bob", 3), 49)], &|| true).await.unwrap();
     assert_eq!(recorded, [Recorded::Stale, Recorded::Confirmed]);
     assert_eq!(store.order(late.id).await.unwrap(), None);
-    // With a newer token it is a retry, not an outcome.
+    // Stale is not an outcome: the same order is confirmed with a newer token.
     assert_eq!(store.record(&[claim(&late, 51)], &|| true).await.unwrap(), [Recorded::Confirmed]);
     assert_eq!(sold(&store, &sale).await, 3);
 }
 
-/// The lease may end while the rows are being written: the last question is asked before COMMIT.
+/// The lease may end while the rows are written, so it is checked once more right before COMMIT.
 async fn a_batch_whose_lease_has_ended_is_not_committed(database: Database) {
     let (_world, store, sale) = world(database, 9, 1).await;
     let claims: Vec<Claim> = orders(&sale, 0..3).iter().map(|order| claim(order, 1)).collect();
@@ -174,7 +174,7 @@ async fn an_order_that_violates_two_unique_keys_still_ends(database: Database) {
     let (_world, store, sale) = world(database, 9, 1).await;
     let (ada, bob) = (order(&sale.id, "ada", 1), order(&sale.id, "bob", 2));
     store.record(&[claim(&ada, 1), claim(&bob, 1)], &|| true).await.unwrap();
-    // Redis went back in time: the same key of the one, the number of the other.
+    // As after a Redis that lost writes: the key of one order, the number of another.
     let mut lost = order(&sale.id, "ada", 2);
     lost.key = ada.key;
     let recorded = store.record(&[claim(&lost, 1)], &|| true).await.unwrap();
@@ -196,7 +196,7 @@ async fn repeat_until_recorded(store: &Store, claims: &[Claim]) -> Vec<Recorded>
     for _ in 0..200 {
         match store.record(claims, &|| true).await {
             Ok(recorded) => return recorded,
-            // A deadlock or a lost race: the worker repeats with the same ids, and so does this.
+            // A deadlock or a lost race. The worker retries with the same ids, and so does this.
             Err(StoreError::Away(_)) => {}
             Err(error) => panic!("{error}"),
         }
@@ -234,7 +234,7 @@ async fn racing_writers_never_sell_more_than_the_stock(database: Database) {
     assert_eq!(store.totals(&sale.id).await.unwrap().failed_orders, 30);
 }
 
-/// Of each sale the orders of some users, mixed.
+/// Orders of some users in every sale, with the sales interleaved.
 fn orders_of_all(sales: &[Sale], users: std::ops::Range<i64>) -> Vec<Order> {
     users
         .flat_map(|user| sales.iter().map(move |sale| order(&sale.id, &format!("user{user}"), user)))
@@ -268,12 +268,12 @@ async fn in_a_batch_of_many_sales_only_the_refused_orders_fail(database: Databas
     }
 }
 
-/// Each locks the items in the same order, in whatever order the orders came.
+/// Every writer locks the items in the same order, whatever the order of the batch.
 async fn writers_of_many_sales_do_not_deadlock(database: Database) {
     let (_world, store, first) = world(database, 1_000, 1).await;
     let mut sales = vec![first];
     for nth in 0..20 {
-        // Byte by byte these stand in another order than in a dictionary.
+        // These names sort differently by bytes than by a collation.
         sales.push(sale(&format!("{}{nth}", ["d-rop", "drop"][nth % 2]), 1_000, 1));
         store.create_sale(&sales[nth + 1]).await.expect("created");
     }
@@ -285,7 +285,7 @@ async fn writers_of_many_sales_do_not_deadlock(database: Database) {
                 let first = i64::try_from(writer).expect("few") * 100 + round * 2;
                 let orders = orders_of_all(&sales, first..first + 2);
                 let claims: Vec<Claim> = orders.iter().map(|order| claim(order, 1)).collect();
-                let recorded = store.record(&claims, &|| true).await.expect("nobody is turned away");
+                let recorded = store.record(&claims, &|| true).await.expect("no deadlock");
                 assert_eq!(recorded, vec![Recorded::Confirmed; claims.len()]);
             }
         })
@@ -340,7 +340,7 @@ async fn orders_are_listed_by_id_and_by_user(database: Database) {
 async fn an_unavailable_database_is_a_timely_error_and_not_a_hang() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("database.url=postgres://nobody@127.0.0.1:1/none").set("database.timeout_ms=500");
-    let store = Store::connect(&world.config().store()).await.expect("opening waits for nobody");
+    let store = Store::connect(&world.config().store()).await.expect("opening does not wait for the server");
     let answer = tokio::time::timeout(
         Duration::from_secs(5),
         store.record(&[claim(&order(&id("s"), "ada", 1), 1)], &|| true),

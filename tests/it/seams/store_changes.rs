@@ -1,4 +1,4 @@
-//! What becomes of an order after its row is there, on each of the three databases.
+//! Changes of an order that has its row, on each of the three databases.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ on_every_database!(
 );
 
 fn change(order: &Order, act: Act, fence: i64) -> Change {
-    Change { id: order.id, act, asked: ActRequest::by("op").because(Some("asked".into())), fence }
+    Change { id: order.id, act, asked: ActRequest::by("op").because(Some("requested".into())), fence }
 }
 
 async fn an_order_makes_only_its_legal_transitions(database: Database) {
@@ -36,17 +36,18 @@ async fn an_order_makes_only_its_legal_transitions(database: Database) {
     assert!(store.history(order.id).await.unwrap().is_empty(), "nothing was written");
     assert!(matches!(act(Act::Pay, 6).await, Changed::Now(row) if row.status == OrderStatus::Paid));
     assert!(matches!(act(Act::Pay, 6).await, Changed::Already(row) if row.status == OrderStatus::Paid));
-    assert!(matches!(act(Act::Cancel, 7).await, Changed::Refused(_)), "what is paid is refunded");
+    assert!(matches!(act(Act::Cancel, 7).await, Changed::Refused(_)), "a paid order can only be refunded");
     assert_eq!(sold(&store, &sale).await, 1);
     assert!(matches!(act(Act::Refund, 7).await, Changed::Now(_)));
     assert_eq!(sold(&store, &sale).await, 0);
     for act_again in Act::ALL {
-        assert!(!matches!(act(act_again, 8).await, Changed::Now(_)), "it has ended");
+        assert!(!matches!(act(act_again, 8).await, Changed::Now(_)), "the order has ended");
     }
     let events = store.history(order.id).await.unwrap();
-    let told: Vec<_> = events.iter().map(|event| (event.from, event.to, event.actor.as_str())).collect();
+    let transitions: Vec<_> =
+        events.iter().map(|event| (event.from, event.to, event.actor.as_str())).collect();
     assert_eq!(
-        told,
+        transitions,
         [(OrderStatus::Confirmed, OrderStatus::Paid, "op"), (OrderStatus::Paid, OrderStatus::Refunded, "op")]
     );
 }
@@ -57,7 +58,7 @@ async fn an_ended_order_returns_its_units_once(database: Database) {
     store.record(&[claim(&order, 1)], &|| true).await.unwrap();
     assert_eq!(sold(&store, &sale).await, 3);
     let cancel = [change(&order, Act::Cancel, 2)];
-    // Many at once: one of them ends it.
+    // Of many cancellations at once, one ends the order.
     let all = (0..8).map(|_| store.change(&cancel, &|| true));
     let ended = futures_util::future::join_all(all).await;
     let now = ended.iter().filter(|changed| matches!(changed.as_deref(), Ok([Changed::Now(_)]))).count();
@@ -67,18 +68,18 @@ async fn an_ended_order_returns_its_units_once(database: Database) {
     assert_eq!(store.pending_returns(&[], 10).await.unwrap(), [owed]);
     assert!(store.pending_returns(std::slice::from_ref(&sale.id), 10).await.unwrap().is_empty());
     assert_eq!(store.totals(&sale.id).await.unwrap().returning_units.values().sum::<i64>(), 3);
-    // A late copy of the message meets the row.
+    // A late copy of the message finds the row.
     let late = store.record(&[claim(&order, 3)], &|| true).await.unwrap();
     assert_eq!(late, [Recorded::Already(OrderStatus::Cancelled, None)]);
     assert_eq!(sold(&store, &sale).await, 0);
-    // The user may have as many again, with the same key too.
+    // The user may buy as many units again, even with the same key.
     let again = Order { quantity: 3, limit: 3, key: order.key, ..self::order(&sale.id, "ada", 2) };
     assert_eq!(store.record(&[claim(&again, 4)], &|| true).await.unwrap(), [Recorded::Confirmed]);
     for seq in [7, 5] {
         store.finish_returns(&sale.id, Number { epoch: 1, seq }, &[order.id]).await.unwrap();
         assert!(store.pending_returns(&[], 10).await.unwrap().is_empty());
-        let told = store.sale(&sale.id).await.unwrap().expect("there").witnessed;
-        assert_eq!(told, Number { epoch: 1, seq: 7 }, "the highest stays");
+        let witnessed = store.sale(&sale.id).await.unwrap().expect("there").witnessed;
+        assert_eq!(witnessed, Number { epoch: 1, seq: 7 }, "the highest stays");
     }
 }
 
@@ -86,7 +87,7 @@ async fn an_order_can_be_cancelled_before_it_has_a_row(database: Database) {
     let (_world, store, sale) = world(database, 9, 1).await;
     let order = order(&sale.id, "ada", 1);
     let asked = ActRequest::by("buyer");
-    // Two at once: one writes, and for the other there is a row.
+    // Of two at once, one writes the row and the other finds it.
     let claimed = claim(&order, 1);
     let cancel = || store.cancel_unrecorded(&claimed, &asked, &|| true);
     let (one, other) = tokio::join!(cancel(), cancel());
@@ -95,25 +96,25 @@ async fn an_order_can_be_cancelled_before_it_has_a_row(database: Database) {
     assert_eq!(cancel().await.unwrap(), None);
     let late = store.record(&[claim(&order, 2)], &|| true).await.unwrap();
     assert_eq!(late, [Recorded::Already(OrderStatus::Cancelled, None)]);
-    assert_eq!(sold(&store, &sale).await, 0, "it was never sold");
-    assert_eq!(store.count_returns(&sale.id).await.unwrap(), 1, "its unit was taken by the gate");
+    assert_eq!(sold(&store, &sale).await, 0, "the order was never sold");
+    assert_eq!(store.count_returns(&sale.id).await.unwrap(), 1, "the gate had taken its unit");
     assert_eq!(store.history(order.id).await.unwrap()[0].from, OrderStatus::Accepted);
 }
 
 async fn many_orders_expire_together_and_none_early(database: Database) {
     let (_world, store, sale) = world(database, 9, 2).await;
     let deadline = |seconds| TermsChange { pay_within_s: Some(Some(seconds)), ..Default::default() };
-    let amend = async |seconds| {
+    let set_deadline = async |seconds| {
         let begun = store
             .begin_terms_change(&sale.id, &deadline(seconds), Millis(0), &ActRequest::by("op"))
             .await
             .unwrap();
         assert!(matches!(begun, Ok(BegunAct::New(_))), "{begun:?}");
     };
-    amend(3_600).await;
+    set_deadline(3_600).await;
     let early = order(&sale.id, "early", 1);
     store.record(&[claim(&early, 1)], &|| true).await.unwrap();
-    amend(1).await;
+    set_deadline(1).await;
     let due: Vec<Order> = ["ada", "bob", "ada"]
         .iter()
         .zip(2..)
@@ -128,7 +129,7 @@ async fn many_orders_expire_together_and_none_early(database: Database) {
     assert!((before.plus(second)..=after.plus(second)).contains(&pay_by), "{before} {pay_by} {after}");
     let all: Vec<Order> = due.iter().cloned().chain([early.clone()]).collect();
     let changes: Vec<Change> = all.iter().map(|order| change(order, Act::Expire, 2)).collect();
-    let overdue = until("they are overdue", Duration::from_secs(20), async || {
+    let overdue = until("three orders are overdue", Duration::from_secs(20), async || {
         Some(store.overdue_orders(10).await.unwrap()).filter(|overdue| overdue.len() == 3)
     })
     .await;
@@ -136,7 +137,7 @@ async fn many_orders_expire_together_and_none_early(database: Database) {
     let changed = store.change(&changes, &|| true).await.unwrap();
     let now = |changed: &Changed| matches!(changed, Changed::Now(row) if row.status == OrderStatus::Expired);
     assert!(changed[..3].iter().all(now), "{changed:?}");
-    assert!(matches!(&changed[3], Changed::Refused(_)), "an hour is not over: {changed:?}");
+    assert!(matches!(&changed[3], Changed::Refused(_)), "its hour is not over: {changed:?}");
     assert_eq!(sold(&store, &sale).await, 1);
     assert_eq!(store.count_returns(&sale.id).await.unwrap(), 3);
     assert!(store.overdue_orders(10).await.unwrap().is_empty());

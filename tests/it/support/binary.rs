@@ -1,4 +1,4 @@
-//! Doorbuster as processes of their own.
+//! Runs the `doorbuster` binary as a separate process.
 
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use tokio::process::{Child, Command};
 
 use super::World;
 
-/// A finished command: exit code, standard output, standard error.
+/// Runs a command to its end. Returns exit code, standard output and standard error.
 pub async fn run(world: Option<&World>, args: &[&str]) -> (i32, String, String) {
     run_with(world, args, None).await
 }
@@ -22,8 +22,10 @@ pub async fn run_with(world: Option<&World>, args: &[&str], fault: Option<&str>)
     }
     let command = command.envs(fault.map(|fault| ("DOORBUSTER_FAULT", fault)));
     let output = command.args(args).stdin(Stdio::null()).kill_on_drop(true).output();
-    let output =
-        tokio::time::timeout(Duration::from_secs(240), output).await.expect("it ends").expect("it runs");
+    let output = tokio::time::timeout(Duration::from_secs(240), output)
+        .await
+        .expect("the command ends")
+        .expect("the binary runs");
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
 }
@@ -33,18 +35,18 @@ pub struct Doorbuster {
     pub child: Child,
     pub buyers: Option<std::net::SocketAddr>,
     pub operations: std::net::SocketAddr,
-    /// Its log.
-    said: Arc<Mutex<Vec<String>>>,
+    /// The lines it has logged so far.
+    log: Arc<Mutex<Vec<String>>>,
 }
 
 impl Doorbuster {
-    /// Returns when it says that it has started.
+    /// Starts a process, and returns once it has logged its addresses.
     pub async fn start(world: &World, verb: &str) -> Self {
         Self::start_with(world, verb, None).await
     }
 
-    /// The same with a failure point armed, such as `commit.after=abort`. One that is reached while the
-    /// process still starts may end it before it says so: then it is started again, without.
+    /// The same with a failure point armed, such as `commit.after=abort`. If the process reaches the failure point
+    /// while it starts and dies of it, it is started again without.
     pub async fn start_with(world: &World, verb: &str, fault: Option<&str>) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_doorbuster"));
         command.envs(fault.map(|fault| ("DOORBUSTER_FAULT", fault)));
@@ -53,24 +55,24 @@ impl Doorbuster {
             Err(before) => {
                 assert!(
                     before.iter().any(|line| line.contains("failure point reached")),
-                    "it ended instead of starting: {before:#?}"
+                    "the process ended instead of starting: {before:#?}"
                 );
                 let again = Box::pin(Self::start(world, verb)).await;
-                again.said.lock().unwrap().splice(0..0, before);
+                again.log.lock().unwrap().splice(0..0, before);
                 again
             }
         }
     }
 
-    /// Where no process may open more than so many files.
+    /// Starts a process that may open at most `files` files.
     pub async fn start_with_files(world: &World, verb: &str, files: u32) -> Self {
         let mut command = Command::new("sh");
         let limited = r#"ulimit -n "$0" && exec "$@""#;
         command.args(["-c", limited, &files.to_string(), env!("CARGO_BIN_EXE_doorbuster")]);
-        Self::launch(command, world, verb).await.expect("it starts")
+        Self::launch(command, world, verb).await.expect("the process starts")
     }
 
-    /// `Err` with its log when it ended before it said that it has started.
+    /// Returns the log as `Err` if the process ends before it has logged its addresses.
     async fn launch(mut command: Command, world: &World, verb: &str) -> Result<Self, Vec<String>> {
         for pair in &world.overrides {
             command.args(["--set", pair]);
@@ -84,11 +86,11 @@ impl Doorbuster {
             .expect("the binary runs");
         let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
         let (mut buyers, mut operations) = (None, None);
-        let said: Arc<Mutex<Vec<String>>> = Arc::default();
+        let log: Arc<Mutex<Vec<String>>> = Arc::default();
         let starting = async {
             while operations.is_none() {
                 let Some(line) = lines.next_line().await.expect("readable") else { return false };
-                said.lock().unwrap().push(line.clone());
+                log.lock().unwrap().push(line.clone());
                 let line: serde_json::Value = serde_json::from_str(&line).unwrap_or_default();
                 let address = |name: &str| line["fields"][name].as_str().and_then(|text| text.parse().ok());
                 buyers = buyers.or_else(|| address("buyers"));
@@ -96,24 +98,25 @@ impl Doorbuster {
             }
             true
         };
-        let started =
-            tokio::time::timeout(Duration::from_secs(60), starting).await.expect("it starts in time");
+        let started = tokio::time::timeout(Duration::from_secs(60), starting)
+            .await
+            .expect("the process starts in time");
         if !started {
-            return Err(said.lock().unwrap().clone());
+            return Err(log.lock().unwrap().clone());
         }
-        // The pipe must not fill.
-        let keep = said.clone();
+        // A full pipe would block the process.
+        let keep = log.clone();
         tokio::spawn(async move {
             while let Ok(Some(line)) = lines.next_line().await {
                 keep.lock().unwrap().push(line);
             }
         });
-        Ok(Self { child, buyers, operations: operations.expect("an operations listener"), said })
+        Ok(Self { child, buyers, operations: operations.expect("an operations listener"), log })
     }
 
-    /// Has it logged a line with these words?
-    pub fn has_said(&self, words: &str) -> bool {
-        self.said.lock().unwrap().iter().any(|line| line.contains(words))
+    /// Has the process logged a line with these words?
+    pub fn has_logged(&self, words: &str) -> bool {
+        self.log.lock().unwrap().iter().any(|line| line.contains(words))
     }
 
     pub fn has_ended(&mut self) -> bool {

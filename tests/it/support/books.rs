@@ -1,4 +1,4 @@
-//! Waiting until nothing is under way.
+//! Waiting until a sale is at rest.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use doorbuster::process::Running;
 
 use super::until;
 
-/// The books of a sale once it is at rest and they balance: between the two stores of a change of
-/// stock they may not, though no order moves.
+/// Waits until a sale is at rest and its books balance, and returns them. A sale at rest may still be out of balance
+/// for a moment: a restock changes gate and database one after the other.
 pub async fn at_rest(running: &Running, sale: &Sale) -> Audit {
     let mut last = String::new();
     until("every order has ended and the books balance", Duration::from_secs(60), async || {
@@ -17,7 +17,7 @@ pub async fn at_rest(running: &Running, sale: &Sale) -> Audit {
         if books.as_ref().is_ok_and(|books| books.is_at_rest() && books.balances()) {
             return books.ok();
         }
-        // Shown when they never do.
+        // Printed, so that a sale that never gets there shows its books.
         let now = format!("{books:?}");
         if now != last {
             println!("{now}");

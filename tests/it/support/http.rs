@@ -1,4 +1,4 @@
-//! A buyer with a plain socket: no client library stands between the test and the contract.
+//! A buyer with a plain socket, so that no client library hides a breach of the HTTP contract.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ impl Answer {
     }
 }
 
-/// Someone with a token, at one front.
+/// A user or operator with a token, at one address.
 #[derive(Clone)]
 pub struct Buyer {
     pub at: SocketAddr,
@@ -57,7 +57,7 @@ impl Buyer {
         self.try_post(path, headers, body).await.expect("an answer")
     }
 
-    /// `None` where nothing came back.
+    /// `None` if no answer came back.
     pub async fn try_post(&self, path: &str, headers: &[(&str, &str)], body: &str) -> Option<Answer> {
         let bearer = format!("Bearer {}", self.token);
         let mut all = vec![("authorization", bearer.as_str())];
@@ -65,7 +65,7 @@ impl Buyer {
         try_request(self.at, "POST", path, &all, body.as_bytes()).await
     }
 
-    /// `None` where nothing came back.
+    /// `None` if no answer came back.
     pub async fn try_buy(&self, sale: &str, key: &str) -> Option<Answer> {
         self.try_post(&format!("/v1/sales/{sale}/orders"), &[("idempotency-key", key)], "").await
     }
@@ -85,7 +85,7 @@ pub async fn request(
     try_request(at, method, path, headers, body).await.expect("an answer")
 }
 
-/// `None` where nothing came back.
+/// `None` if no answer came back.
 async fn try_request(
     at: SocketAddr,
     method: &str,
@@ -105,7 +105,7 @@ async fn try_request(
     Some(read(&text)).filter(|answer| answer.status != 0)
 }
 
-/// Sends bytes and reads until the server closes; `None` when it has not by then, or was not there.
+/// Sends bytes and reads until the server closes. `None` if it does not close in time or cannot be reached.
 pub async fn send_raw(at: SocketAddr, bytes: &[u8], within: Duration) -> Option<String> {
     let work = async {
         let mut stream = TcpStream::connect(at).await.ok()?;
@@ -130,7 +130,7 @@ fn read(text: &str) -> Answer {
     Answer { status, headers, text: body.to_owned(), json: serde_json::from_str(body).unwrap_or_default() }
 }
 
-/// One order each for the users `user3`, `user4`, …; all are accepted.
+/// Buys one unit for each of the users `user3`, `user4` and so on. Every order must be accepted.
 pub async fn buy(
     running: &doorbuster::process::Running,
     sale: &doorbuster::domain::Sale,

@@ -1,4 +1,4 @@
-//! What the tests share: servers, a world per test, buyers, waiting for facts.
+//! Shared by all tests: servers, a world per test, buyers, and waiting for facts.
 
 mod binary;
 mod books;
@@ -11,7 +11,7 @@ mod world;
 pub use binary::{Doorbuster, run, run_with};
 pub use books::at_rest;
 pub use http::{Answer, Buyer, buy, request, send_raw};
-pub use private_servers::{ask_redis, behind_proxy, own_redis};
+pub use private_servers::{ask_redis, behind_proxy, private_redis};
 pub use servers::servers;
 pub use wait::until;
 pub use world::{Database, World, attempt, id, order, sale, verdicts};

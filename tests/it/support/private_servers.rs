@@ -1,4 +1,4 @@
-//! What a test puts through what the shared servers cannot be put through.
+//! Proxies and private servers, for tests whose faults would disturb others on the shared servers.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use doorbuster::rehearsal::servers::{Kind, Server};
 
 use super::World;
 
-/// Leads the way to a server through a proxy from now on.
+/// Routes later connections to a server through a proxy. `key` names the setting with its URL.
 pub async fn behind_proxy(world: &mut World, key: &str) -> Proxy {
     let proxy = Proxy::open().await.unwrap();
     let pair =
@@ -21,14 +21,14 @@ pub async fn behind_proxy(world: &mut World, key: &str) -> Proxy {
     proxy
 }
 
-/// A Redis of the test's own.
-pub async fn own_redis(world: &mut World, folder: &Path) -> Server {
+/// Starts a Redis for this test alone.
+pub async fn private_redis(world: &mut World, folder: &Path) -> Server {
     let server = Server::start(Kind::Redis, folder).await.expect("a private Redis");
     world.set(&format!("redis.url={}", server.url));
     server
 }
 
-/// Sends one command, its words parted by blanks.
+/// Sends one command, with its words separated by spaces.
 pub async fn ask_redis<T: redis::FromRedisValue>(url: &str, command: &str) -> T {
     let client = redis::Client::open(url).unwrap();
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();

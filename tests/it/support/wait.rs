@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-/// Asks every 10 ms until the answer is `Some`; after the deadline the test fails with what it was
-/// waiting for.
+/// Calls `ask` every 10 ms until it returns `Some`. After the deadline the test fails, and the message says what it
+/// waited for.
 pub async fn until<T>(what: &str, within: Duration, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + within;
     let mut ticks = interval(Duration::from_millis(10));
@@ -15,6 +15,6 @@ pub async fn until<T>(what: &str, within: Duration, mut ask: impl AsyncFnMut() -
         if let Some(answer) = ask().await {
             return answer;
         }
-        assert!(Instant::now() < deadline, "after {within:?} still not: {what}");
+        assert!(Instant::now() < deadline, "after {within:?} still waiting for: {what}");
     }
 }

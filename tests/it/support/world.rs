@@ -1,4 +1,4 @@
-//! A world per test: prefix, queues and database of its own on the shared servers.
+//! A world per test: its own key prefix, queues and database on the shared servers.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -35,8 +35,8 @@ impl World {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let url = match database {
             Database::Sqlite => format!("sqlite:{}", folder.path().join("doorbuster.db").display()),
-            Database::Postgres => own_database(&servers().postgres, &name).await,
-            Database::Mariadb => own_database(&servers().mariadb, &name).await,
+            Database::Postgres => private_database(&servers().postgres, &name).await,
+            Database::Mariadb => private_database(&servers().mariadb, &name).await,
         };
         let overrides = vec![
             format!("redis.url={}", servers().redis),
@@ -53,7 +53,7 @@ impl World {
         Self { name, overrides, _folder: Some(folder) }
     }
 
-    /// That of another process of the same test. It has no folder: the process may be killed, and leave it.
+    /// The world of another process of the same test. It has no folder, because a killed process would leave it behind.
     pub fn with(overrides: Vec<String>) -> Self {
         let name = overrides.iter().find_map(|pair| pair.strip_prefix("redis.prefix="));
         let name = name.expect("a prefix").to_owned();
@@ -70,14 +70,14 @@ impl World {
             .expect("a valid configuration")
     }
 
-    /// Gate, leases and migrated store.
+    /// Opens gate, leases and store, and migrates the database.
     pub async fn parts(&self) -> Parts {
         let parts = Parts::open(&self.config()).await.expect("parts");
         parts.store.migrate().await.expect("migrated");
         parts
     }
 
-    /// A front and a worker in this process, on migrated tables, with the broker connected.
+    /// Starts a front and a worker in this process, on a migrated database. Returns once the broker is connected.
     pub async fn running(&self) -> Running {
         self.running_as(Role::Both).await
     }
@@ -87,7 +87,7 @@ impl World {
         let running = Running::start(&self.config(), role).await.expect("starts");
         if role != Role::Worker {
             running.publisher_is_up(Duration::from_secs(60)).await.expect("the broker");
-            // A stream that was declared a moment ago may be slow, and the first buyer needs it.
+            // A newly declared stream may be slow, and the first buyer needs it.
             let publisher = running.parts.publisher.clone().expect("a front publishes");
             let log = OrderLog::with(self.config().queue(), publisher);
             until("the order log answers", Duration::from_secs(60), async || log.head().await.ok()).await;
@@ -96,15 +96,15 @@ impl World {
     }
 }
 
-async fn own_database(server: &str, name: &str) -> String {
+async fn private_database(server: &str, name: &str) -> String {
     use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
     let statement = AssertSqlSafe(format!("CREATE DATABASE {name}"));
     if server.starts_with("postgres") {
         let mut connection = sqlx::PgConnection::connect(server).await.expect("PostgreSQL");
-        connection.execute(statement).await.expect("a database of its own");
+        connection.execute(statement).await.expect("a private database");
     } else {
         let mut connection = sqlx::MySqlConnection::connect(server).await.expect("MariaDB");
-        connection.execute(statement).await.expect("a database of its own");
+        connection.execute(statement).await.expect("a private database");
     }
     let (base, _) = server.rsplit_once('/').expect("a URL with a database");
     format!("{base}/{name}")
@@ -114,7 +114,7 @@ pub fn id<T: std::str::FromStr<Err = doorbuster::domain::Invalid>>(text: &str) -
     text.parse().expect("a valid identifier")
 }
 
-/// A sale of one item, `unit`, that opened long ago.
+/// A sale of one item, `unit`, whose window is open.
 pub fn sale(name: &str, stock: i64, limit: u32) -> Sale {
     Sale {
         id: id(name),
@@ -141,7 +141,7 @@ pub fn attempt(sale: &SaleId, user: &str, key: Option<&str>, quantity: u32) -> A
     }
 }
 
-/// An accepted order as the gate would write it.
+/// An accepted order, as the gate would write it.
 pub fn order(sale: &SaleId, user: &str, seq: i64) -> Order {
     attempt(sale, user, Some(&format!("key-{seq}")), 1).admitted(
         Number { epoch: 1, seq },
@@ -151,28 +151,28 @@ pub fn order(sale: &SaleId, user: &str, seq: i64) -> Order {
 }
 
 impl World {
-    /// A sale that is open in gate and database.
+    /// Opens a sale in gate and database.
     pub async fn open_sale(&self, parts: &Parts, sale: &Sale) {
         let control = doorbuster::control::Control::new(parts.gate.clone(), parts.store.clone());
         control.create(sale).await.expect("created");
         control.open(&sale.id, &ActRequest::by("test")).await.expect("opened");
     }
 
-    /// As if another front had compared this Redis's books before: an admission past that check.
+    /// Admits an order past the restart check, as if another front had already compared this Redis.
     pub async fn vouch_for_redis(&self, sale: &Sale) {
         let gate = Parts::open(&self.config()).await.expect("parts").gate;
         let verdict = gate.admit(attempt(&sale.id, "voucher", Some("k"), 1)).await.expect("decided");
         assert!(matches!(verdict, doorbuster::domain::Verdict::Accepted(_)), "{verdict:?}");
     }
 
-    /// A sale that is open in the gate alone.
+    /// Opens a sale in the gate alone.
     pub async fn load(&self, gate: &doorbuster::gate::Gate, sale: &Sale) {
         gate.load(sale, &Versions::default()).await.expect("loaded");
         gate.move_sale(&sale.id, SaleState::Open, &[SaleState::Draft]).await.expect("opened");
     }
 }
 
-/// One script call, every verdict readable.
+/// Judges the attempts in one script call. Every verdict must be readable.
 pub async fn verdicts(
     gate: &doorbuster::gate::Gate,
     sale: &SaleId,
