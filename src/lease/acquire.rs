@@ -120,7 +120,7 @@ impl Waiting<'_> {
                 if !self.is_late() =>
             {
                 tracing::debug!(%fault, "retrying to take a lease");
-                // Dropped: it passes on its wake-up, and the next reply decides anew which name to wait for.
+                // Dropped: it passes on its wake-up, and the next reply decides which name to wait for.
                 self.waiter = None;
                 Ok(Next::Sleep(self.backoff.delay()))
             }
