@@ -25,7 +25,7 @@ pub use books_check::BooksCheck;
 pub use error::MaintenanceError;
 pub use log_writer::write_log;
 pub use rebuilder::Rebuilder;
-pub use restart_check::{RestartCheck, verify};
+pub use restart_check::{NotCompared, RestartCheck, verify};
 pub use rounds::{MaintenanceSettings, Rounds};
 pub use schedule::{ScheduledTask, schedule};
 pub use sweep::{Sweep, SweepSettings};

@@ -15,26 +15,42 @@ use crate::store::Store;
 
 const EVERY: Duration = Duration::from_secs(1);
 
+/// Why this process sells nothing. Wait: the check is repeated every second.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotCompared {
+    /// The first comparison is under way.
+    #[error("its books are being compared")]
+    UnderWay,
+    /// The books could not be compared.
+    #[error("{0}")]
+    Failed(String),
+}
+
 /// Has the gate compare a restarted Redis before the first buyer comes, and publishes the result.
 pub struct RestartCheck {
-    /// Compares with [`verify`], once per restart.
-    pub gate: Gate,
-    /// Gets the result of each look. `Err`: nothing is sold, and why.
-    pub tell: watch::Sender<Result<(), String>>,
+    gate: Gate,
+    report: watch::Sender<Result<(), NotCompared>>,
 }
 
 impl RestartCheck {
+    /// `gate` compares with [`verify`], once per restart. The receiver has the result of the latest look; until the
+    /// first it is [`NotCompared::UnderWay`].
+    pub fn new(gate: Gate) -> (Self, watch::Receiver<Result<(), NotCompared>>) {
+        let (report, compared) = watch::channel(Err(NotCompared::UnderWay));
+        (Self { gate, report }, compared)
+    }
+
     /// Looks once a second until `stop`.
     pub async fn run(self, stop: CancellationToken) {
         loop {
             let Some(compared) = stop.run_until_cancelled(self.gate.ensure_compared()).await else { return };
-            let compared = compared.map_err(|error| error.to_string());
+            let compared = compared.map_err(|error| NotCompared::Failed(error.to_string()));
             if let Err(why) = &compared
-                && *self.tell.borrow() != compared
+                && *self.report.borrow() != compared
             {
-                tracing::warn!(why, "nothing is sold");
+                tracing::warn!(%why, "nothing is sold");
             }
-            let _before = self.tell.send_replace(compared);
+            let _before = self.report.send_replace(compared);
             if stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_none() {
                 return;
             }

@@ -71,7 +71,7 @@ pub struct Rounds {
     /// Gets every change.
     pub log: OrderLog,
     /// Further tasks, each with an interval.
-    pub also: Vec<ScheduledTask>,
+    pub scheduled: Vec<ScheduledTask>,
     /// How often and how much.
     pub settings: MaintenanceSettings,
 }
@@ -80,7 +80,7 @@ impl Rounds {
     /// Runs until `stop`. Errors are logged and retried in a later round.
     pub async fn run(self, stop: CancellationToken) {
         let mut leader = Leader::new(&self.leases, SCOPE);
-        let mut last_runs: Vec<Option<Instant>> = self.also.iter().map(|_| None).collect();
+        let mut last_runs: Vec<Option<Instant>> = self.scheduled.iter().map(|_| None).collect();
         let mut measured: Option<Instant> = None;
         while stop.run_until_cancelled(tokio::time::sleep(self.settings.every)).await.is_some() {
             let Some(lead) = leader.lead().await else {
@@ -113,7 +113,7 @@ impl Rounds {
             // The publisher has logged the cause, and a gauge shows the age.
             Err(error) => tracing::debug!(%error, "the order log waits"),
         }
-        for (task, last_run) in self.also.iter().zip(last_runs) {
+        for (task, last_run) in self.scheduled.iter().zip(last_runs) {
             if last_run.is_none_or(|last_run| last_run.elapsed() >= task.every) {
                 keep_leading(leader).await;
                 *last_run = Some(Instant::now());

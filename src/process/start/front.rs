@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use super::maintenance::{self, Maintained};
 use crate::front::{self, Buyers};
 use crate::intake::Intake;
-use crate::maintenance::{RestartCheck, verify};
+use crate::maintenance::{NotCompared, RestartCheck, verify};
 use crate::orders::Payments;
 use crate::process::listen::for_buyers;
 use crate::process::shared::Shared;
@@ -20,7 +20,7 @@ pub(in crate::process) fn start(
     tasks: &mut Tasks,
     listener: TcpListener,
     publisher: Publisher,
-) -> watch::Receiver<Result<(), String>> {
+) -> watch::Receiver<Result<(), NotCompared>> {
     let Shared { config, parts, orders, stop, .. } = shared;
     let log = OrderLog::with(config.queue(), publisher.clone());
     let compared = check_restarts(shared, tasks, &log);
@@ -47,14 +47,13 @@ fn check_restarts(
     shared: &Shared<'_>,
     tasks: &mut Tasks,
     log: &OrderLog,
-) -> watch::Receiver<Result<(), String>> {
+) -> watch::Receiver<Result<(), NotCompared>> {
     let (gate, store, log) = (shared.parts.gate.clone(), shared.parts.store.clone(), log.clone());
     shared
         .parts
         .gate
         .compare_restarts_with(move || Box::pin(verify(gate.clone(), store.clone(), log.clone())));
-    let (tell, compared) = watch::channel(Err("its books are being compared".to_owned()));
-    let check = RestartCheck { gate: shared.parts.gate.clone(), tell };
+    let (check, compared) = RestartCheck::new(shared.parts.gate.clone());
     tasks.spawn("the comparison of redis", check.run(shared.stop.clone()));
     compared
 }

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::domain::{Millis, SaleState};
 use crate::front::{Dependency, Readiness};
+use crate::maintenance::NotCompared;
 use crate::process::parts::Parts;
 use crate::process::shared::Shared;
 use crate::process::tasks::Tasks;
@@ -19,7 +20,7 @@ pub(in crate::process) fn start(
     shared: &Shared<'_>,
     tasks: &mut Tasks,
     consumes: Option<watch::Receiver<bool>>,
-    compared: Option<watch::Receiver<Result<(), String>>>,
+    compared: Option<watch::Receiver<Result<(), NotCompared>>>,
     metrics: &PrometheusHandle,
 ) -> watch::Receiver<Readiness> {
     let (report, readiness) = watch::channel(Readiness::default());
@@ -40,7 +41,7 @@ const EVERY: Duration = Duration::from_secs(1);
 struct Health {
     parts: Parts,
     consumes: Option<watch::Receiver<bool>>,
-    compared: Option<watch::Receiver<Result<(), String>>>,
+    compared: Option<watch::Receiver<Result<(), NotCompared>>>,
     check_settings: bool,
     metrics: PrometheusHandle,
     report: watch::Sender<Readiness>,
@@ -106,7 +107,7 @@ impl Health {
         } else if redis.up
             && let Some(compared) = &self.compared
         {
-            redis = dependency(compared.borrow().clone());
+            redis = dependency(compared.borrow().clone().map_err(|why| why.to_string()));
         }
         let publishes = self.parts.publisher.as_ref().is_none_or(Publisher::is_up);
         let consumes = self.consumes.as_ref().is_none_or(|up| *up.borrow());

@@ -81,7 +81,7 @@ fn rounds(shared: &Shared<'_>, payments: Payments, log: OrderLog) -> Rounds {
         store: parts.store.clone(),
         payments,
         log,
-        also: schedule(&shared.control, config.purge_after()),
+        scheduled: schedule(&shared.control, config.purge_after()),
         settings: config.maintenance(),
     }
 }
