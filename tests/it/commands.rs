@@ -33,7 +33,7 @@ async fn sales_are_created_and_steered() {
     for (args, expected, says) in [
         (vec!["sale", "open", sale], 1, "a sale that is closed cannot be opened"),
         (vec!["sale", "show", "nowhere"], 1, "there is no sale nowhere"),
-        (vec!["sale", "create", sale, "--item", "a=1"], 1, "there is a sale"),
+        (vec!["sale", "create", sale, "--item", "a=1"], 1, "already exists"),
         (vec!["sale", "create", "x", "--item", "a"], 2, "write it as SKU=STOCK"),
         (vec!["sale", "create", "X!", "--item", "a=1"], 2, "a sale id must be"),
         (vec!["token", "a b"], 2, "a user id must be"),
