@@ -67,7 +67,7 @@ fn urls(config: &Config, mistakes: &mut Vec<String>) {
     }
     for (name, wrong) in [
         ("redis.url", crate::link::check_url(&config.redis.url).err().map(|error| error.to_string())),
-        ("queue.url", crate::queue::check_url(&config.queue.url).err()),
+        ("queue.url", crate::queue::check_url(&config.queue.url).err().map(|error| error.to_string())),
         ("database.url", crate::store::check_url(&config.database.url).err().map(|error| error.to_string())),
     ] {
         if let Some(wrong) = wrong {
