@@ -1,20 +1,20 @@
-//! Doorbuster, the flash-sale order engine.
+//! Doorbuster, a flash-sale order engine.
 //!
-//! One atomic Lua script in Redis decides who gets a unit, RabbitMQ carries the order, a pool of
-//! workers persists it through SeaORM. The modules in reading order:
+//! One atomic Lua script in Redis decides who gets a unit, RabbitMQ carries the order, and a pool of workers writes it
+//! to a database through SeaORM. The modules depend on each other in one direction only; in this order they are best
+//! read:
 //!
-//! - [`domain`]: sales, orders, verdicts. No I/O and no clock.
-//! - [`gate`], [`lease`], [`queue`], [`store`]: the four seams, one per kind of server. They never
-//!   import each other.
-//! - [`link`]: what every seam needs to stay connected. [`fault`]: where it can be made to fail.
-//! - [`intake`]: one request, from admission to the broker's confirm; the relay and the sweep.
-//! - [`worker`]: deliveries become rows.
-//! - [`control`]: what an operator does to a sale. [`audit`]: do the books balance?
-//! - [`repair`]: what puts the books right again; rebuilding a gate.
-//! - [`replay`]: what was accepted gets its row, after an outage.
-//! - [`front`]: HTTP. [`drill`]: a crowd of buyers. [`dev`]: private servers as children.
-//! - [`chaos`]: the stack under attack, judged by the drill. [`bench`]: figures beside the servers' own.
-//! - [`process`]: configuration in, running process out.
+//! 1. [`domain`]: sales, orders, terms and verdicts, without I/O.
+//! 2. The four seams, one per kind of server, which never import each other: [`gate`] and [`lease`] (Redis), [`queue`]
+//!    (RabbitMQ), [`store`] (the database). [`link`] keeps them connected, [`fault`] makes them fail in tests.
+//! 3. The path of an order: [`intake`] takes a request and publishes the order, [`worker`] turns deliveries into rows,
+//!    [`settlement`] reports the committed outcome to the gate.
+//! 4. After the purchase: [`orders`] pays, cancels, refunds and expires; [`control`] has the acts of an operator.
+//! 5. [`audit`] compares gate, queue and database. [`recovery`] repairs what differs, rebuilds a gate, and replays
+//!    orders after an outage. [`maintenance`] does the work that nobody requests, each task under its own lease.
+//! 6. [`front`]: HTTP for buyers, operators and payment providers.
+//! 7. [`rehearsal`]: private servers, drills with a crowd of buyers, chaos, benchmarks.
+//! 8. [`process`] turns a configuration into a running process; [`cli`] is the command line.
 
 // The futures of whole commands nest deeper than the compiler's usual 128 types; the optimiser is
 // the first to notice, so only a release build would fail.

@@ -11,6 +11,7 @@ mod confirm;
 mod dead_letters;
 mod dev;
 mod discover;
+mod doctor;
 mod drill;
 mod ended;
 mod export;
@@ -121,6 +122,9 @@ enum Verb {
     /// Ask a running process whether it is ready, for a container's HEALTHCHECK.
     #[command(after_help = "Example:\n  doorbuster health 127.0.0.1:9090")]
     Health(health::Args),
+    /// Examine each server: reachable, version, settings, clock, tables and rights. Changes nothing.
+    #[command(after_help = "Example:\n  doorbuster doctor\n  doorbuster doctor --output json")]
+    Doctor(doctor::Args),
     /// Print a script that completes commands in a shell.
     #[command(after_help = "Example:\n  doorbuster completions bash > /etc/bash_completion.d/doorbuster")]
     Completions(completions::Args),
@@ -171,6 +175,7 @@ impl Verb {
                 print!("{}", load(sources)?.redacted());
                 Ok(Ended::Done)
             }
+            Self::Doctor(args) => doctor::run(&load(sources)?, &args).await,
             Self::Health(args) => health::run(&args).await,
             Self::Completions(args) => completions::run(&args, Cli::command()),
             Self::Servers(args) => servers::run(args).await,

@@ -23,13 +23,8 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) async fn open(settings: &QueueSettings, purpose: &str) -> Result<Self, QueueError> {
-        let mut uri: AMQPUri =
-            settings.url.parse().map_err(|error| QueueError(format!("queue.url: {error}")))?;
-        uri.query.heartbeat.get_or_insert(HEARTBEAT);
-        let properties =
-            ConnectionProperties::default().with_connection_name(format!("doorbuster {purpose}").into());
         let work = async {
-            let connection = Connection::connect_uri(uri, properties).await?;
+            let connection = connect(settings, purpose).await?;
             let channel = connection.create_channel().await?;
             let depths = topology::declare(&channel, settings).await?;
             Ok(Self { connection, channel, depths })
@@ -50,6 +45,19 @@ impl Link {
     pub(super) async fn close(self) {
         let _ = tokio::time::timeout(Duration::from_secs(1), self.connection.close(200, "done".into())).await;
     }
+}
+
+/// A connection without a channel; declares nothing. The caller limits its time.
+pub(super) async fn connect(settings: &QueueSettings, purpose: &str) -> Result<Connection, QueueError> {
+    let mut uri = uri(settings)?;
+    uri.query.heartbeat.get_or_insert(HEARTBEAT);
+    let properties =
+        ConnectionProperties::default().with_connection_name(format!("doorbuster {purpose}").into());
+    Ok(Connection::connect_uri(uri, properties).await?)
+}
+
+pub(super) fn uri(settings: &QueueSettings) -> Result<AMQPUri, QueueError> {
+    settings.url.parse().map_err(|error| QueueError(format!("queue.url: {error}")))
 }
 
 /// Adds a timeout: lapin has none.

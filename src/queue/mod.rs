@@ -10,6 +10,7 @@
 mod consumer;
 mod dead_letter;
 mod dead_letters;
+mod examine;
 mod headers;
 mod link;
 mod log;
@@ -22,6 +23,7 @@ use std::time::Duration;
 pub use consumer::{Consumer, Delivery};
 pub use dead_letter::{DeadLetter, Reason, Rejection};
 pub use dead_letters::{DeadLetters, HeldDeadLetter, HeldDeadLetters};
+pub use examine::{BrokerFacts, QueueFacts, examine};
 pub use log::{LogFrom, LogHead, LogMessage, LogReader, OrderLog};
 pub use message::{Unreadable, VERSION};
 pub use publisher::{PublishError, Publisher};

@@ -56,8 +56,43 @@ pub struct Depths {
     pub unrouted: u32,
 }
 
+/// An exchange and the queue of the same name that is bound to it.
+pub(super) struct Declared {
+    pub(super) name: String,
+    kind: ExchangeKind,
+    exchange: FieldTable,
+    queue: FieldTable,
+}
+
+impl Declared {
+    /// Declares and binds both; returns how many messages wait in the queue.
+    async fn declare(&self, channel: &Channel) -> Result<u32, QueueError> {
+        exchange(channel, &self.name, self.kind.clone(), self.exchange.clone()).await?;
+        let waiting = self.declare_queue(channel).await?;
+        bind(channel, &self.name, &self.name, &self.name).await?;
+        Ok(waiting)
+    }
+
+    /// The queue alone.
+    pub(super) async fn declare_queue(&self, channel: &Channel) -> Result<u32, QueueError> {
+        queue(channel, &self.name, self.queue.clone()).await
+    }
+}
+
 /// On return, a message published to `P.orders` goes to a replicated, durable queue and to the log.
 pub(super) async fn declare(channel: &Channel, settings: &QueueSettings) -> Result<Depths, QueueError> {
+    let names = Names::new(&settings.prefix);
+    let [dead, unrouted, orders, log] = topology(settings);
+    let dead = dead.declare(channel).await?;
+    let unrouted = unrouted.declare(channel).await?;
+    let orders = orders.declare(channel).await?;
+    log.declare(channel).await?;
+    bind(channel, &names.log, &names.orders, &names.orders).await?;
+    Ok(Depths { orders, dead, unrouted })
+}
+
+/// In the order in which they are declared: dead letters, unrouted, orders, log.
+pub(super) fn topology(settings: &QueueSettings) -> [Declared; 4] {
     let names = Names::new(&settings.prefix);
     // Reading a dead letter counts as a delivery, and RabbitMQ 4 has a default limit of 20: without a higher limit, the
     // 20th look would delete it.
@@ -66,10 +101,6 @@ pub(super) async fn declare(channel: &Channel, settings: &QueueSettings) -> Resu
         ("x-overflow", text("reject-publish")),
         ("x-delivery-limit", AMQPValue::LongInt(i32::MAX)),
     ]);
-    exchange(channel, &names.dead, ExchangeKind::Fanout, FieldTable::default()).await?;
-    let dead = queue(channel, &names.dead, kept.clone()).await?;
-    exchange(channel, &names.unrouted, ExchangeKind::Fanout, FieldTable::default()).await?;
-    let unrouted = queue(channel, &names.unrouted, kept).await?;
     // Without a dead-letter exchange, a queue with a delivery limit deletes messages that exceed it. The broker's
     // dead-lettering is at most once, on purpose: an order that it loses is still in the outbox and is published
     // again, and workers write their dead letters themselves, with a confirm. At least once would cost more than it
@@ -82,8 +113,6 @@ pub(super) async fn declare(channel: &Channel, settings: &QueueSettings) -> Resu
         ("x-dead-letter-exchange", text(&names.dead)),
     ]);
     let alternate = table(&[("alternate-exchange", text(&names.unrouted))]);
-    exchange(channel, &names.orders, ExchangeKind::Direct, alternate).await?;
-    let orders = queue(channel, &names.orders, orders).await?;
     // A stream deletes by age and size, never because a message was read.
     let hours = settings.log_hours;
     let log = table(&[
@@ -92,10 +121,11 @@ pub(super) async fn declare(channel: &Channel, settings: &QueueSettings) -> Resu
         ("x-max-length-bytes", AMQPValue::LongLongInt(i64::try_from(settings.log_bytes).unwrap_or(i64::MAX))),
         ("x-stream-max-segment-size-bytes", AMQPValue::LongLongInt(segment(settings.log_bytes))),
     ]);
-    exchange(channel, &names.log, ExchangeKind::Fanout, FieldTable::default()).await?;
-    queue(channel, &names.log, log).await?;
-    bind(channel, &names.log, &names.orders, &names.orders).await?;
-    Ok(Depths { orders, dead, unrouted })
+    let fanout =
+        |name, queue| Declared { name, kind: ExchangeKind::Fanout, exchange: FieldTable::default(), queue };
+    let direct =
+        Declared { name: names.orders, kind: ExchangeKind::Direct, exchange: alternate, queue: orders };
+    [fanout(names.dead, kept.clone()), fanout(names.unrouted, kept), direct, fanout(names.log, log)]
 }
 
 /// The size of a segment: a tenth of the log, within the broker's bounds. Only whole segments are deleted.
@@ -140,7 +170,6 @@ async fn queue(channel: &Channel, name: &str, arguments: FieldTable) -> Result<u
         };
         QueueError(format!("declaring the queue {name}: {error}{hint}"))
     })?;
-    bind(channel, name, name, name).await?;
     Ok(declared.message_count())
 }
 

@@ -11,6 +11,7 @@ mod connect;
 mod durability;
 mod entities;
 mod error;
+mod examine;
 mod halves;
 mod handle;
 mod log_outbox;
@@ -24,6 +25,7 @@ mod transaction;
 
 pub use connect::{UnreadableUrl, check_url};
 pub use error::StoreError;
+pub use examine::DatabaseFacts;
 pub use halves::Halves;
 pub use handle::{Store, StoreSettings};
 pub use orders::{

@@ -1,77 +1,100 @@
-//! What serde would report one mistake at a time, all at once: unknown keys and wrong types, by
-//! comparing with the defaults, which name every key.
+//! The rules for values besides their types and ranges: lengths, schemes, names, URLs that can be read.
 
-use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
-use config::{Value, ValueKind};
+use tracing_subscriber::EnvFilter;
 
-/// The values that can be used; what cannot be is told.
-pub(super) fn usable(
-    defaults: &config::Config,
-    merged: &config::Config,
-    mistakes: &mut Vec<String>,
-) -> Vec<(String, Value)> {
-    let known = leaves(defaults);
-    let mut usable = Vec::new();
-    for (key, value) in leaves(merged) {
-        match known.get(&key) {
-            None => mistakes.push(unknown(&key, known.keys())),
-            Some(default) => match mismatch(default, &value) {
-                Some(wanted) => mistakes.push(format!("{key} must be {wanted}, not {:?}", value.to_string())),
-                None => usable.push((key, value)),
-            },
+use super::ranges;
+use super::redact::redact;
+use super::sections::Config;
+use crate::front::{Providers, check_public_key};
+
+const SHORT_SECRET: &str = "auth.secret has fewer than 32 bytes; set DOORBUSTER__AUTH__SECRET, or auth.secret_file, \
+     for example to the output of `openssl rand -hex 32`";
+
+/// Reports every mistake. `signs` asks for the secret even if there is a public key.
+pub(super) fn check(config: &Config, needs_secret: bool, signs: bool, mistakes: &mut Vec<String>) {
+    listeners(config, mistakes);
+    secrets(config, needs_secret, signs, mistakes);
+    urls(config, mistakes);
+    prefixes(config, mistakes);
+    log(config, mistakes);
+    ranges::check(config, mistakes);
+}
+
+fn listeners(config: &Config, mistakes: &mut Vec<String>) {
+    for (name, listen) in
+        [("front.listen", &config.front.listen), ("operations.listen", &config.operations.listen)]
+    {
+        if listen.parse::<SocketAddr>().is_err() {
+            mistakes.push(format!(
+                "{name} is {listen:?}; it must be an address and a port, such as 127.0.0.1:8080"
+            ));
         }
     }
-    usable
-}
-
-fn leaves(config: &config::Config) -> BTreeMap<String, Value> {
-    let mut found = BTreeMap::new();
-    walk("", &config.cache, &mut found);
-    found
-}
-
-fn walk(path: &str, value: &Value, found: &mut BTreeMap<String, Value>) {
-    if let ValueKind::Table(table) = &value.kind {
-        for (name, value) in table {
-            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-            walk(&path, value, found);
-        }
-    } else {
-        found.insert(path.to_owned(), value.clone());
+    if let Err(wrong) = config.address_rate() {
+        mistakes.push(format!("front.address_rate is {:?}; {wrong}", config.front.address_rate));
     }
 }
 
-/// Values from the environment and from `--set` are texts; they may be written numbers.
-fn mismatch(default: &Value, value: &Value) -> Option<&'static str> {
-    match &default.kind {
-        ValueKind::I64(_) => value.clone().into_uint().is_err().then_some("a whole number"),
-        ValueKind::Boolean(_) => value.clone().into_bool().is_err().then_some("true or false"),
-        _ => value.clone().into_string().is_err().then_some("a text"),
+fn secrets(config: &Config, needs_secret: bool, signs: bool, mistakes: &mut Vec<String>) {
+    if let Err(wrong) = Providers::parse(&config.payments.secrets) {
+        mistakes.push(format!("payments.secrets: {wrong}"));
+    }
+    if let Err(wrong) = check_public_key(&config.auth.public_key) {
+        mistakes.push(format!("auth.public_key: {wrong}"));
+    }
+    let length = config.auth.secret.len();
+    let can_do_without = !needs_secret || (!signs && !config.auth.public_key.is_empty());
+    if length < 32 && (length > 0 || !can_do_without) {
+        mistakes.push(SHORT_SECRET.into());
     }
 }
 
-/// Sections that an older build had under another name. The old name is a mistake that names the new one:
-/// a setting that is silently ignored would be worse.
-const RENAMED: [(&str, &str); 1] = [("upkeep", "maintenance")];
-
-fn unknown<'a>(key: &str, known: impl Iterator<Item = &'a String>) -> String {
-    for (old, new) in RENAMED {
-        if let Some(rest) = key.strip_prefix(old).filter(|rest| rest.starts_with('.')) {
-            return format!("{key} is now {new}{rest}");
+fn urls(config: &Config, mistakes: &mut Vec<String>) {
+    for (name, url, schemes) in [
+        ("redis.url", &config.redis.url, &["redis://", "rediss://"][..]),
+        ("queue.url", &config.queue.url, &["amqp://", "amqps://"]),
+        ("database.url", &config.database.url, &["sqlite:", "postgres:", "postgresql:", "mysql:"]),
+    ] {
+        if !schemes.iter().any(|scheme| url.starts_with(scheme)) {
+            mistakes.push(format!(
+                "{name} is {:?}; it must begin with {}",
+                redact(url),
+                schemes.join(" or ")
+            ));
         }
     }
-    let nearest = known.min_by_key(|candidate| strsim::damerau_levenshtein(candidate, key));
-    match nearest {
-        Some(nearest) if strsim::damerau_levenshtein(nearest, key) <= 4 => {
-            format!("{key} is not a key; did you mean {nearest}?")
+    for (name, wrong) in [
+        ("redis.url", crate::link::check_url(&config.redis.url).err().map(|error| error.to_string())),
+        ("queue.url", crate::queue::check_url(&config.queue.url).err().map(|error| error.to_string())),
+        ("database.url", crate::store::check_url(&config.database.url).err().map(|error| error.to_string())),
+    ] {
+        if let Some(wrong) = wrong {
+            mistakes.push(format!("{name} cannot be read: {wrong}"));
         }
-        _ => format!("{key} is not a key; config/default.toml has them all"),
     }
 }
 
-pub(super) fn range(name: &str, value: u64, from: u64, to: u64, mistakes: &mut Vec<String>) {
-    if !(from..=to).contains(&value) {
-        mistakes.push(format!("{name} is {value}; it must be {from} to {to}"));
+fn prefixes(config: &Config, mistakes: &mut Vec<String>) {
+    for (name, prefix) in [("redis.prefix", &config.redis.prefix), ("queue.prefix", &config.queue.prefix)] {
+        let allowed = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || b"-.".contains(&c);
+        if !(1..=64).contains(&prefix.len()) || !prefix.bytes().all(allowed) {
+            mistakes.push(format!("{name} is {prefix:?}; it must be 1 to 64 of a-z, 0-9, '-' and '.'"));
+        }
+    }
+}
+
+fn log(config: &Config, mistakes: &mut Vec<String>) {
+    if !["auto", "text", "json"].contains(&config.log.format.as_str()) {
+        mistakes.push(format!("log.format is {:?}; it must be auto, text or json", config.log.format));
+    }
+    // A filter would accept any word as the name of a module, and then log nothing from all the others.
+    let level = config.log.level.as_str();
+    let is_level = ["error", "warn", "info", "debug", "trace", "off"].contains(&level);
+    let is_filter = level.contains(['=', ',']) && level.parse::<EnvFilter>().is_ok();
+    if !is_level && !is_filter {
+        mistakes
+            .push(format!("log.level is {level:?}; it must be error, warn, info, debug, trace, or a filter"));
     }
 }

@@ -1,12 +1,17 @@
 //! Configuration: layers in, one checked [`Config`] out. All mistakes are reported together.
 
 mod check;
+mod keys;
+mod ranges;
+mod redact;
 mod sections;
+mod settings;
 
 use std::path::PathBuf;
 
 use config::{ConfigBuilder, Environment, File, FileFormat, builder::DefaultState};
 
+pub use redact::redact;
 pub use sections::*;
 
 const DEFAULTS: &str = include_str!("../../../config/default.toml");
@@ -14,40 +19,46 @@ const DEFAULTS: &str = include_str!("../../../config/default.toml");
 /// Where configuration comes from, besides the built-in defaults and the environment.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
-    /// Over the built-in defaults, and under everything else.
+    /// Over the built-in defaults, and below everything else.
     pub defaults: Vec<(&'static str, String)>,
-    /// Does the command sign or verify tokens? Others can do without the secret.
+    /// Whether the command signs or verifies tokens. Other commands need no secret.
     pub needs_secret: bool,
-    /// Does it sign them? Then a public key is not enough.
+    /// Whether it signs them. Then a public key is not enough.
     pub signs: bool,
+    /// The name of a file in `config/`.
     pub profile: Option<String>,
+    /// A file over the profile.
     pub file: Option<PathBuf>,
-    /// `section.key=value`.
+    /// Pairs of `section.key=value`, over everything else.
     pub overrides: Vec<String>,
 }
 
 /// Every mistake found, one line each.
 #[derive(Debug, thiserror::Error)]
 #[error("the configuration has {} mistake{}:\n{}", .0.len(), if .0.len() == 1 { "" } else { "s" }, .0.join("\n"))]
-pub struct Mistakes(pub Vec<String>);
+pub struct Mistakes(
+    /// One line each.
+    pub Vec<String>,
+);
 
 impl Config {
+    /// Merges all sources and checks the result; reports every mistake at once.
     pub fn load(sources: &Sources) -> Result<Self, Mistakes> {
-        let one = |text: String| Mistakes(vec![format!("  {text}")]);
-        let defaults = from_defaults().build().map_err(|error| one(error.to_string()))?;
-        let merged = layers(sources).map_err(one)?.build().map_err(|error| one(error.to_string()))?;
+        let one = |error: config::ConfigError| Mistakes(vec![format!("  {error}")]);
+        let defaults = from_defaults().build().map_err(one)?;
+        let merged = layers(sources)?.build().map_err(one)?;
         let mut mistakes = Vec::new();
-        // What is misspelt or of a wrong type is told and left at its default, so that the rest
-        // can be checked in the same pass.
+        // A key that is misspelt or of a wrong type is reported and stays at its default, so that the rest can be
+        // checked in the same pass.
         let mut usable = from_defaults();
-        for (key, value) in check::usable(&defaults, &merged, &mut mistakes) {
-            usable = usable.set_override(key, value).map_err(|error| one(error.to_string()))?;
+        for (key, value) in keys::usable(&defaults, &merged, &mut mistakes) {
+            usable = usable.set_override(key, value).map_err(one)?;
         }
-        let usable = usable.build().map_err(|error| one(error.to_string()))?;
+        let usable = usable.build().map_err(one)?;
         match usable.try_deserialize::<Config>() {
             Ok(config) => {
                 let config = config.with_secret_from_file(&mut mistakes);
-                config.check(sources.needs_secret, sources.signs, &mut mistakes);
+                check::check(&config, sources.needs_secret, sources.signs, &mut mistakes);
                 if mistakes.is_empty() {
                     return Ok(config);
                 }
@@ -63,7 +74,8 @@ fn from_defaults() -> ConfigBuilder<DefaultState> {
     config::Config::builder().add_source(File::from_str(DEFAULTS, FileFormat::Toml))
 }
 
-fn layers(sources: &Sources) -> Result<ConfigBuilder<DefaultState>, String> {
+fn layers(sources: &Sources) -> Result<ConfigBuilder<DefaultState>, Mistakes> {
+    let mistake = |text: String| Mistakes(vec![format!("  {text}")]);
     let mut builder = from_defaults();
     for (key, value) in &sources.defaults {
         let text = format!("{key} = {}", toml::Value::from(value.as_str()));
@@ -78,9 +90,11 @@ fn layers(sources: &Sources) -> Result<ConfigBuilder<DefaultState>, String> {
     builder =
         builder.add_source(Environment::with_prefix("DOORBUSTER").prefix_separator("__").separator("__"));
     for pair in &sources.overrides {
-        let (key, value) =
-            pair.split_once('=').ok_or_else(|| format!("--set {pair}: write it as section.key=value"))?;
-        builder = builder.set_override(key, value).map_err(|error| format!("--set {pair}: {error}"))?;
+        let (key, value) = pair
+            .split_once('=')
+            .ok_or_else(|| mistake(format!("--set {pair}: write it as section.key=value")))?;
+        builder =
+            builder.set_override(key, value).map_err(|error| mistake(format!("--set {pair}: {error}")))?;
     }
     Ok(builder)
 }
@@ -104,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn all_mistakes_are_told_at_once_and_misspelt_keys_with_a_suggestion() {
+    fn all_mistakes_are_reported_at_once_and_misspelt_keys_with_a_suggestion() {
         let error = load(&[
             SECRET,
             "worker.bach=9",

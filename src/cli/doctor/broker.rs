@@ -1,0 +1,60 @@
+//! RabbitMQ: it answers, it is recent, and its queues are there or may be declared.
+
+use super::finding::{Finding, Findings};
+use super::version;
+use crate::process::{Config, redact};
+use crate::queue::{BrokerFacts, QueueFacts};
+
+pub(super) const SERVER: &str = "broker";
+
+pub(super) const UNREACHABLE: &str =
+    "start RabbitMQ, or correct queue.url (host, port, user, password and virtual host)";
+
+pub(super) async fn examine(config: &Config) -> Vec<Finding> {
+    let mut findings = Findings::of(SERVER);
+    match crate::queue::examine(&config.queue()).await {
+        Ok(facts) => {
+            findings.ok("reachable", redact(&config.queue.url));
+            judge(facts, &mut findings);
+        }
+        Err(error) => {
+            let found = format!("{}: {error}", redact(&config.queue.url));
+            findings.amiss("reachable", found, UNREACHABLE);
+        }
+    }
+    findings.into_vec()
+}
+
+fn judge(facts: BrokerFacts, findings: &mut Findings) {
+    match facts.version {
+        None => findings.ok("version", "RabbitMQ does not report one"),
+        Some(version) if version::is_at_least(&version, &[3, 10]) => {
+            findings.ok("version", format!("RabbitMQ {version}"));
+        }
+        Some(version) => {
+            findings.amiss("version", format!("RabbitMQ {version}"), "install RabbitMQ 3.10 or later");
+        }
+    }
+    for (name, queue) in facts.queues {
+        match queue {
+            QueueFacts::Declared { waiting } => {
+                findings.ok("queue", format!("{name} is declared; {waiting} messages wait"));
+            }
+            QueueFacts::Declarable => {
+                findings
+                    .ok("queue", format!("{name} is not declared yet; the first front or worker does that"));
+            }
+            QueueFacts::Refused(why) => {
+                let advice = match why.contains("ACCESS_REFUSED") {
+                    true => {
+                        "give the user of queue.url the right to configure, write and read (rabbitmqctl set_permissions)"
+                    }
+                    false => {
+                        "restore queue.delivery_limit, queue.log_hours and queue.log_mb, or delete the queue while no sale is open"
+                    }
+                };
+                findings.amiss("queue", format!("{name}: {why}"), advice);
+            }
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! The database: it answers, a COMMIT is durable, its clock is right, its tables are this build's, and rows can be
+//! written.
+
+use super::clock;
+use super::finding::{Finding, Findings};
+use crate::domain::Millis;
+use crate::process::{Config, redact};
+use crate::store::{DatabaseFacts, Store, StoreError};
+
+pub(super) const SERVER: &str = "database";
+
+pub(super) const UNREACHABLE: &str = "start it and run `doorbuster migrate`, or correct database.url (host, port, user, password and database)";
+
+pub(super) async fn examine(config: &Config) -> Vec<Finding> {
+    let mut findings = Findings::of(SERVER);
+    if let Err(error) = look(config, &mut findings).await {
+        findings.amiss("reachable", format!("{}: {error}", redact(&config.database.url)), UNREACHABLE);
+    }
+    findings.into_vec()
+}
+
+async fn look(config: &Config, findings: &mut Findings) -> Result<(), StoreError> {
+    let settings = config.store();
+    let store = Store::open_unchanged(&settings).await?;
+    let facts = store.examine(&settings).await?;
+    findings.ok("reachable", redact(&config.database.url));
+    findings.ok("version", format!("{} {}", store.engine(), facts.version));
+    findings.settings(store.broken_promises().await?);
+    let before = Millis::now();
+    let time = store.read_clock().await?;
+    clock::compare(findings, before, time, Millis::now());
+    tables(facts, findings);
+    store.close().await;
+    Ok(())
+}
+
+fn tables(facts: DatabaseFacts, findings: &mut Findings) {
+    if !facts.unknown.is_empty() {
+        let found = format!("made by a newer build: {}", facts.unknown.join(", "));
+        findings.amiss("tables", found, "use the newer build for every process");
+    }
+    if !facts.pending.is_empty() {
+        let found = format!("not up to date; missing: {}", facts.pending.join(", "));
+        findings.amiss("tables", found, "run `doorbuster migrate`");
+        return;
+    }
+    if facts.unknown.is_empty() {
+        findings.ok("tables", "up to date");
+    }
+    if facts.refused.is_empty() {
+        findings.ok("rights", "reads and writes every table");
+    }
+    for refused in facts.refused {
+        let advice = "give the user of database.url SELECT, INSERT, UPDATE and DELETE, or name the primary";
+        findings.amiss("rights", refused, advice);
+    }
+}

@@ -1,0 +1,65 @@
+//! One thing that `doctor` looked at.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// What was found, and what to do if it is amiss.
+#[derive(Debug, Serialize)]
+pub(super) struct Finding {
+    /// redis, broker or database.
+    server: &'static str,
+    /// What was looked at.
+    check: &'static str,
+    pub(super) ok: bool,
+    found: String,
+    /// `None` if all is well.
+    advice: Option<String>,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { server, check, ok, found, advice } = self;
+        write!(f, "{:<5}  {server:<8}  {check:<9}  {found}", if *ok { "ok" } else { "AMISS" })?;
+        if let Some(advice) = advice {
+            write!(f, "\n       to do: {advice}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Collects the findings of one server.
+pub(super) struct Findings {
+    server: &'static str,
+    found: Vec<Finding>,
+}
+
+impl Findings {
+    pub(super) fn of(server: &'static str) -> Self {
+        Self { server, found: Vec::new() }
+    }
+
+    pub(super) fn ok(&mut self, check: &'static str, found: impl Into<String>) {
+        self.found.push(Finding { server: self.server, check, ok: true, found: found.into(), advice: None });
+    }
+
+    pub(super) fn amiss(&mut self, check: &'static str, found: impl Into<String>, advice: impl Into<String>) {
+        let (server, advice) = (self.server, Some(advice.into()));
+        self.found.push(Finding { server, check, ok: false, found: found.into(), advice });
+    }
+
+    /// The same for settings that start refuses: their text ends with what to change.
+    pub(super) fn settings(&mut self, broken: Vec<String>) {
+        if broken.is_empty() {
+            self.ok("settings", "no accepted order can be lost by them");
+        }
+        for text in broken {
+            let (found, advice) = text.split_once("; ").unwrap_or((&text, "change it"));
+            self.amiss("settings", found, advice);
+        }
+    }
+
+    pub(super) fn into_vec(self) -> Vec<Finding> {
+        self.found
+    }
+}

@@ -1,0 +1,166 @@
+//! The configuration as each module takes it. Values are in range: [`Config::load`] has checked them.
+
+use std::time::Duration;
+
+use super::sections::Config;
+use crate::domain::{Invalid, Rate};
+use crate::front::{AuthSettings, FrontSettings, Providers, ServerSettings, ThrottleSettings};
+use crate::gate::GateSettings;
+use crate::intake::IntakeSettings;
+use crate::link::RedisSettings;
+use crate::maintenance::{MaintenanceSettings, SweepSettings};
+use crate::queue::QueueSettings;
+use crate::store::StoreSettings;
+use crate::worker::WorkerSettings;
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// Loses nothing on a machine with 64 bits: the ranges are smaller.
+fn count(value: u64) -> usize {
+    usize::try_from(value).unwrap_or(usize::MAX)
+}
+
+impl Config {
+    /// How to reach Redis.
+    pub fn redis(&self) -> RedisSettings {
+        RedisSettings { url: self.redis.url.clone(), timeout: ms(self.redis.timeout_ms) }
+    }
+
+    /// Settings of the gate.
+    pub fn gate(&self) -> GateSettings {
+        GateSettings {
+            redis: self.redis(),
+            prefix: self.redis.prefix.clone(),
+            outbox_bound: self.gate.outbox_bound,
+            outbox_bound_in_all: self.gate.outbox_bound_in_all,
+            batch: count(self.gate.batch),
+            backlog: count(self.gate.backlog),
+            sweep_grace: ms(self.sweep.grace_ms),
+            overtaken_after: ms(self.sweep.overtaken_after_ms),
+            parked_after: ms(self.sweep.parked_after_ms),
+        }
+    }
+
+    /// Settings of the broker, its queues and the order log.
+    pub fn queue(&self) -> QueueSettings {
+        QueueSettings {
+            url: self.queue.url.clone(),
+            prefix: self.queue.prefix.clone(),
+            timeout: ms(self.queue.timeout_ms),
+            window: count(self.queue.window),
+            delivery_limit: u32::try_from(self.queue.delivery_limit).unwrap_or(u32::MAX),
+            log_hours: self.queue.log_hours,
+            log_bytes: self.queue.log_mb * 1024 * 1024,
+        }
+    }
+
+    /// Settings of the database.
+    pub fn store(&self) -> StoreSettings {
+        StoreSettings {
+            url: self.database.url.clone(),
+            connections: u32::try_from(self.database.connections).unwrap_or(u32::MAX),
+            timeout: ms(self.database.timeout_ms),
+        }
+    }
+
+    /// How tokens are signed and verified.
+    pub fn auth(&self) -> AuthSettings {
+        AuthSettings {
+            secret: self.auth.secret.clone(),
+            public_key: self.auth.public_key.clone(),
+            issuer: self.auth.issuer.clone(),
+            audience: self.auth.audience.clone(),
+            leeway: self.auth.leeway_s,
+        }
+    }
+
+    /// Settings of the HTTP routes.
+    pub fn front(&self) -> FrontSettings {
+        FrontSettings {
+            body_limit: count(self.front.body_limit_bytes),
+            body_within: ms(self.front.body_within_ms),
+            // The answer `accepted` must still arrive in time.
+            longest_wait: ms(self.front.request_within_ms.saturating_sub(1_000).min(10_000)),
+        }
+    }
+
+    /// Settings of a listener.
+    pub fn server(&self) -> ServerSettings {
+        ServerSettings {
+            connections: count(self.front.connections),
+            header_within: ms(self.front.header_within_ms),
+            request_within: ms(self.front.request_within_ms),
+            drain: ms(self.process.drain_ms),
+        }
+    }
+
+    /// Settings of the intake.
+    pub fn intake(&self) -> IntakeSettings {
+        IntakeSettings {
+            durability: self.intake.durability,
+            confirm_within: ms(self.intake.confirm_within_ms),
+            sale_cache: ms(self.intake.sale_cache_ms),
+            watch_every: ms(self.intake.watch_every_ms),
+        }
+    }
+
+    /// Settings of the sweep.
+    pub fn sweep(&self) -> SweepSettings {
+        SweepSettings {
+            every: ms(self.sweep.every_ms),
+            batch: count(self.sweep.batch),
+            spacing: ms(self.sweep.spacing_ms),
+            parked_after: ms(self.sweep.parked_after_ms),
+        }
+    }
+
+    /// Settings of the worker.
+    pub fn worker(&self) -> WorkerSettings {
+        WorkerSettings {
+            batch: count(self.worker.batch),
+            lanes: count(self.worker.lanes),
+            linger: ms(self.worker.linger_ms),
+            lease: ms(self.worker.lease_ms),
+            hold: ms(self.worker.hold_ms),
+        }
+    }
+
+    /// Settings of the rounds of maintenance.
+    pub fn maintenance(&self) -> MaintenanceSettings {
+        MaintenanceSettings { every: ms(self.maintenance.every_ms), batch: self.maintenance.batch }
+    }
+
+    /// How long the orders of archived sales are kept; `None` for ever.
+    pub fn purge_after(&self) -> Option<Duration> {
+        let days = self.maintenance.purge_after_days;
+        (days > 0).then(|| Duration::from_secs(days * 86_400))
+    }
+
+    pub(super) fn address_rate(&self) -> Result<Option<Rate>, Invalid> {
+        let text = &self.front.address_rate;
+        if text.is_empty() { Ok(None) } else { text.parse().map(Some) }
+    }
+
+    /// How many requests one address may send.
+    pub fn throttle(&self) -> ThrottleSettings {
+        let header = Some(self.front.address_header.to_lowercase()).filter(|header| !header.is_empty());
+        ThrottleSettings { rate: self.address_rate().unwrap_or_default(), header }
+    }
+
+    /// Who may send payment events. A value that cannot be read was refused when the configuration was loaded.
+    pub fn providers(&self) -> Providers {
+        Providers::parse(&self.payments.secrets).unwrap_or_default()
+    }
+
+    /// Deliveries that the broker lends this process at once.
+    pub fn prefetch(&self) -> u16 {
+        u16::try_from(self.worker.prefetch).unwrap_or(u16::MAX)
+    }
+
+    /// How long work in progress may take to finish after SIGTERM.
+    pub fn drain(&self) -> Duration {
+        ms(self.process.drain_ms)
+    }
+}

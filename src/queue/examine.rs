@@ -1,0 +1,106 @@
+//! What an operator should know of the broker before a sale: its version, and whether its queues are as they must
+//! be. Changes nothing.
+
+use std::time::Duration;
+
+use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
+use lapin::options::QueueDeclareOptions;
+use lapin::tcp::AMQPUriTcpExt as _;
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{Channel, Connection};
+
+use super::link::{connect, uri, within};
+use super::topology::{Declared, topology};
+use super::{QueueError, QueueSettings};
+
+/// RabbitMQ, as `doorbuster doctor` sees it.
+#[derive(Debug, Clone)]
+pub struct BrokerFacts {
+    /// Such as `3.10.8`; `None` if the broker does not say.
+    pub version: Option<String>,
+    /// Each queue with its name.
+    pub queues: Vec<(String, QueueFacts)>,
+}
+
+/// The state of one queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum QueueFacts {
+    /// It is there, with the right settings.
+    Declared {
+        /// Messages that wait in it.
+        waiting: u32,
+    },
+    /// It is not there, and may be declared: the first front or worker does so.
+    Declarable,
+    /// It has other settings, or this user may not declare it: in the broker's words.
+    Refused(String),
+}
+
+/// Connects and looks at each queue, within the timeout of the settings.
+pub async fn examine(settings: &QueueSettings) -> Result<BrokerFacts, QueueError> {
+    let look = async {
+        let connection = connect(settings, "doctor").await?;
+        let mut queues = Vec::new();
+        for declared in topology(settings) {
+            let facts = look_at(&connection, &declared).await?;
+            queues.push((declared.name, facts));
+        }
+        let _ = tokio::time::timeout(Duration::from_secs(1), connection.close(200, "done".into())).await;
+        // Asked for last: a broker that greets oddly is still examined.
+        let version = version(settings).await.unwrap_or_default();
+        Ok(BrokerFacts { version, queues })
+    };
+    within(settings.timeout, look).await
+}
+
+async fn look_at(connection: &Connection, declared: &Declared) -> Result<QueueFacts, QueueError> {
+    // A channel for each question: the broker closes it with a refusal.
+    let channel = connection.create_channel().await?;
+    let passive = QueueDeclareOptions { passive: true, durable: true, ..Default::default() };
+    match channel.queue_declare(declared.name.as_str().into(), passive, FieldTable::default()).await {
+        // Declaring a queue that exists changes nothing; other settings, or a right that is missing, are refused.
+        Ok(_) => Ok(match declared.declare_queue(&channel).await {
+            Ok(waiting) => QueueFacts::Declared { waiting },
+            Err(error) => QueueFacts::Refused(error.to_string()),
+        }),
+        Err(error) if error.to_string().contains("NOT_FOUND") => {
+            may_declare(&connection.create_channel().await?, &declared.name).await
+        }
+        Err(error) => Ok(QueueFacts::Refused(error.to_string())),
+    }
+}
+
+/// Asks for a type of queue that does not exist. The broker checks the right to declare first, so it refuses either
+/// way, and how it does says whether the right is there.
+async fn may_declare(channel: &Channel, name: &str) -> Result<QueueFacts, QueueError> {
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-queue-type".into(), AMQPValue::LongString("no such type".into()));
+    let options = QueueDeclareOptions { durable: true, ..Default::default() };
+    match channel.queue_declare(name.into(), options, arguments).await {
+        Err(error) if error.to_string().contains("PRECONDITION") => Ok(QueueFacts::Declarable),
+        Err(error) => Ok(QueueFacts::Refused(format!("declaring the queue {name}: {error}"))),
+        Ok(_) => Err(QueueError(format!("the broker declared {name} as a queue of no such type"))),
+    }
+}
+
+/// The broker introduces itself when a client connects, and lapin does not pass that on. The greeting is a table of
+/// fields; a field is the length of its name, the name, the letter S for a text, the text's length and the text
+/// (AMQP 0-9-1, 4.2.5.5).
+async fn version(settings: &QueueSettings) -> Result<Option<String>, QueueError> {
+    const FIELD: &[u8] = b"\x07versionS";
+    let failed = |error: std::io::Error| QueueError(error.to_string());
+    let runtime = lapin::runtime::default_runtime()?;
+    let mut stream = uri(settings)?.connect_async(&runtime).await.map_err(failed)?;
+    stream.write_all(b"AMQP\x00\x00\x09\x01").await.map_err(failed)?;
+    // The type, the channel and the length of the frame.
+    let mut head = [0; 7];
+    stream.read_exact(&mut head).await.map_err(failed)?;
+    let length = u32::from_be_bytes([head[3], head[4], head[5], head[6]]).min(64 * 1024);
+    let mut greeting = vec![0; length as usize];
+    stream.read_exact(&mut greeting).await.map_err(failed)?;
+    let Some(at) = greeting.windows(FIELD.len()).position(|bytes| bytes == FIELD) else { return Ok(None) };
+    let rest = &greeting[at + FIELD.len()..];
+    let Some((length, text)) = rest.split_first_chunk::<4>() else { return Ok(None) };
+    let text = text.get(..u32::from_be_bytes(*length) as usize);
+    Ok(text.map(|text| String::from_utf8_lossy(text).into_owned()))
+}
