@@ -63,7 +63,7 @@ pub fn words(command: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_doorbuster_command_in_the_documents_is_understood() {
+fn every_doorbuster_command_in_the_documents_parses() {
     let mut count = 0;
     for document in pages() {
         for command in commands(&read(&document)) {
@@ -81,7 +81,7 @@ fn every_doorbuster_command_in_the_documents_is_understood() {
 }
 
 #[test]
-fn every_alert_names_a_page_and_metrics_that_exist() {
+fn every_alert_names_an_existing_page_and_existing_metrics() {
     let (alerts, runbook) = (read("config/prometheus/alerts.yml"), read("docs/runbook.md"));
     let pages: Vec<String> = runbook
         .lines()
@@ -120,7 +120,7 @@ fn text_below(folders: &[&str]) -> String {
 
 /// `increase()` of a counter that is born with its first event is nothing.
 #[test]
-fn every_counter_of_an_alert_begins_at_zero() {
+fn every_counter_of_an_alert_starts_at_zero() {
     let (alerts, metrics) = (read("config/prometheus/alerts.yml"), read("src/process/metrics.rs"));
     let (_, begin) = metrics.split_once("fn begin_at_zero").expect("the list");
     let begin = begin.split("\n}\n").next().expect("a part");
@@ -137,7 +137,7 @@ fn every_counter_of_an_alert_begins_at_zero() {
 
 /// The failure table names for each fault the test that tries it.
 #[test]
-fn every_row_of_the_failure_table_names_a_test_that_exists() {
+fn every_row_of_the_failure_table_names_an_existing_test() {
     let text = read("docs/failures.md");
     let (_, section) = text.split_once("## What can go wrong").expect("the section");
     let section = section.split("\n## ").next().expect("a part");
@@ -159,7 +159,7 @@ fn every_row_of_the_failure_table_names_a_test_that_exists() {
 }
 
 #[test]
-fn every_row_of_the_table_of_the_lease_names_a_test_that_exists() {
+fn every_row_of_the_lease_table_names_an_existing_test() {
     let (text, tests) = (read("src/lease/mod.rs"), tests());
     let (_, section) = text.split_once("//! # Beside others").expect("the section");
     let rows: Vec<&str> = section.lines().filter(|line| line.starts_with("//! | ")).skip(2).collect();

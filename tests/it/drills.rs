@@ -49,7 +49,7 @@ async fn every_act_of_live_control_is_tried_during_a_rush() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_drill_of_returns_ends_with_every_unit_paid_for() {
+async fn a_returns_drill_ends_with_every_unit_paid() {
     let report = drill(&["returns", "--units", "150", "--pay-within", "1"]).await;
     assert_eq!(report["paid"], 150, "{report}");
     assert!(report["accepted"].as_u64().expect("a number") > 200, "units were sold again: {report}");
@@ -77,7 +77,7 @@ async fn a_short_chaos_drill_balances() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_drill_meets_a_running_stack_by_its_url() {
+async fn a_drill_runs_against_a_stack_at_a_given_url() {
     let world = World::new(Database::Sqlite).await;
     let running = world.running().await;
     let (url, operations) = (running.buyers.expect("a front").to_string(), running.operations.to_string());
@@ -92,7 +92,7 @@ async fn a_drill_meets_a_running_stack_by_its_url() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn books_that_do_not_balance_end_with_code_4() {
+async fn a_drill_exits_with_code_4_when_the_books_do_not_balance() {
     let mut world = World::new(Database::Sqlite).await;
     // A worker that never persists: every accepted order is unfinished, and the drill must say so.
     world.set("database.timeout_ms=1000");

@@ -17,7 +17,7 @@ use crate::support::{
 const LONG: Duration = Duration::from_secs(40);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_late_reply_of_the_gate_is_an_unknown_outcome_and_the_same_key_tells() {
+async fn a_late_gate_reply_is_an_unknown_outcome_and_the_same_key_resolves_it() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("redis.timeout_ms=400").set("intake.sale_cache_ms=60000");
     let proxy = behind_proxy(&mut world, "redis.url").await;
@@ -41,7 +41,7 @@ async fn a_late_reply_of_the_gate_is_an_unknown_outcome_and_the_same_key_tells()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn orders_that_a_purged_queue_lost_come_again_though_no_later_order_comes() {
+async fn orders_of_a_purged_queue_are_published_again_without_a_later_order() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("sweep.overtaken_after_ms=1000").set("sweep.every_ms=100").set("sweep.spacing_ms=500");
     let front = world.running_as(Role::Front).await;
@@ -61,7 +61,7 @@ async fn orders_that_a_purged_queue_lost_come_again_though_no_later_order_comes(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_the_database_is_away_no_attempt_is_burned_and_orders_stay_readable() {
+async fn a_database_outage_counts_no_attempt_and_orders_stay_readable() {
     let mut world = World::new(Database::Postgres).await;
     world.set("worker.hold_ms=500").set("database.timeout_ms=1000");
     let proxy = behind_proxy(&mut world, "database.url").await;
@@ -91,7 +91,7 @@ async fn while_the_database_is_away_no_attempt_is_burned_and_orders_stay_readabl
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_that_hangs_is_away_to_new_orders_before_its_connection_is_lost() {
+async fn a_hanging_broker_counts_as_unavailable_before_its_connection_is_lost() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("queue.timeout_ms=60000");
     let proxy = behind_proxy(&mut world, "queue.url").await;
@@ -113,7 +113,7 @@ async fn a_broker_that_hangs_is_away_to_new_orders_before_its_connection_is_lost
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_that_hangs_while_its_queues_are_declared_is_away_to_new_orders() {
+async fn a_broker_that_hangs_while_queues_are_declared_counts_as_unavailable() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("queue.timeout_ms=60000");
     let proxy = behind_proxy(&mut world, "queue.url").await;
@@ -129,7 +129,7 @@ async fn a_broker_that_hangs_while_its_queues_are_declared_is_away_to_new_orders
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_behind_the_messages_of_a_broker_that_hangs_does_not_wait_for_it() {
+async fn buyers_queued_behind_a_hanging_broker_do_not_wait_for_it() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("queue.timeout_ms=60000").set("intake.confirm_within_ms=10000");
     let proxy = behind_proxy(&mut world, "queue.url").await;
@@ -173,7 +173,7 @@ async fn who_waits_behind_the_messages_of_a_broker_that_hangs_does_not_wait_for_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_order_of_several_units_stops_the_sale_and_the_audit_names_what_is_missing() {
+async fn a_refused_order_of_several_units_pauses_the_sale_and_the_audit_names_the_missing_units() {
     let world = World::new(Database::Sqlite).await;
     let running = world.running().await;
     let mut sale = sale(&world.name, 3, 2);
@@ -229,7 +229,7 @@ async fn a_full_redis_refuses_new_orders_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redis_that_came_back_without_its_last_writes_sells_nothing_though_every_front_is_new() {
+async fn a_redis_without_its_last_writes_sells_nothing_even_if_every_front_is_new() {
     let mut world = World::new(Database::Sqlite).await;
     let folder = tempfile::tempdir().unwrap();
     let server = private_redis(&mut world, folder.path()).await;
@@ -265,7 +265,7 @@ async fn a_redis_that_came_back_without_its_last_writes_sells_nothing_though_eve
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pause_that_redis_forgot_is_not_forgotten() {
+async fn a_pause_that_redis_lost_still_holds() {
     let mut world = World::new(Database::Sqlite).await;
     let folder = tempfile::tempdir().unwrap();
     let server = private_redis(&mut world, folder.path()).await;
@@ -300,7 +300,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redis_that_is_new_to_us_sells_nothing_until_its_books_were_compared() {
+async fn a_restarted_redis_sells_nothing_until_its_books_are_compared() {
     let mut world = World::new(Database::Postgres).await;
     world.set("database.timeout_ms=500");
     let proxy = behind_proxy(&mut world, "database.url").await;

@@ -30,7 +30,7 @@ async fn buy_all(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killing_a_worker_in_mid_sale_loses_nothing() {
+async fn killing_a_worker_mid_sale_loses_nothing() {
     let world = World::new(Database::Postgres).await;
     let (code, out, err) = run(Some(&world), &["migrate"]).await;
     assert_eq!(code, 0, "{out}{err}");
@@ -70,7 +70,7 @@ async fn killing_a_worker_in_mid_sale_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_drill_balances_though_a_worker_is_killed_in_the_middle_of_it() {
+async fn a_drill_balances_when_a_worker_is_killed_during_it() {
     let world = World::new(Database::Postgres).await;
     let parts = world.parts().await;
     let front = Doorbuster::start(&world, "front").await;
@@ -155,7 +155,7 @@ fn terminate(process: &Doorbuster) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_signal_ends_at_once() {
+async fn a_second_signal_ends_the_process_at_once() {
     let mut world = World::new(Database::Sqlite).await;
     // Long enough to be told from ending at once.
     world.set("process.drain_ms=600000").set("front.request_within_ms=60000");

@@ -48,7 +48,7 @@ pub async fn admit(parts: &Parts, sale: &Sale, user: &str, key: Option<&str>, qu
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restock_is_done_once_and_never_below_what_is_sold_or_in_flight() {
+async fn a_restock_happens_once_and_never_removes_units_sold_or_in_flight() {
     let (_world, parts, control, sale) = opened(2, 2, Terms::default()).await;
     let sku = id("unit");
     for _ in 0..2 {
@@ -81,7 +81,7 @@ async fn a_restock_is_done_once_and_never_below_what_is_sold_or_in_flight() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_restocks_at_once_are_all_done_while_buyers_buy() {
+async fn concurrent_restocks_all_succeed_while_buyers_buy() {
     let (_world, parts, control, sale) = opened(50, 1, Terms::default()).await;
     let sku = id("unit");
     let restocks = (0..20_i64).map(|nth| {
@@ -111,7 +111,7 @@ async fn many_restocks_at_once_are_all_done_while_buyers_buy() {
 
 /// As if the process had died after the database had it and before the gate.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_act_that_died_half_way_is_finished_and_comes_first() {
+async fn an_interrupted_act_is_finished_before_the_next_one() {
     let (_world, parts, control, sale) = opened(5, 1, Terms::default()).await;
     let sku = id("unit");
     parts.store.begin_restock(&sale.id, &sku, 4, &keyed("died")).await.unwrap().expect("begun");
@@ -134,7 +134,7 @@ async fn an_act_that_died_half_way_is_finished_and_comes_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_changed_a_draft_is_in_the_gate_when_it_opens() {
+async fn changes_to_a_draft_reach_the_gate_when_it_opens() {
     let world = World::new(Database::Sqlite).await;
     let parts = world.parts().await;
     let control = Control::new(parts.gate.clone(), parts.store.clone());
@@ -155,7 +155,7 @@ async fn what_changed_a_draft_is_in_the_gate_when_it_opens() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pause_that_is_asked_for_again_does_not_pause_again() {
+async fn a_repeated_pause_does_not_pause_again() {
     let (_world, parts, control, sale) = opened(5, 1, Terms::default()).await;
     let told = Some("back at noon".to_owned());
     control.pause(&sale.id, told.clone(), &keyed("p")).await.unwrap();
@@ -173,7 +173,7 @@ async fn a_pause_that_is_asked_for_again_does_not_pause_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_window_is_made_longer_and_shorter_and_not_in_the_past() {
+async fn a_window_can_grow_or_shrink_but_not_close_in_the_past() {
     let (_world, parts, control, sale) = opened(5, 1, Terms::default()).await;
     let closes = |closes_at| TermsChange { closes_at: Some(closes_at), ..Default::default() };
     let past = control.change_terms(&sale.id, &closes(Some(Millis(5))), &keyed("past")).await;
@@ -206,7 +206,7 @@ async fn act(operator: &Buyer, path: &str, key: &str, body: &str) -> Answer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn operators_steer_a_sale_over_http_and_every_act_is_listed() {
+async fn operators_control_a_sale_over_http_and_every_act_is_listed() {
     let world = World::new(Database::Postgres).await;
     let running = world.running().await;
     let sale = sale(&world.name, 2, 1);
@@ -281,7 +281,7 @@ async fn operators_steer_a_sale_over_http_and_every_act_is_listed() {
 
 /// Redis came back as it was before a change of the terms: nothing else has that number.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gate_that_lost_a_change_is_noticed() {
+async fn a_gate_that_lost_a_restock_freezes() {
     let (world, parts, control, sale) = opened(5, 1, Terms::default()).await;
     control.restock(&sale.id, &id("unit"), 2, &keyed("r")).await.unwrap();
     let number = parts.gate.describe(&sale.id).await.unwrap().expect("loaded").number;

@@ -46,7 +46,7 @@ async fn an_order_is_accepted_then_confirmed_and_its_buyer_can_read_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn prefer_wait_answers_201_when_the_row_is_there() {
+async fn prefer_wait_answers_201_once_the_row_exists() {
     let (_world, running, sale) = selling(1, 1).await;
     let path = format!("/v1/sales/{sale}/orders");
     let ada = Buyer::of(&running, "ada");
@@ -59,7 +59,7 @@ async fn prefer_wait_answers_201_when_the_row_is_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refusals_have_their_codes() {
+async fn each_refusal_has_its_code() {
     let (world, running, sale) = selling(100, 3).await;
     let path = format!("/v1/sales/{sale}/orders");
     let ada = Buyer::of(&running, "ada");
@@ -108,7 +108,7 @@ async fn refusals_have_their_codes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_steers_a_sale_and_buyers_see_it() {
+async fn an_operator_controls_a_sale_and_buyers_see_it() {
     let world = World::new(Database::Sqlite).await;
     let running = world.running().await;
     let admin = Buyer::operator(&running, OperatorRole::Admin);
@@ -167,7 +167,7 @@ async fn an_operator_steers_a_sale_and_buyers_see_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn roles_open_no_more_than_they_should() {
+async fn each_role_grants_only_its_own_rights() {
     let (_world, running, sale) = selling(1, 1).await;
     let pause = format!("/v1/admin/sales/{sale}:pause");
     let viewer = Buyer::operator(&running, OperatorRole::Viewer);
@@ -185,7 +185,7 @@ async fn roles_open_no_more_than_they_should() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn readiness_and_metrics_tell_what_is_there() {
+async fn readiness_and_metrics_cover_servers_and_sales() {
     let (_world, running, sale) = selling(1, 1).await;
     Buyer::of(&running, "ada").buy(&sale, "k").await;
     let get = async |path: &str| request(running.operations, "GET", path, &[], b"").await;
@@ -205,7 +205,7 @@ async fn readiness_and_metrics_tell_what_is_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_the_broker_away_orders_are_taken_and_the_answer_says_who_holds_them() {
+async fn without_a_broker_orders_are_accepted_with_durability_outbox() {
     let mut world = World::new(Database::Sqlite).await;
     world.parts().await;
     let broker = world.config().queue.url;
@@ -247,7 +247,7 @@ async fn with_the_broker_away_orders_are_taken_and_the_answer_says_who_holds_the
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn broker_only_says_unknown_instead_of_promising() {
+async fn broker_only_answers_outcome_unknown_without_a_confirm() {
     let mut world = World::new(Database::Sqlite).await;
     world.parts().await;
     world.set("queue.url=amqp://127.0.0.1:1").set("intake.durability=broker_only");
@@ -262,7 +262,7 @@ async fn broker_only_says_unknown_instead_of_promising() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_redis_away_nothing_is_taken_and_with_the_database_away_selling_goes_on() {
+async fn without_redis_nothing_is_taken_and_without_a_database_sales_continue() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("database.url=postgres://nobody@127.0.0.1:1/none").set("database.timeout_ms=500");
     let running = Running::start(&world.config(), Role::Front).await.expect("starts without a database");

@@ -38,7 +38,7 @@ fn login_key() -> (EncodingKey, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_login_may_sign_with_ed25519_and_each_key_is_good_for_one_algorithm() {
+async fn a_login_may_sign_with_ed25519_and_each_key_verifies_one_algorithm() {
     let (key, x) = login_key();
     let public_key = format!("auth.public_key={x}");
     let (world, running, path) = selling(&[&public_key]).await;
@@ -78,7 +78,7 @@ async fn a_login_may_sign_with_ed25519_and_each_key_is_good_for_one_algorithm() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_was_good_is_refused_once_it_has_expired() {
+async fn a_valid_token_is_refused_once_it_expires() {
     let (world, running, path) = selling(&["auth.leeway_s=0"]).await;
     let config = world.config();
     let now = doorbuster::domain::Millis::now().0 / 1000;
@@ -100,7 +100,7 @@ async fn a_token_that_was_good_is_refused_once_it_has_expired() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_that_are_missing_expired_forged_or_unsigned_open_nothing() {
+async fn missing_expired_forged_and_unsigned_tokens_are_refused() {
     let (world, running, path) = selling(&[]).await;
     let config = world.config();
     let now = doorbuster::domain::Millis::now().0 / 1000;
@@ -165,7 +165,7 @@ async fn tokens_that_are_missing_expired_forged_or_unsigned_open_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ids_keys_and_paths_that_make_no_sense_are_refused() {
+async fn malformed_ids_keys_and_paths_are_refused() {
     let (_world, running, path) = selling(&[]).await;
     let ada = Buyer::of(&running, "ada");
     for (sale, status) in [
@@ -253,7 +253,7 @@ async fn headers_and_bodies_that_never_end_are_cut_off() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_buyer_who_hangs_up_does_not_stop_his_order() {
+async fn a_buyer_who_hangs_up_still_gets_their_order() {
     let (_world, running, path) = selling(&[]).await;
     let ada = Buyer::of(&running, "ada");
     let request = format!(
@@ -286,7 +286,7 @@ async fn connections_beyond_the_cap_wait_and_are_served() {
 
 /// Each connection is an open file, and so are those to Redis and of whoever looks at the front's state.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flood_of_connections_leaves_a_front_the_files_that_it_needs() {
+async fn a_flood_of_connections_leaves_a_front_the_open_files_it_needs() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("front.header_within_ms=60000");
     let parts = world.parts().await;
@@ -311,7 +311,7 @@ async fn a_flood_of_connections_leaves_a_front_the_files_that_it_needs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sale_that_could_not_be_sold_is_not_created() {
+async fn an_invalid_sale_is_not_created() {
     let (_world, running, _path) = selling(&[]).await;
     let admin = Buyer::operator(&running, doorbuster::front::Role::Admin);
     for (body, code) in [

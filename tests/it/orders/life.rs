@@ -65,17 +65,17 @@ async fn cancelled_is_sold_again(database: Database) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_unit_is_sold_again_sqlite() {
+async fn a_cancelled_unit_is_sold_again_on_sqlite() {
     cancelled_is_sold_again(Database::Sqlite).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_unit_is_sold_again_postgres() {
+async fn a_cancelled_unit_is_sold_again_on_postgres() {
     cancelled_is_sold_again(Database::Postgres).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_unit_is_sold_again_mariadb() {
+async fn a_cancelled_unit_is_sold_again_on_mariadb() {
     cancelled_is_sold_again(Database::Mariadb).await;
 }
 
@@ -104,7 +104,7 @@ async fn an_order_is_cancelled_while_it_waits_in_the_queue() {
 
 /// As if the process had died between the database and the gate.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_return_that_died_half_way_is_finished_by_the_upkeep() {
+async fn maintenance_finishes_an_interrupted_return() {
     let mut world = World::new(Database::Postgres).await;
     world.set("maintenance.every_ms=200");
     let running = world.running().await;
@@ -131,7 +131,7 @@ async fn a_return_that_died_half_way_is_finished_by_the_upkeep() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_who_cancel_at_once_give_one_unit_back() {
+async fn concurrent_cancellations_return_one_unit() {
     let world = World::new(Database::Postgres).await;
     let running = world.running().await;
     let sale = sale(&world.name, 5, 1);
@@ -156,7 +156,7 @@ async fn many_who_cancel_at_once_give_one_unit_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn operators_pay_and_refund_and_what_is_not_allowed_is_said() {
+async fn operators_pay_and_refund_and_illegal_acts_are_refused() {
     let world = World::new(Database::Sqlite).await;
     let running = world.running().await;
     let sale = sale(&world.name, 5, 1);
@@ -209,7 +209,7 @@ async fn operators_pay_and_refund_and_what_is_not_allowed_is_said() {
 
 /// The database is away: the end cannot be written, and the gate must not know of it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_unit_is_not_free_before_the_end_of_its_order_is_written() {
+async fn a_unit_is_not_free_until_its_orders_end_is_committed() {
     let mut world = World::new(Database::Postgres).await;
     world.set("database.timeout_ms=1000");
     world.parts().await;
@@ -237,7 +237,7 @@ async fn a_unit_is_not_free_before_the_end_of_its_order_is_written() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_order_does_not_expire_while_somebody_acts_for_its_user() {
+async fn an_order_does_not_expire_while_another_process_leases_its_user() {
     let mut world = World::new(Database::Postgres).await;
     world.set("maintenance.every_ms=200");
     let running = world.running().await;
@@ -266,7 +266,7 @@ async fn an_order_does_not_expire_while_somebody_acts_for_its_user() {
 
 /// As if Redis had come back without the last thing that it was told: a unit that came back.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gate_that_lost_a_return_is_noticed_and_takes_no_other() {
+async fn a_gate_that_lost_a_return_freezes_and_accepts_no_other() {
     let world = World::new(Database::Sqlite).await;
     let parts = world.parts().await;
     let sale = sale(&world.name, 5, 1);
@@ -305,7 +305,7 @@ async fn a_gate_that_lost_a_return_is_noticed_and_takes_no_other() {
 
 /// A frozen gate takes no unit back, and must not tell the buyer that his order lives.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_order_is_not_shown_as_accepted_by_a_frozen_gate() {
+async fn a_frozen_gate_does_not_show_a_cancelled_order_as_accepted() {
     let world = World::new(Database::Sqlite).await;
     let front = world.running_as(Part::Front).await;
     let sale = sale(&world.name, 5, 1);

@@ -56,7 +56,7 @@ async fn publish(world: &World, order: &doorbuster::domain::Order) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gate_that_is_one_unit_too_high_disappoints_one_buyer_and_stops_the_sale() {
+async fn a_gate_with_one_unit_too_many_fails_one_order_and_pauses_the_sale() {
     let world = World::new(Database::Sqlite).await;
     let running = world.running().await;
     let mut sale = sale(&world.name, 3, 1);
@@ -116,7 +116,7 @@ async fn a_forgotten_users_second_order_fails_and_the_first_takes_its_place() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_busy_user_holds_his_delivery_and_not_the_others() {
+async fn a_busy_user_delays_only_their_own_delivery() {
     let world = World::new(Database::Sqlite).await;
     let running = world.running().await;
     let sale = sale(&world.name, 5, 1);
@@ -163,7 +163,7 @@ async fn a_worker_waits_for_its_tables_and_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_order_that_cannot_be_persisted_is_parked_and_takes_nobody_along() {
+async fn an_order_that_cannot_be_persisted_is_parked_alone() {
     let world = World::new(Database::Postgres).await;
     let running = world.running().await;
     let sale = sale(&world.name, 5, 1);
@@ -198,7 +198,7 @@ async fn an_order_that_cannot_be_persisted_is_parked_and_takes_nobody_along() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_confirmed_order_that_was_overtaken_is_published_again() {
+async fn an_overtaken_order_is_published_again() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("sweep.overtaken_after_ms=1000").set("sweep.every_ms=100").set("sweep.spacing_ms=500");
     let running = world.running().await;
@@ -217,7 +217,7 @@ async fn a_confirmed_order_that_was_overtaken_is_published_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn opening_goes_on_where_a_crash_left_it_and_never_sells_twice() {
+async fn opening_resumes_after_a_crash_and_never_sells_twice() {
     let world = World::new(Database::Sqlite).await;
     let parts = world.parts().await;
     let control = Control::new(parts.gate.clone(), parts.store.clone());

@@ -127,7 +127,7 @@ async fn a_genuine_payment_counts_once_and_a_forged_one_not_at_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_payment_that_is_faster_than_its_order_waits_for_the_row() {
+async fn a_payment_that_arrives_before_its_orders_row_waits_for_it() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("maintenance.every_ms=200").set(&format!("payments.secrets=acme {SECRET}"));
     let front = world.running_as(Part::Front).await;
@@ -148,7 +148,7 @@ async fn a_payment_that_is_faster_than_its_order_waits_for_the_row() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_payment_for_anothers_order_changes_nothing() {
+async fn a_payment_for_another_users_order_changes_nothing() {
     let (_world, running, sale) = world(Terms::default()).await;
     let order = bought(&running, &sale, "ada").await;
     let mut paid = event("evt-1", "payment.succeeded", &sale, &order);
@@ -180,7 +180,7 @@ async fn a_payment_for_anothers_order_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_late_payment_takes_a_unit_again_where_there_is_one() {
+async fn a_late_payment_buys_the_unit_again_if_one_is_left() {
     let (world, running, sale) = world(Terms::default()).await;
     let order = bought(&running, &sale, "ada").await;
     let cancel = format!("/v1/sales/{}/orders/{order}:cancel", sale.id);
@@ -223,7 +223,7 @@ async fn a_late_payment_takes_a_unit_again_where_there_is_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_late_payment_is_kept_for_refund_where_the_sale_wants_that() {
+async fn a_late_payment_is_kept_for_refund_if_the_terms_say_so() {
     let terms = Terms { late_payment: LatePayment::Refund, pay_within_s: Some(1), ..Terms::default() };
     let (_world, running, sale) = world(terms).await;
     let ada = Buyer::of(&running, "ada");
@@ -240,7 +240,7 @@ async fn a_late_payment_is_kept_for_refund_where_the_sale_wants_that() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_order_that_is_paid_twice_is_paid_once_and_the_rest_is_late() {
+async fn a_second_payment_for_an_order_counts_as_late() {
     let (_world, running, sale) = world(Terms::default()).await;
     let order = bought(&running, &sale, "ada").await;
     let copies = (0..8).map(|_| event("evt-1", "payment.succeeded", &sale, &order));
@@ -261,7 +261,7 @@ async fn an_order_that_is_paid_twice_is_paid_once_and_the_rest_is_late() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unpaid_order_expires_late_and_its_unit_is_sold_again() {
+async fn an_unpaid_order_never_expires_early_and_its_unit_is_sold_again() {
     let (_world, running, sale) = world(Terms { pay_within_s: Some(8), ..Terms::default() }).await;
     let (first, second) = (bought(&running, &sale, "ada").await, bought(&running, &sale, "bob").await);
     let row = running.parts.store.order(first.parse().unwrap()).await.unwrap().expect("a row");
@@ -287,7 +287,7 @@ async fn an_unpaid_order_expires_late_and_its_unit_is_sold_again() {
 
 /// The provider cannot reach the user's lease, and the deadline passes: the buyer has paid in time.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_order_whose_payment_waits_does_not_expire() {
+async fn an_order_with_a_pending_payment_does_not_expire() {
     let (_world, running, sale) = world(Terms { pay_within_s: Some(8), ..Terms::default() }).await;
     let (first, other) = (bought(&running, &sale, "ada").await, bought(&running, &sale, "bob").await);
     let paid = event("evt-1", "payment.succeeded", &sale, &first);
@@ -319,7 +319,7 @@ async fn an_order_whose_payment_waits_does_not_expire() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_refund_gives_one_payment_back_and_the_order_keeps_its_own() {
+async fn each_refund_returns_one_payment_and_late_payments_go_first() {
     let (_world, running, sale) = world(Terms::default()).await;
     let order = bought(&running, &sale, "ada").await;
     for (id, state) in [("evt-1", "applied"), ("evt-2", "late"), ("evt-3", "late")] {
@@ -343,7 +343,7 @@ async fn one_refund_gives_one_payment_back_and_the_order_keeps_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refund_that_comes_before_its_payment_leaves_nothing_bought() {
+async fn a_refund_that_arrives_before_its_payment_leaves_nothing_bought() {
     let (_world, running, sale) = world(Terms::default()).await;
     let order = bought(&running, &sale, "ada").await;
     let cancel = format!("/v1/sales/{}/orders/{order}:cancel", sale.id);

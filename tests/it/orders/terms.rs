@@ -12,7 +12,7 @@ use crate::support::{Buyer, Database, World, at_rest, attempt, id, sale, until, 
 const LONG: Duration = Duration::from_secs(40);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rate_lets_so_many_through_and_tells_the_rest_when_to_come() {
+async fn attempts_above_a_rate_are_refused_with_the_time_to_retry() {
     let rate = |text: &str| Some(text.parse::<Rate>().expect("a rate"));
     let terms = Terms { user_rate: rate("3/1000s"), ..Terms::default() };
     let (_world, parts, control, sale) = opened(100, 10, terms).await;
@@ -55,7 +55,7 @@ async fn a_rate_lets_so_many_through_and_tells_the_rest_when_to_come() {
 
 /// At many thousands a second an attempt is a fraction of a millisecond.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_high_rate_is_a_limit_too() {
+async fn a_high_rate_is_enforced_too() {
     let terms = Terms { sale_rate: Some("2000/1s".parse().unwrap()), ..Terms::default() };
     let (_world, parts, _control, sale) = opened(1_000_000, 1, terms).await;
     let started = std::time::Instant::now();
@@ -78,7 +78,7 @@ async fn a_high_rate_is_a_limit_too() {
 
 /// By Redis's clock: what was spent comes back with time.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bucket_fills_again() {
+async fn a_rate_recovers_with_time() {
     let terms = Terms { user_rate: Some("2/1s".parse().unwrap()), ..Terms::default() };
     let (_world, parts, _control, sale) = opened(100, 10, terms).await;
     let started = std::time::Instant::now();
@@ -96,7 +96,7 @@ async fn a_bucket_fills_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_item_has_a_limit_of_its_own_and_orders_count_their_units() {
+async fn an_item_can_have_its_own_limit_and_limits_count_units() {
     let world = World::new(Database::Sqlite).await;
     let parts = world.parts().await;
     let mut sale = sale(&world.name, 10, 5);
@@ -126,7 +126,7 @@ async fn an_item_has_a_limit_of_its_own_and_orders_count_their_units() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_may_not_buy_again_is_told_of_the_order_that_ended() {
+async fn without_rebuy_a_user_is_referred_to_their_ended_order() {
     let (_world, parts, _control, sale) = opened(5, 1, Terms { rebuy: false, ..Terms::default() }).await;
     let Verdict::Accepted(order) = admit(&parts, &sale, "ada", Some("k"), 1).await else {
         panic!("not accepted")
@@ -140,7 +140,7 @@ async fn whoever_may_not_buy_again_is_told_of_the_order_that_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_address_that_asks_too_often_is_told_to_wait() {
+async fn an_address_above_its_rate_gets_429() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("front.address_rate=3/1000s").set("front.address_header=X-Forwarded-For");
     let running = world.running().await;
@@ -169,7 +169,7 @@ async fn an_address_that_asks_too_often_is_told_to_wait() {
 
 /// With the old limit an order was placed, and comes again after the limit was changed.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_same_click_gets_the_same_order_whatever_the_limit_is_now() {
+async fn the_same_click_gets_the_same_order_after_the_limit_changes() {
     let world = World::new(Database::Sqlite).await;
     let running = world.running().await;
     let sale = sale(&world.name, 9, 3);

@@ -47,7 +47,7 @@ fn asked(key: String) -> ActRequest {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sold_out_from_memory_ends_with_the_restock_and_never_reaches_a_holder() {
+async fn cached_sold_out_ends_with_a_restock_and_never_reaches_a_holder() {
     let world = World::new(Database::Sqlite).await;
     let running = world.running().await;
     let sale = sale(&world.name, 1, 1);
@@ -85,7 +85,7 @@ async fn sold_out_from_memory_ends_with_the_restock_and_never_reaches_a_holder()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_bought_at_another_front_is_not_told_sold_out_by_one_that_remembers() {
+async fn a_buyer_at_one_front_is_never_sold_out_from_the_cache_of_another() {
     let world = World::new(Database::Sqlite).await;
     let one = world.running_as(ProcessRole::Front).await;
     let other = world.running_as(ProcessRole::Front).await;
@@ -110,7 +110,7 @@ async fn who_bought_at_another_front_is_not_told_sold_out_by_one_that_remembers(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_told_of_his_order_is_refused_by_no_front_that_remembers() {
+async fn a_buyer_just_accepted_is_refused_by_no_fronts_cache() {
     let mut world = World::new(Database::Sqlite).await;
     // The quickest answers that there are.
     world.set("intake.durability=outbox");
@@ -137,7 +137,7 @@ async fn who_is_told_of_his_order_is_refused_by_no_front_that_remembers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn not_yet_paused_and_closed_are_told_when_they_are_true() {
+async fn cached_refusals_of_a_sale_not_open_paused_or_closed_are_never_stale() {
     let world = World::new(Database::Sqlite).await;
     let running = world.running_as(ProcessRole::Front).await;
     let window = Window { opens_at: Millis::now().plus(Duration::from_secs(4)), closes_at: None };
@@ -213,7 +213,7 @@ async fn dead_letters(running: &Running) -> Vec<serde_json::Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_poisonous_order_of_a_message_becomes_a_dead_letter_and_the_others_are_confirmed() {
+async fn one_poisonous_order_becomes_a_dead_letter_and_the_rest_of_its_message_is_confirmed() {
     let world = World::new(Database::Postgres).await;
     let running = world.running().await;
     let sale = sale(&world.name, 5, 1);
@@ -252,7 +252,7 @@ async fn one_poisonous_order_of_a_message_becomes_a_dead_letter_and_the_others_a
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_busy_user_of_a_message_holds_up_nobody_else() {
+async fn a_busy_user_delays_no_other_order_of_the_message() {
     let world = World::new(Database::Sqlite).await;
     let running = world.running().await;
     let sale = sale(&world.name, 5, 1);
@@ -274,7 +274,7 @@ async fn a_busy_user_of_a_message_holds_up_nobody_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_that_the_broker_gave_up_is_a_letter_for_each_of_its_orders() {
+async fn a_message_that_the_broker_gave_up_becomes_one_dead_letter_per_order() {
     let mut world = World::new(Database::Postgres).await;
     world.set("queue.delivery_limit=2").set("sweep.every_ms=100");
     let running = world.running_as(ProcessRole::Front).await;
@@ -311,7 +311,7 @@ async fn a_message_that_the_broker_gave_up_is_a_letter_for_each_of_its_orders() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_who_buy_at_once_share_messages_and_each_has_his_order_once() {
+async fn concurrent_buyers_share_messages_and_each_gets_one_order() {
     let world = World::new(Database::Postgres).await;
     let running = world.running().await;
     let sale = sale(&world.name, 300, 1);
@@ -332,7 +332,7 @@ async fn many_who_buy_at_once_share_messages_and_each_has_his_order_once() {
 
 /// The calls of a batch for its sales are made together; each may have been done though its answer is lost.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_of_many_sales_whose_answers_are_lost_is_persisted_once() {
+async fn a_batch_of_many_sales_is_persisted_once_although_answers_are_lost() {
     let mut world = World::new(Database::Postgres).await;
     world.set("redis.timeout_ms=400").set("sweep.overtaken_after_ms=1000").set("sweep.every_ms=100");
     let front = world.running_as(ProcessRole::Front).await;

@@ -25,7 +25,7 @@ async fn bought_one(world: &World) -> (Running, Sale, Answer) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sale_is_checked_closed_archived_and_forgotten() {
+async fn a_sale_is_checked_closed_archived_and_purged() {
     let world = World::new(Database::Postgres).await;
     let (running, sale, order) = bought_one(&world).await;
     let (name, ada) = (sale.id.as_str(), Buyer::of(&running, "ada"));
@@ -96,7 +96,7 @@ async fn an_order_that_ends_after_its_sale_was_archived_is_settled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sale_whose_time_is_long_over_is_closed_by_itself() {
+async fn a_sale_an_hour_past_closing_is_closed_by_maintenance() {
     let (_world, parts, control, sale) = opened(5, 1, Terms::default()).await;
     let hours_ago = Millis(parts.gate.clock().await.unwrap().0 - 2 * 3_600_000);
     let over = Sale {
@@ -111,7 +111,7 @@ async fn a_sale_whose_time_is_long_over_is_closed_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_orders_of_an_archived_sale_are_forgotten_after_their_time() {
+async fn the_orders_of_an_archived_sale_are_purged_after_their_retention() {
     let world = World::new(Database::Sqlite).await;
     let (running, sale, order) = bought_one(&world).await;
     let control = Control::new(running.parts.gate.clone(), running.parts.store.clone());

@@ -17,7 +17,7 @@ use crate::support::{
 const LONG: Duration = Duration::from_secs(40);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_order_that_only_a_message_knows_of_is_adopted_when_it_gets_its_row() {
+async fn an_order_known_only_from_a_message_is_adopted_once_it_has_its_row() {
     let (world, front, sale, _) = lost_in_mid_sale(9).await;
     let name = format!("{}.log", world.name);
     channel(&world).await.queue_delete(name.as_str().into(), Default::default()).await.unwrap();
@@ -36,7 +36,7 @@ async fn an_order_that_only_a_message_knows_of_is_adopted_when_it_gets_its_row()
 
 /// Every kind of difference that can be made by hand, named and repaired.
 #[tokio::test(flavor = "multi_thread")]
-async fn every_difference_is_named_and_mended() {
+async fn every_difference_is_named_and_repaired() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("sweep.every_ms=60000").set("maintenance.every_ms=60000");
     let front = world.running_as(Role::Front).await;
@@ -114,7 +114,7 @@ async fn every_difference_is_named_and_mended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gate_with_too_many_units_or_too_few_is_put_right_and_the_sale_is_paused() {
+async fn a_gate_with_too_many_or_too_few_units_pauses_the_sale_and_is_repaired() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("audit.every_s=1").set("audit.pause_sale=true").set("maintenance.every_ms=100");
     let running = world.running().await;
@@ -141,7 +141,7 @@ async fn a_gate_with_too_many_units_or_too_few_is_put_right_and_the_sale_is_paus
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_of_stock_that_is_half_way_is_no_leak() {
+async fn an_unfinished_restock_is_not_a_leak() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("maintenance.every_ms=60000");
     let front = world.running_as(Role::Front).await;
@@ -161,7 +161,7 @@ async fn a_change_of_stock_that_is_half_way_is_no_leak() {
 
 /// A worker died between its ack and telling the gate; the gate was rebuilt without the order.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_no_worker_had_adopted_is_looked_for_and_what_ended_here_and_lives_there_lives() {
+async fn an_order_that_no_worker_adopted_is_found_and_a_live_row_wins_over_an_ended_gate_entry() {
     let world = World::new(Database::Sqlite).await;
     let running = world.running().await;
     let sale = sale(&world.name, 5, 1);

@@ -98,7 +98,7 @@ async fn a_sale_that_redis_lost_during_a_backlog_is_rebuilt_and_sells_nothing_tw
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rebuild_that_dies_at_any_step_is_done_again() {
+async fn a_rebuild_that_dies_at_any_step_can_be_repeated() {
     for point in doorbuster::fault::REBUILD_POINTS {
         let (world, front, sale, _) = lost_in_mid_sale(12).await;
         let command = ["rebuild", "--sale", sale.id.as_str(), "--yes"];
@@ -118,7 +118,7 @@ async fn a_rebuild_that_dies_at_any_step_is_done_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_order_that_gets_its_row_between_the_two_readings_is_counted_once() {
+async fn an_order_persisted_between_the_two_readings_is_counted_once() {
     let (world, front, sale, orders) = lost_in_mid_sale(12).await;
     let rebuild = rebuild(&world, &front.parts);
     let begun = rebuild.begin(&sale.id).await.unwrap();
@@ -143,7 +143,7 @@ async fn an_order_that_gets_its_row_between_the_two_readings_is_counted_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn more_sold_than_there_is_leaves_less_than_none_until_units_come_back() {
+async fn an_oversold_gate_has_a_negative_count_until_units_come_back() {
     let world = World::new(Database::Sqlite).await;
     let running = world.running().await;
     let sale = sale(&world.name, 2, 1);
@@ -186,7 +186,7 @@ async fn more_sold_than_there_is_leaves_less_than_none_until_units_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_rebuilds_the_older_one_loads_nothing() {
+async fn the_older_of_two_rebuilds_loads_nothing() {
     let (world, front, sale, _) = lost_in_mid_sale(12).await;
     let rebuild = rebuild(&world, &front.parts);
     let first = rebuild.begin(&sale.id).await.unwrap();
@@ -209,7 +209,7 @@ async fn of_two_rebuilds_the_older_one_loads_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_of_stock_that_is_under_way_is_neither_lost_nor_done_twice() {
+async fn a_rebuild_neither_loses_nor_repeats_an_unfinished_restock() {
     for units in [-2, 3] {
         let (world, front, sale, _) = lost_in_mid_sale(12).await;
         front
@@ -236,7 +236,7 @@ async fn a_change_of_stock_that_is_under_way_is_neither_lost_nor_done_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_database_that_is_older_than_the_log_is_brought_up_to_date_before() {
+async fn a_database_older_than_the_log_must_catch_up_before_a_rebuild() {
     let (world, front, sale, orders) = lost_in_mid_sale(12).await;
     until("the log has the end", LONG, async || {
         front.parts.store.unlogged(1).await.unwrap().ids.is_empty().then_some(())
@@ -260,7 +260,7 @@ async fn a_database_that_is_older_than_the_log_is_brought_up_to_date_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_parked_order_is_counted_and_stays_parked() {
+async fn a_rebuild_counts_a_parked_order_and_keeps_it_parked() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("queue.delivery_limit=1").set("sweep.overtaken_after_ms=60000");
     let front = world.running_as(Role::Front).await;
@@ -291,7 +291,7 @@ async fn a_parked_order_is_counted_and_stays_parked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_it_is_configured_a_lost_sale_is_rebuilt_by_itself_and_paused_stays_paused() {
+async fn an_automatic_rebuild_restores_a_lost_sale_and_keeps_it_paused() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("gate.rebuild=auto").set("maintenance.every_ms=100");
     let running = world.running().await;
@@ -320,7 +320,7 @@ async fn where_it_is_configured_a_lost_sale_is_rebuilt_by_itself_and_paused_stay
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sale_is_not_frozen_for_a_rebuild_that_could_not_read_the_log() {
+async fn a_rebuild_that_cannot_read_the_log_does_not_freeze_the_sale() {
     let world = World::new(Database::Sqlite).await;
     let running = world.running().await;
     let sale = sale(&world.name, 5, 1);
@@ -334,7 +334,7 @@ async fn a_sale_is_not_frozen_for_a_rebuild_that_could_not_read_the_log() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gate_that_is_set_back_while_it_is_rebuilt_is_not_opened() {
+async fn a_gate_set_back_during_its_rebuild_stays_frozen() {
     let (world, front, sale, _) = lost_in_mid_sale(12).await;
     let rebuild = rebuild(&world, &front.parts);
     let begun = rebuild.begin(&sale.id).await.unwrap();
@@ -356,7 +356,7 @@ async fn a_gate_that_is_set_back_while_it_is_rebuilt_is_not_opened() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rebuild_does_not_wait_for_workers_that_drain_a_backlog() {
+async fn a_rebuild_does_not_wait_for_workers_to_drain_a_backlog() {
     let mut world = World::new(Database::Postgres).await;
     world.set("worker.batch=5");
     let front = world.running_as(Role::Front).await;

@@ -90,7 +90,7 @@ pub(crate) async fn logged(running: &Running) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_database_from_a_backup_is_brought_up_to_date_from_the_order_log() {
+async fn a_restored_backup_catches_up_from_the_order_log() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("maintenance.every_ms=100");
     let running = world.running().await;
@@ -167,7 +167,7 @@ async fn a_database_from_a_backup_is_brought_up_to_date_from_the_order_log() {
 
 /// The gate had more than there was for a while: what was accepted then and refused must stay refused.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_had_failed_stays_failed_and_an_end_that_is_logged_late_takes_nobodys_unit() {
+async fn failed_orders_stay_failed_and_an_end_logged_late_takes_no_unit() {
     let mut world = World::new(Database::Sqlite).await;
     // Ends are logged late: behind the order that got the unit.
     world.set("maintenance.every_ms=5000");
@@ -209,7 +209,7 @@ async fn what_had_failed_stays_failed_and_an_end_that_is_logged_late_takes_nobod
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sale_goes_from_database_to_database_as_a_file() {
+async fn a_sale_moves_between_databases_as_a_file() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("maintenance.every_ms=100");
     let running = world.running().await;
@@ -248,7 +248,7 @@ async fn a_sale_goes_from_database_to_database_as_a_file() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_that_lost_its_queue_gets_the_orders_again_from_the_outbox() {
+async fn a_broker_that_lost_its_queue_is_refilled_from_the_outbox() {
     let mut world = World::new(Database::Sqlite).await;
     // The sweep would do it by itself, after a while.
     world.set("sweep.every_ms=60000");
@@ -278,7 +278,7 @@ async fn a_broker_that_lost_its_queue_gets_the_orders_again_from_the_outbox() {
 
 /// From one database to another kind: sales in every state, payments, stock that went up and down.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_log_makes_of_another_kind_of_database_what_the_old_one_was() {
+async fn the_log_reproduces_a_database_on_another_kind_of_server() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("maintenance.every_ms=100");
     let running = world.running().await;
@@ -319,7 +319,7 @@ async fn the_log_makes_of_another_kind_of_database_what_the_old_one_was() {
 
 /// A message that lay in the queue was persisted into the backup before it was brought up to date.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_end_that_was_written_before_the_row_wins_against_a_late_message_and_poison_stands_alone() {
+async fn an_end_recorded_before_its_row_wins_over_a_late_message_and_poison_fails_alone() {
     let mut world = World::new(Database::Postgres).await;
     world.set("maintenance.every_ms=100");
     let front = world.running_as(Role::Front).await;

@@ -59,7 +59,7 @@ async fn many_orders_of_few_users_are_replayed_once_each() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn mistakes_are_told_and_two_replays_of_one_source_do_not_meet() {
+async fn mistakes_are_reported_and_a_source_has_one_replay_at_a_time() {
     let world = World::new(Database::Sqlite).await;
     let parts = world.parts().await;
     for (args, code, told) in [
@@ -94,7 +94,7 @@ async fn mistakes_are_told_and_two_replays_of_one_source_do_not_meet() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replay_is_slowed_down_ended_by_another_command_and_gone_on_with() {
+async fn a_replay_can_be_slowed_cancelled_and_resumed() {
     let world = World::new(Database::Sqlite).await;
     let running = world.running().await;
     let sale = sale(&world.name, 40, 1);
@@ -192,7 +192,7 @@ async fn replay_log(
 
 /// The broker is there when the plan begins, and then confirms nothing for longer than `queue.timeout_ms`.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plan_waits_for_a_broker_that_is_slow_to_confirm_the_mark_of_the_logs_end() {
+async fn a_plan_waits_for_a_broker_that_is_slow_to_confirm_the_end_mark() {
     let (mut world, _) = lost(Database::Sqlite, false).await;
     world.set("queue.timeout_ms=1000");
     let proxy = behind_proxy(&mut world, "queue.url").await;
@@ -213,7 +213,7 @@ async fn a_plan_waits_for_a_broker_that_is_slow_to_confirm_the_mark_of_the_logs_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replay_waits_for_a_broker_that_is_away_for_a_while() {
+async fn a_replay_waits_out_a_broker_outage() {
     let (mut world, sale) = lost(Database::Sqlite, true).await;
     world.set("queue.timeout_ms=1000");
     let proxy = behind_proxy(&mut world, "queue.url").await;
@@ -240,7 +240,7 @@ async fn a_replay_waits_for_a_broker_that_is_away_for_a_while() {
 
 /// What comes after the last batch has to wait as well: a payment, or the comparison of the books.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replay_waits_for_a_database_that_is_away_when_its_orders_are_written() {
+async fn a_replay_waits_out_a_database_outage_after_its_last_order() {
     for paid in [true, false] {
         let (mut world, _) = lost(Database::Postgres, paid).await;
         world.set("database.timeout_ms=3000");
