@@ -1,4 +1,4 @@
-//! The buyers' contract and the admin API, over a real socket.
+//! The buyers' HTTP contract and the admin API, over a real socket.
 
 use std::time::Duration;
 
@@ -40,8 +40,8 @@ async fn an_order_is_accepted_then_confirmed_and_its_buyer_can_read_it() {
     assert_eq!(repeat.headers["idempotent-replayed"], "true");
     let mine = ada.get(&format!("/v1/sales/{sale}/orders/mine")).await;
     assert_eq!(mine.json["orders"][0]["order_id"], accepted.order_id());
-    let nobodys = Buyer::of(&running, "bob").get(&location).await;
-    assert_eq!((nobodys.status, nobodys.code()), (404, "order_not_found"));
+    let hidden = Buyer::of(&running, "bob").get(&location).await;
+    assert_eq!((hidden.status, hidden.code()), (404, "order_not_found"));
     running.stop().await;
 }
 
@@ -127,7 +127,7 @@ async fn an_operator_controls_a_sale_and_buyers_see_it() {
 
     let opened = act("open").await;
     assert_eq!((opened.status, opened.json["state"].as_str()), (200, Some("open")), "{}", opened.text);
-    assert_eq!(act("open").await.status, 200, "opening twice is opening once");
+    assert_eq!(act("open").await.status, 200, "opening is idempotent");
     let seen = until("the front sees it", Duration::from_secs(10), async || {
         Some(ada.get(&format!("/v1/sales/{sale}")).await).filter(|answer| answer.json["state"] == "open")
     })
@@ -137,7 +137,7 @@ async fn an_operator_controls_a_sale_and_buyers_see_it() {
         serde_json::json!([{"sku":"bag","availability":"gone"},{"sku":"shoe","availability":"plenty"}])
     );
     let buy = async |body: &str| ada.post(&format!("/v1/sales/{sale}/orders"), &[], body).await;
-    assert_eq!(buy("").await.code(), "malformed", "two items, none named");
+    assert_eq!(buy("").await.code(), "malformed", "the sale has two items, and the order names none");
 
     act("pause").await;
     let paused = buy(r#"{"sku":"shoe"}"#).await;
@@ -149,7 +149,7 @@ async fn an_operator_controls_a_sale_and_buyers_see_it() {
     let closed =
         Buyer::of(&running, "bob").post(&format!("/v1/sales/{sale}/orders"), &[], r#"{"sku":"shoe"}"#).await;
     assert_eq!((closed.status, closed.code()), (410, "sale_closed"));
-    assert_eq!(act("open").await.code(), "invalid_transition", "closed is for good");
+    assert_eq!(act("open").await.code(), "invalid_transition", "a closed sale stays closed");
     assert_eq!(act("explode").await.code(), "not_found");
 
     let books = until("the order has its row", Duration::from_secs(20), async || {
@@ -230,11 +230,11 @@ async fn without_a_broker_orders_are_accepted_with_durability_outbox() {
     assert_eq!(
         (repeat.status, repeat.json["durability"].as_str()),
         (202, Some("outbox")),
-        "never more than is true"
+        "a repeat claims no more than is true"
     );
     front.stop().await;
 
-    // The front that took it is gone; another, with a broker, sweeps it up.
+    // The front that accepted the order has stopped; another one, with a broker, publishes it in its sweep.
     world.set(&format!("queue.url={broker}"));
     let running = world.running().await;
     let path = format!("/v1/sales/{}/orders/{}?wait=10", sale.id, accepted.order_id());
@@ -278,7 +278,7 @@ async fn without_redis_nothing_is_taken_and_without_a_database_sales_continue() 
     assert_eq!(
         (unknown.status, unknown.code()),
         (503, "status_unavailable"),
-        "not found only if both books were read"
+        "404 needs an answer from both gate and database"
     );
     running.stop().await;
 

@@ -1,4 +1,4 @@
-//! Bad input: each kind has its own clear answer, nothing is taken, nothing panics.
+//! Bad input: each kind gets a clear answer, takes no unit, and causes no panic.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ async fn still_sells(running: &Running, path: &str) {
     assert!([200, 202].contains(&answer.status), "{}", answer.text);
 }
 
-/// An Ed25519 key as the shop's login has it, and the `x` of its JWK.
+/// The Ed25519 key of a shop's login, and the `x` of its JWK.
 fn login_key() -> (EncodingKey, String) {
     use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
     use base64::Engine as _;
@@ -57,16 +57,16 @@ async fn a_login_may_sign_with_ed25519_and_each_key_verifies_one_algorithm() {
     }
     let secret = EncodingKey::from_secret(config.auth.secret.as_bytes());
     let answer = post(sign(&claims("bob", now + 600), Algorithm::HS256, &secret)).await;
-    assert_eq!(answer.status, 202, "the secret counts as well: {}", answer.text);
+    assert_eq!(answer.status, 202, "the shared secret is accepted as well: {}", answer.text);
     let (stranger, _) = login_key();
-    // Known to whoever reads the JWK: it must be no secret.
+    // The public key is known to everyone who reads the JWK, so it must not work as an HMAC secret.
     let as_secret = EncodingKey::from_secret(x.as_bytes());
     let raw = base64::Engine::decode(&base64::prelude::BASE64_URL_SAFE_NO_PAD, &x).unwrap();
     for (what, token) in [
         ("another key", sign(&claims("eve", now + 600), Algorithm::EdDSA, &stranger)),
         ("the public key as a secret", sign(&claims("eve", now + 600), Algorithm::HS256, &as_secret)),
         (
-            "its bytes as a secret",
+            "the public key's bytes as a secret",
             sign(&claims("eve", now + 600), Algorithm::HS256, &EncodingKey::from_secret(&raw)),
         ),
         ("expired", sign(&claims("eve", now - 60), Algorithm::EdDSA, &key)),
@@ -89,13 +89,13 @@ async fn a_valid_token_is_refused_once_it_expires() {
     let buyer = Buyer { at: running.buyers.unwrap(), token };
     let answer = buyer.post(&path, &[], "").await;
     assert_eq!(answer.status, 202, "{}", answer.text);
-    crate::support::until("it is refused", Duration::from_secs(20), async || {
+    crate::support::until("the token is refused", Duration::from_secs(20), async || {
         let answer = buyer.post(&path, &[], "").await;
         assert!([200, 202, 401].contains(&answer.status), "{}", answer.text);
         (answer.status == 401).then_some(())
     })
     .await;
-    assert!(doorbuster::domain::Millis::now().0 / 1000 >= now + 3, "not before");
+    assert!(doorbuster::domain::Millis::now().0 / 1000 >= now + 3, "it is not refused early");
     running.stop().await;
 }
 
@@ -154,13 +154,13 @@ async fn missing_expired_forged_and_unsigned_tokens_are_refused() {
         let answer = request(running.buyers.unwrap(), "POST", &path, &header, b"").await;
         assert_eq!((answer.status, answer.code()), (401, "unauthenticated"), "{header:?}");
     }
-    // Rights and audiences of the shop's own are no fault.
+    // The shop's own roles and further audiences do not make a token invalid.
     for token in [changed("role", "customer".into()), changed("aud", json!(["shop", config.auth.audience]))] {
         let answer = Buyer { at: running.buyers.unwrap(), token }.get(&format!("{path}/mine")).await;
         assert_eq!(answer.status, 200, "{}", answer.text);
     }
     let answer = Buyer { at: running.buyers.unwrap(), token: good }.post(&path, &[], "").await;
-    assert_eq!(answer.status, 202, "the same claims, rightly signed: {}", answer.text);
+    assert_eq!(answer.status, 202, "the same claims with a valid signature: {}", answer.text);
     running.stop().await;
 }
 
@@ -263,11 +263,11 @@ async fn a_buyer_who_hangs_up_still_gets_their_order() {
     let mut stream = TcpStream::connect(running.buyers.unwrap()).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut first = [0; 1];
-    // The first byte of the answer: the order is taken. Then he is gone.
+    // After the first byte of the answer the order is taken. Then the buyer hangs up.
     stream.read_exact(&mut first).await.unwrap();
     drop(stream);
     let mine = path.clone() + "/mine";
-    crate::support::until("his order is confirmed", Duration::from_secs(20), async || {
+    crate::support::until("the order is confirmed", Duration::from_secs(20), async || {
         Some(ada.get(&mine).await).filter(|answer| answer.json["orders"][0]["status"] == "confirmed")
     })
     .await;
@@ -284,7 +284,7 @@ async fn connections_beyond_the_cap_wait_and_are_served() {
     running.stop().await;
 }
 
-/// Each connection is an open file, and so are those to Redis and of whoever looks at the front's state.
+/// Each connection is an open file, and so are those to Redis and those of operators who check the front.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_connections_leaves_a_front_the_open_files_it_needs() {
     let mut world = World::new(Database::Sqlite).await;
@@ -294,16 +294,16 @@ async fn a_flood_of_connections_leaves_a_front_the_open_files_it_needs() {
     world.open_sale(&parts, &sale).await;
     let front = Doorbuster::start_with_files(&world, "front", 600).await;
     assert!(front.has_logged("the open-file limit has room for 336"));
-    // Who cannot be served yet waits in the backlog, and is not turned away.
+    // A client that cannot be served yet waits in the backlog and is not rejected.
     let connecting = (0..600).map(|_| TcpStream::connect(front.buyers.unwrap()));
     let connecting = futures_util::future::join_all(connecting);
-    let silent = tokio::time::timeout(Duration::from_secs(30), connecting).await.expect("all are let in");
+    let silent = tokio::time::timeout(Duration::from_secs(30), connecting).await.expect("all can connect");
     assert!(silent.iter().all(Result::is_ok));
-    let ready = until("it is ready", Duration::from_secs(30), async || {
+    let ready = until("the front is ready", Duration::from_secs(30), async || {
         let ready = request(front.operations, "GET", "/readyz", &[], b"").await;
         (ready.status == 200).then_some(())
     });
-    tokio::time::timeout(Duration::from_secs(30), ready).await.expect("it answers its operators");
+    tokio::time::timeout(Duration::from_secs(30), ready).await.expect("the front answers its operators");
     drop(silent);
     let tokens = Tokens::new(world.config().auth());
     let answer = Buyer::with(front.buyers.unwrap(), &tokens, "ada", None).buy(sale.id.as_str(), "k").await;

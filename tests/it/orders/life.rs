@@ -1,5 +1,4 @@
-//! What becomes of an order after it was accepted: paid, cancelled, refunded, by its buyer and by
-//! operators, and where its unit goes.
+//! The life of an accepted order: buyers and operators pay, cancel and refund it, and its unit is sold again.
 
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use crate::support::{
 const LONG: Duration = Duration::from_secs(40);
 
 async fn confirmed(buyer: &Buyer, answer: &Answer) -> Answer {
-    until("it is confirmed", LONG, async || {
+    until("the order is confirmed", LONG, async || {
         Some(buyer.get(&answer.headers["location"]).await).filter(|read| read.json["status"] == "confirmed")
     })
     .await
@@ -33,7 +32,7 @@ fn statuses(answer: &Answer) -> Vec<&str> {
     history.iter().filter_map(|entry| entry["status"].as_str()).collect()
 }
 
-async fn cancelled_is_sold_again(database: Database) {
+async fn sells_a_cancelled_unit_again(database: Database) {
     let world = World::new(database).await;
     let running = world.running().await;
     let sale = sale(&world.name, 1, 1);
@@ -66,20 +65,20 @@ async fn cancelled_is_sold_again(database: Database) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_unit_is_sold_again_on_sqlite() {
-    cancelled_is_sold_again(Database::Sqlite).await;
+    sells_a_cancelled_unit_again(Database::Sqlite).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_unit_is_sold_again_on_postgres() {
-    cancelled_is_sold_again(Database::Postgres).await;
+    sells_a_cancelled_unit_again(Database::Postgres).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_unit_is_sold_again_on_mariadb() {
-    cancelled_is_sold_again(Database::Mariadb).await;
+    sells_a_cancelled_unit_again(Database::Mariadb).await;
 }
 
-/// No worker runs: the order lies in the queue, and its message comes after the end.
+/// No worker runs, so the order waits in the queue. Its message is processed after the order has ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_is_cancelled_while_it_waits_in_the_queue() {
     let world = World::new(Database::Postgres).await;
@@ -102,7 +101,7 @@ async fn an_order_is_cancelled_while_it_waits_in_the_queue() {
     front.stop().await;
 }
 
-/// As if the process had died between the database and the gate.
+/// Simulates a process that dies after the database has the change and before it reaches the gate.
 #[tokio::test(flavor = "multi_thread")]
 async fn maintenance_finishes_an_interrupted_return() {
     let mut world = World::new(Database::Postgres).await;
@@ -145,13 +144,13 @@ async fn concurrent_cancellations_return_one_unit() {
         who.post(path, &[], "")
     });
     for answer in futures_util::future::join_all(all).await {
-        // All want the same lease: who waits too long is asked to come again.
+        // All need the same lease: a request that waits too long gets a 503 and may be repeated.
         assert!([200, 503].contains(&answer.status), "{}", answer.text);
     }
     let books = at_rest(&running, &sale).await;
     assert_eq!((books.live_orders, books.items[0].left), (0, 5));
     let id = order.order_id().parse().unwrap();
-    assert_eq!(running.parts.store.history(id).await.unwrap().len(), 1, "one end, told once");
+    assert_eq!(running.parts.store.history(id).await.unwrap().len(), 1, "the order ends once");
     running.stop().await;
 }
 
@@ -192,7 +191,7 @@ async fn operators_pay_and_refund_and_illegal_acts_are_refused() {
         assert_eq!((answer.status, answer.code()), (status, code), "{path}: {}", answer.text);
     }
     let bob = Buyer::of(&running, "bob").post(&act(&sale, &order, "cancel"), &[], "").await;
-    assert_eq!((bob.status, bob.code()), (404, "order_not_found"), "another's order: {}", bob.text);
+    assert_eq!((bob.status, bob.code()), (404, "order_not_found"), "another user's order: {}", bob.text);
 
     let (code, out, err) = run(Some(&world), &["order", "refund", sale.id.as_str(), order.order_id()]).await;
     assert!(code == 0 && out.contains("is refunded"), "{out}{err}");
@@ -207,7 +206,7 @@ async fn operators_pay_and_refund_and_illegal_acts_are_refused() {
     running.stop().await;
 }
 
-/// The database is away: the end cannot be written, and the gate must not know of it.
+/// The database is unavailable, so the end cannot be written, and the gate must not return the unit.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_unit_is_not_free_until_its_orders_end_is_committed() {
     let mut world = World::new(Database::Postgres).await;
@@ -227,7 +226,7 @@ async fn a_unit_is_not_free_until_its_orders_end_is_committed() {
     let read = ada.get(&order.headers["location"]).await;
     assert_eq!(read.json["status"], "accepted", "{}", read.text);
     database.set(Weather::Fair);
-    until("it is cancelled", LONG, async || {
+    until("the order is cancelled", LONG, async || {
         let answer = ada.post(&act(&sale, &order, "cancel"), &[], "").await;
         (answer.status == 200).then_some(())
     })
@@ -250,21 +249,21 @@ async fn an_order_does_not_expire_while_another_process_leases_its_user() {
         let row = running.parts.store.order(order.order_id().parse().unwrap()).await.unwrap();
         row.map(|row| row.status)
     };
-    until("it has a row", LONG, async || status(&first).await).await;
+    until("the first order has a row", LONG, async || status(&first).await).await;
     let options = LeaseOptions::lasting(LONG);
     let leases = &running.parts.leases;
     let guard = leases.acquire(sale.id.as_str(), ["ada"], options, LONG).await.unwrap().expect("taken");
     let second = Buyer::of(&running, "bob").buy(sale.id.as_str(), "k").await;
     let expired = async |order: &Answer| (status(order).await == Some(OrderStatus::Expired)).then_some(());
-    until("a later one has expired", LONG, async || expired(&second).await).await;
-    assert_eq!(status(&first).await, Some(OrderStatus::Confirmed), "somebody acts for its user");
+    until("the later order has expired", LONG, async || expired(&second).await).await;
+    assert_eq!(status(&first).await, Some(OrderStatus::Confirmed), "another process holds its user's lease");
     guard.release().await.unwrap();
-    until("it has expired", LONG, async || expired(&first).await).await;
+    until("the first order has expired", LONG, async || expired(&first).await).await;
     at_rest(&running, &sale).await;
     running.stop().await;
 }
 
-/// As if Redis had come back without the last thing that it was told: a unit that came back.
+/// Simulates a Redis that comes back without its last write, the return of a unit.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gate_that_lost_a_return_freezes_and_accepts_no_other() {
     let world = World::new(Database::Sqlite).await;
@@ -280,30 +279,30 @@ async fn a_gate_that_lost_a_return_freezes_and_accepts_no_other() {
         parts.store.record(&[claim], &|| true).await.unwrap();
         accepted.push(order);
     }
-    let asked = ActRequest::by("op");
-    orders.act(&sale.id, accepted[0].id, Act::Cancel, &asked).await.unwrap();
-    let told = parts.store.sale(&sale.id).await.unwrap().expect("a row").witnessed;
+    let request = ActRequest::by("op");
+    orders.act(&sale.id, accepted[0].id, Act::Cancel, &request).await.unwrap();
+    let witnessed = parts.store.sale(&sale.id).await.unwrap().expect("a row").witnessed;
     let gate = parts.gate.describe(&sale.id).await.unwrap().expect("loaded");
-    assert_eq!((told, gate.items[0].left), (gate.number, 3));
+    assert_eq!((witnessed, gate.items[0].left), (gate.number, 3));
     let key = format!("{}:{{{}}}:sale", world.name, sale.id);
-    let _: i64 = ask_redis(&servers().redis, &format!("HSET {key} seq {}", told.seq - 1)).await;
+    let _: i64 = ask_redis(&servers().redis, &format!("HSET {key} seq {}", witnessed.seq - 1)).await;
 
-    // Another process, that has seen nothing of this: it asks the books.
+    // A new process that has seen none of this compares the books.
     let fresh = world.parts().await;
     let log = doorbuster::queue::OrderLog::open(world.config().queue());
     doorbuster::maintenance::verify(fresh.gate.clone(), fresh.store.clone(), log).await.unwrap();
     let frozen = fresh.gate.describe(&sale.id).await.unwrap().expect("loaded");
-    assert_eq!(frozen.state, SaleState::Frozen, "the lost return is noticed");
+    assert_eq!(frozen.state, SaleState::Frozen, "the comparison finds the lost return");
 
-    // And where nobody has looked yet, the next return does not raise its number and hide that.
+    // Before any comparison, the next return must not raise the number and so hide the loss.
     let _: i64 = ask_redis(&servers().redis, &format!("HSET {key} state open")).await;
-    orders.act(&sale.id, accepted[1].id, Act::Cancel, &asked).await.unwrap();
+    orders.act(&sale.id, accepted[1].id, Act::Cancel, &request).await.unwrap();
     let frozen = fresh.gate.describe(&sale.id).await.unwrap().expect("loaded");
     assert_eq!((frozen.state, frozen.items[0].left), (SaleState::Frozen, 3));
-    assert_eq!(parts.store.count_returns(&sale.id).await.unwrap(), 1, "it waits for the rebuild");
+    assert_eq!(parts.store.count_returns(&sale.id).await.unwrap(), 1, "the return waits for the rebuild");
 }
 
-/// A frozen gate takes no unit back, and must not tell the buyer that his order lives.
+/// A frozen gate takes no units back. It must not show the buyer a cancelled order as live.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_gate_does_not_show_a_cancelled_order_as_accepted() {
     let world = World::new(Database::Sqlite).await;

@@ -1,4 +1,4 @@
-//! The end of a sale: closed, archived, its orders forgotten.
+//! The end of a sale: it is closed and archived, and its orders are purged.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::support::{Answer, Buyer, Database, World, at_rest, run, sale, until};
 
 const LONG: Duration = Duration::from_secs(40);
 
-/// A sale of three units, of which ada has one; nothing of it is under way.
+/// A sale of three units at rest. Ada holds one of them.
 async fn bought_one(world: &World) -> (Running, Sale, Answer) {
     let running = world.running().await;
     let sale = sale(&world.name, 3, 1);
@@ -40,14 +40,17 @@ async fn a_sale_is_checked_closed_archived_and_purged() {
     let (code, _, err) = cli(&["user", "erase", "ada"]).await;
     assert!(code == 2 && err.contains("--yes"), "{err}");
     let (code, out, _) = cli(&["user", "erase", "ada", "--yes"]).await;
-    assert!(code == 3 && out.contains(name), "it is not archived: {out}");
+    assert!(code == 3 && out.contains(name), "the sale is not archived: {out}");
     assert_eq!(cli(&["sale", "close", name]).await.0, 0);
     for _ in 0..2 {
         let (code, out, err) = cli(&["sale", "archive", name]).await;
         assert!(code == 0 && out.contains("is archived"), "{out}{err}");
     }
-    assert!(running.parts.gate.describe(&sale.id).await.unwrap().is_none(), "it is out of the gate");
-    let closed = until("the front knows", LONG, async || {
+    assert!(
+        running.parts.gate.describe(&sale.id).await.unwrap().is_none(),
+        "the gate no longer has the sale"
+    );
+    let closed = until("the front knows that the sale is closed", LONG, async || {
         Some(Buyer::of(&running, "bob").buy(name, "k").await).filter(|answer| answer.status == 410)
     })
     .await;
@@ -65,18 +68,18 @@ async fn a_sale_is_checked_closed_archived_and_purged() {
     let (code, out, _) = cli(&["user", "erase", "nobody", "--yes"]).await;
     assert!(code == 3 && out.contains("no sale knows nobody"), "{out}");
     let control = Control::new(running.parts.gate.clone(), running.parts.store.clone());
-    assert_eq!(control.purge_old_sales(LONG).await.unwrap(), 0, "it is not old yet");
+    assert_eq!(control.purge_old_sales(LONG).await.unwrap(), 0, "the sale is not old enough");
     let (code, out, err) = cli(&["sale", "purge", name, "--yes"]).await;
     assert!(code == 0 && out.contains("its orders are deleted"), "{out}{err}");
     let books = audit(&running.parts.gate, &running.parts.store, &sale.id).await.unwrap();
     assert!(books.balances() && books.live_orders == 0, "{books:?}");
     let again = control.create(&sale).await;
-    assert!(matches!(again, Err(ControlError::Exists(_))), "its id is not taken again: {again:?}");
+    assert!(matches!(again, Err(ControlError::Exists(_))), "its id cannot be used again: {again:?}");
     assert!(running.parts.store.order(order.order_id().parse().unwrap()).await.unwrap().is_none());
     running.stop().await;
 }
 
-/// A refund after the sale was archived has no gate to go back to, and the books must balance all the same.
+/// A unit that comes back after the sale was archived has no gate to return to, and the books must still balance.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_that_ends_after_its_sale_was_archived_is_settled() {
     let mut world = World::new(Database::Sqlite).await;
@@ -85,7 +88,7 @@ async fn an_order_that_ends_after_its_sale_was_archived_is_settled() {
     let control = Control::new(running.parts.gate.clone(), running.parts.store.clone());
     control.close(&sale.id, &keyed("c")).await.unwrap();
     control.archive(&sale.id, &keyed("a")).await.unwrap();
-    // As whoever closed it at the same moment, and was told by the gate before it was unloaded.
+    // Simulates a process that closes the sale at the same moment, before the gate unloads it.
     let row = running.parts.store.sale(&sale.id).await.unwrap().expect("a row");
     running.parts.store.set_sale_state(&sale.id, SaleState::Closed, row.number).await.unwrap();
     let cancel = format!("/v1/sales/{}/orders/{}:cancel", sale.id, order.order_id());
@@ -115,12 +118,12 @@ async fn the_orders_of_an_archived_sale_are_purged_after_their_retention() {
     let world = World::new(Database::Sqlite).await;
     let (running, sale, order) = bought_one(&world).await;
     let control = Control::new(running.parts.gate.clone(), running.parts.store.clone());
-    assert_eq!(control.purge_old_sales(Duration::ZERO).await.unwrap(), 0, "it is not archived");
+    assert_eq!(control.purge_old_sales(Duration::ZERO).await.unwrap(), 0, "the sale is not archived");
     control.close(&sale.id, &keyed("c")).await.unwrap();
     control.archive(&sale.id, &keyed("a")).await.unwrap();
     assert_eq!(control.purge_old_sales(Duration::ZERO).await.unwrap(), 1);
     assert!(running.parts.store.order(order.order_id().parse().unwrap()).await.unwrap().is_none());
-    assert_eq!(control.purge_old_sales(Duration::ZERO).await.unwrap(), 0, "once");
+    assert_eq!(control.purge_old_sales(Duration::ZERO).await.unwrap(), 0, "it is purged once");
     let acts = control.acts(&sale.id, 1).await.unwrap();
     assert_eq!((acts[0].kind.as_str(), acts[0].by.as_str()), ("purge", "schedule"));
     running.stop().await;
