@@ -16,30 +16,30 @@ const WEBHOOK: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 /// How many cases run at once. Each has two processes.
 const AT_ONCE: usize = 5;
 
-async fn every_point_of_life(action: &str) {
+async fn at_every_change_point(action: &str) {
     // All at once: the cases spend most of their time waiting for deadlines.
-    let cases = CHANGE_POINTS.iter().map(|point| life(format!("{point}={action}")));
+    let cases = CHANGE_POINTS.iter().map(|point| changes_with_fault(format!("{point}={action}")));
     futures_util::future::join_all(cases).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dying_at_any_point_of_an_orders_life_moves_each_unit_once() {
-    every_point_of_life("abort").await;
+    at_every_change_point("abort").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_error_at_any_point_of_an_orders_life_moves_each_unit_once() {
-    every_point_of_life("error").await;
+    at_every_change_point("error").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stalling_at_any_point_of_an_orders_life_moves_each_unit_once() {
-    every_point_of_life("pause").await;
+    at_every_change_point("pause").await;
 }
 
 /// One order is cancelled in the queue, one is cancelled after its confirmation, one expires, and one is paid.
 /// Units are added and the terms change. A front that dies at the failure point is started again.
-async fn life(fault: String) {
+async fn changes_with_fault(fault: String) {
     let mut world = World::new(Database::Postgres).await;
     world.set("maintenance.every_ms=200").set("sweep.every_ms=200").set("sweep.grace_ms=500");
     world.set(&format!("payments.secrets=acme {WEBHOOK}"));
@@ -124,28 +124,28 @@ async fn life(fault: String) {
     }
 }
 
-async fn every_point(action: &str) {
-    let cases = POINTS.iter().map(|point| case(format!("{point}={action}")));
+async fn at_every_point(action: &str) {
+    let cases = POINTS.iter().map(|point| orders_with_fault(format!("{point}={action}")));
     futures_util::stream::iter(cases).buffer_unordered(AT_ONCE).collect::<Vec<()>>().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dying_at_any_point_loses_nothing_and_sells_nothing_twice() {
-    every_point("abort").await;
+    at_every_point("abort").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_error_at_any_point_loses_nothing_and_sells_nothing_twice() {
-    every_point("error").await;
+    at_every_point("error").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stalling_for_longer_than_a_lease_at_any_point_loses_nothing_and_sells_nothing_twice() {
-    every_point("pause").await;
+    at_every_point("pause").await;
 }
 
 /// Three units and four buyers. A process that dies at the failure point is started again.
-async fn case(fault: String) {
+async fn orders_with_fault(fault: String) {
     let step = fault.split('.').next().expect("a step");
     let in_front = ["script", "answer", "publish", "confirm"].contains(&step);
     let mut world = World::new(if in_front { Database::Sqlite } else { Database::Postgres }).await;

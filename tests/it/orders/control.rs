@@ -17,11 +17,13 @@ use crate::support::{
 
 const LONG: Duration = Duration::from_secs(40);
 
+/// An operator's request with this idempotency key.
 pub fn keyed(key: &str) -> ActRequest {
     ActRequest { key: Some(id::<IdempotencyKey>(key)), ..ActRequest::by("operator ada") }
 }
 
-pub async fn opened(stock: i64, limit: u32, terms: Terms) -> (World, Parts, Control, Sale) {
+/// A world whose one sale is open in gate and database. No front or worker runs.
+pub async fn with_open_sale(stock: i64, limit: u32, terms: Terms) -> (World, Parts, Control, Sale) {
     let world = World::new(Database::Sqlite).await;
     let parts = world.parts().await;
     let sale = Sale { terms, ..sale(&world.name, stock, limit) };
@@ -30,15 +32,17 @@ pub async fn opened(stock: i64, limit: u32, terms: Terms) -> (World, Parts, Cont
     (world, parts, control, sale)
 }
 
+/// Units that the gate can still sell.
 pub async fn left(parts: &Parts, sale: &Sale) -> i64 {
     parts.gate.describe(&sale.id).await.unwrap().expect("loaded").items[0].left
 }
 
+/// The stock in the database.
 async fn stock(parts: &Parts, sale: &Sale) -> i64 {
     parts.store.sale(&sale.id).await.unwrap().expect("a row").items[0].stock
 }
 
-pub async fn balances(parts: &Parts, sale: &Sale) {
+pub async fn assert_balanced(parts: &Parts, sale: &Sale) {
     let books = audit(&parts.gate, &parts.store, &sale.id).await.unwrap();
     assert!(books.balances(), "{books:?}");
 }
@@ -49,7 +53,7 @@ pub async fn admit(parts: &Parts, sale: &Sale, user: &str, key: Option<&str>, qu
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restock_happens_once_and_never_removes_units_sold_or_in_flight() {
-    let (_world, parts, control, sale) = opened(2, 2, Terms::default()).await;
+    let (_world, parts, control, sale) = with_open_sale(2, 2, Terms::default()).await;
     let sku = id("unit");
     for _ in 0..2 {
         let act = control.restock(&sale.id, &sku, 3, &keyed("r1")).await.unwrap();
@@ -67,7 +71,7 @@ async fn a_restock_happens_once_and_never_removes_units_sold_or_in_flight() {
     }
     control.restock(&sale.id, &sku, -3, &keyed("r3")).await.unwrap();
     assert_eq!((left(&parts, &sale).await, stock(&parts, &sale).await), (0, 2));
-    balances(&parts, &sale).await;
+    assert_balanced(&parts, &sale).await;
     let unknown = control.restock(&sale.id, &id("other"), 1, &keyed("r4")).await;
     assert!(matches!(unknown, Err(ControlError::UnknownItem)), "{unknown:?}");
     let nothing = control.restock(&sale.id, &sku, 0, &keyed("r5")).await;
@@ -82,7 +86,7 @@ async fn a_restock_happens_once_and_never_removes_units_sold_or_in_flight() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_restocks_all_succeed_while_buyers_buy() {
-    let (_world, parts, control, sale) = opened(50, 1, Terms::default()).await;
+    let (_world, parts, control, sale) = with_open_sale(50, 1, Terms::default()).await;
     let sku = id("unit");
     let restocks = (0..20_i64).map(|nth| {
         let (control, sale, sku) = (&control, &sale, &sku);
@@ -106,13 +110,13 @@ async fn concurrent_restocks_all_succeed_while_buyers_buy() {
         tokio::join!(futures_util::future::join_all(restocks), futures_util::future::join_all(buyers));
     assert!(verdicts.iter().all(|verdict| matches!(verdict, Verdict::Accepted(_))));
     assert_eq!((left(&parts, &sale).await, stock(&parts, &sale).await), (45, 75));
-    balances(&parts, &sale).await;
+    assert_balanced(&parts, &sale).await;
 }
 
 /// Simulates a process that dies after the act is in the database and before it reaches the gate.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupted_act_is_finished_before_the_next_one() {
-    let (_world, parts, control, sale) = opened(5, 1, Terms::default()).await;
+    let (_world, parts, control, sale) = with_open_sale(5, 1, Terms::default()).await;
     let sku = id("unit");
     parts.store.begin_restock(&sale.id, &sku, 4, &keyed("died")).await.unwrap().expect("begun");
     assert_eq!((left(&parts, &sale).await, stock(&parts, &sale).await), (5, 9));
@@ -130,7 +134,7 @@ async fn an_interrupted_act_is_finished_before_the_next_one() {
     assert_eq!((left(&parts, &sale).await, stock(&parts, &sale).await), (6, 6));
     assert_eq!(parts.gate.describe(&sale.id).await.unwrap().expect("loaded").limit_per_user, 3);
     assert_eq!(control.finish_acts().await.unwrap(), 0);
-    balances(&parts, &sale).await;
+    assert_balanced(&parts, &sale).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -151,12 +155,12 @@ async fn changes_to_a_draft_reach_the_gate_when_it_opens() {
     assert_eq!((gate.items[0].left, gate.items[0].stock, gate.limit_per_user), (6, 6, 2));
     control.restock(&sale.id, &id("unit"), 1, &keyed("r4")).await.unwrap();
     assert_eq!((left(&parts, &sale).await, stock(&parts, &sale).await), (7, 7));
-    balances(&parts, &sale).await;
+    assert_balanced(&parts, &sale).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repeated_pause_does_not_pause_again() {
-    let (_world, parts, control, sale) = opened(5, 1, Terms::default()).await;
+    let (_world, parts, control, sale) = with_open_sale(5, 1, Terms::default()).await;
     let message = Some("back at noon".to_owned());
     control.pause(&sale.id, message.clone(), &keyed("p")).await.unwrap();
     let verdict = admit(&parts, &sale, "ada", None, 1).await;
@@ -174,7 +178,7 @@ async fn a_repeated_pause_does_not_pause_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_window_can_grow_or_shrink_but_not_close_in_the_past() {
-    let (_world, parts, control, sale) = opened(5, 1, Terms::default()).await;
+    let (_world, parts, control, sale) = with_open_sale(5, 1, Terms::default()).await;
     let closes = |closes_at| TermsChange { closes_at: Some(closes_at), ..Default::default() };
     let past = control.change_terms(&sale.id, &closes(Some(Millis(5))), &keyed("past")).await;
     assert!(
@@ -287,7 +291,7 @@ async fn operators_control_a_sale_over_http_and_every_act_is_listed() {
 /// Redis comes back as it was before the restock, and no order has the lost number.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gate_that_lost_a_restock_freezes() {
-    let (world, parts, control, sale) = opened(5, 1, Terms::default()).await;
+    let (world, parts, control, sale) = with_open_sale(5, 1, Terms::default()).await;
     control.restock(&sale.id, &id("unit"), 2, &keyed("r")).await.unwrap();
     let number = parts.gate.describe(&sale.id).await.unwrap().expect("loaded").number;
     assert_eq!(parts.store.sale(&sale.id).await.unwrap().expect("a row").witnessed, number);

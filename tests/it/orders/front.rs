@@ -7,7 +7,8 @@ use doorbuster::process::{Role, Running};
 
 use crate::support::{Buyer, Database, World, request, sale, until};
 
-async fn selling(stock: i64, limit: u32) -> (World, Running, String) {
+/// A running front and worker with an open sale, whose id is returned.
+async fn with_open_sale(stock: i64, limit: u32) -> (World, Running, String) {
     let world = World::new(Database::Sqlite).await;
     let running = world.running().await;
     let sale = sale(&world.name, stock, limit);
@@ -18,7 +19,7 @@ async fn selling(stock: i64, limit: u32) -> (World, Running, String) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_is_accepted_then_confirmed_and_its_buyer_can_read_it() {
-    let (_world, running, sale) = selling(2, 1).await;
+    let (_world, running, sale) = with_open_sale(2, 1).await;
     let ada = Buyer::of(&running, "ada");
     let accepted = ada.buy(&sale, "k").await;
     assert_eq!(accepted.status, 202, "{}", accepted.text);
@@ -47,7 +48,7 @@ async fn an_order_is_accepted_then_confirmed_and_its_buyer_can_read_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn prefer_wait_answers_201_once_the_row_exists() {
-    let (_world, running, sale) = selling(1, 1).await;
+    let (_world, running, sale) = with_open_sale(1, 1).await;
     let path = format!("/v1/sales/{sale}/orders");
     let ada = Buyer::of(&running, "ada");
     let answer =
@@ -60,7 +61,7 @@ async fn prefer_wait_answers_201_once_the_row_exists() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_refusal_has_its_code() {
-    let (world, running, sale) = selling(100, 3).await;
+    let (world, running, sale) = with_open_sale(100, 3).await;
     let path = format!("/v1/sales/{sale}/orders");
     let ada = Buyer::of(&running, "ada");
     let keyed = |key: &'static str| [("idempotency-key", key)];
@@ -168,7 +169,7 @@ async fn an_operator_controls_a_sale_and_buyers_see_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_role_grants_only_its_own_rights() {
-    let (_world, running, sale) = selling(1, 1).await;
+    let (_world, running, sale) = with_open_sale(1, 1).await;
     let pause = format!("/v1/admin/sales/{sale}:pause");
     let viewer = Buyer::operator(&running, OperatorRole::Viewer);
     assert_eq!(viewer.get(&format!("/v1/admin/sales/{sale}")).await.status, 200);
@@ -186,7 +187,7 @@ async fn each_role_grants_only_its_own_rights() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn readiness_and_metrics_cover_servers_and_sales() {
-    let (_world, running, sale) = selling(1, 1).await;
+    let (_world, running, sale) = with_open_sale(1, 1).await;
     Buyer::of(&running, "ada").buy(&sale, "k").await;
     let get = async |path: &str| request(running.operations, "GET", path, &[], b"").await;
     assert_eq!(get("/livez").await.status, 200);

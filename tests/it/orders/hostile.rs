@@ -11,7 +11,8 @@ use tokio::net::TcpStream;
 
 use crate::support::{Buyer, Database, Doorbuster, World, request, sale, send_raw, until};
 
-async fn selling(overrides: &[&str]) -> (World, Running, String) {
+/// A running front and worker with an open sale. Returns the path of its orders.
+async fn with_open_sale(overrides: &[&str]) -> (World, Running, String) {
     let mut world = World::new(Database::Sqlite).await;
     for pair in overrides {
         world.set(pair);
@@ -23,7 +24,7 @@ async fn selling(overrides: &[&str]) -> (World, Running, String) {
     (world, running, path)
 }
 
-async fn still_sells(running: &Running, path: &str) {
+async fn assert_still_sells(running: &Running, path: &str) {
     let answer = Buyer::of(running, "survivor").post(path, &[], "").await;
     assert!([200, 202].contains(&answer.status), "{}", answer.text);
 }
@@ -41,7 +42,7 @@ fn login_key() -> (EncodingKey, String) {
 async fn a_login_may_sign_with_ed25519_and_each_key_verifies_one_algorithm() {
     let (key, x) = login_key();
     let public_key = format!("auth.public_key={x}");
-    let (world, running, path) = selling(&[&public_key]).await;
+    let (world, running, path) = with_open_sale(&[&public_key]).await;
     let config = world.config();
     let now = doorbuster::domain::Millis::now().0 / 1000;
     let claims = |user: &str, exp: i64| json!({"sub":user,"iss":config.auth.issuer,"aud":config.auth.audience,"exp":exp,"nbf":now - 10});
@@ -79,7 +80,7 @@ async fn a_login_may_sign_with_ed25519_and_each_key_verifies_one_algorithm() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_valid_token_is_refused_once_it_expires() {
-    let (world, running, path) = selling(&["auth.leeway_s=0"]).await;
+    let (world, running, path) = with_open_sale(&["auth.leeway_s=0"]).await;
     let config = world.config();
     let now = doorbuster::domain::Millis::now().0 / 1000;
     let claims =
@@ -101,7 +102,7 @@ async fn a_valid_token_is_refused_once_it_expires() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_expired_forged_and_unsigned_tokens_are_refused() {
-    let (world, running, path) = selling(&[]).await;
+    let (world, running, path) = with_open_sale(&[]).await;
     let config = world.config();
     let now = doorbuster::domain::Millis::now().0 / 1000;
     let claims =
@@ -166,7 +167,7 @@ async fn missing_expired_forged_and_unsigned_tokens_are_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn malformed_ids_keys_and_paths_are_refused() {
-    let (_world, running, path) = selling(&[]).await;
+    let (_world, running, path) = with_open_sale(&[]).await;
     let ada = Buyer::of(&running, "ada");
     for (sale, status) in [
         ("UPPER", 404),
@@ -197,13 +198,13 @@ async fn malformed_ids_keys_and_paths_are_refused() {
         request(running.buyers.unwrap(), "DELETE", &path, &[], b"").await.code(),
         "method_not_allowed"
     );
-    still_sells(&running, &path).await;
+    assert_still_sells(&running, &path).await;
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_of_ten_megabytes_is_refused_without_being_read() {
-    let (_world, running, path) = selling(&[]).await;
+    let (_world, running, path) = with_open_sale(&[]).await;
     let ada = Buyer::of(&running, "ada");
     let big = "x".repeat(10 * 1024 * 1024);
     let answer = ada.post(&path, &[], &big).await;
@@ -217,13 +218,14 @@ async fn a_body_of_ten_megabytes_is_refused_without_being_read() {
         .await
         .expect("an answer");
     assert!(text.starts_with("HTTP/1.1 413"), "{text}");
-    still_sells(&running, &path).await;
+    assert_still_sells(&running, &path).await;
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn headers_and_bodies_that_never_end_are_cut_off() {
-    let (_world, running, path) = selling(&["front.header_within_ms=300", "front.body_within_ms=300"]).await;
+    let (_world, running, path) =
+        with_open_sale(&["front.header_within_ms=300", "front.body_within_ms=300"]).await;
     let ada = Buyer::of(&running, "ada");
     let within = Duration::from_secs(10);
     let unended = format!("POST {path} HTTP/1.1\r\nhost: t\r\nx-slow: ");
@@ -248,13 +250,13 @@ async fn headers_and_bodies_that_never_end_are_cut_off() {
     assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
     let garbage = send_raw(running.buyers.unwrap(), b"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1", within).await;
     assert!(garbage.is_some_and(|answer| answer.is_empty() || answer.starts_with("HTTP/1.1 400")));
-    still_sells(&running, &path).await;
+    assert_still_sells(&running, &path).await;
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_buyer_who_hangs_up_still_gets_their_order() {
-    let (_world, running, path) = selling(&[]).await;
+    let (_world, running, path) = with_open_sale(&[]).await;
     let ada = Buyer::of(&running, "ada");
     let request = format!(
         "POST {path} HTTP/1.1\r\nhost: t\r\nauthorization: Bearer {}\r\ncontent-length: 0\r\n\r\n",
@@ -276,7 +278,7 @@ async fn a_buyer_who_hangs_up_still_gets_their_order() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_beyond_the_cap_wait_and_are_served() {
-    let (_world, running, path) = selling(&["front.connections=2"]).await;
+    let (_world, running, path) = with_open_sale(&["front.connections=2"]).await;
     let buyers: Vec<_> = (0..20).map(|nth| Buyer::of(&running, &format!("user{nth}"))).collect();
     let answers = futures_util::future::join_all(buyers.iter().map(|buyer| buyer.post(&path, &[], ""))).await;
     let accepted = answers.iter().filter(|answer| answer.status == 202).count();
@@ -312,7 +314,7 @@ async fn a_flood_of_connections_leaves_a_front_the_open_files_it_needs() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_invalid_sale_is_not_created() {
-    let (_world, running, _path) = selling(&[]).await;
+    let (_world, running, _path) = with_open_sale(&[]).await;
     let admin = Buyer::operator(&running, doorbuster::front::Role::Admin);
     for (body, code) in [
         ("", "malformed"),

@@ -16,14 +16,14 @@ use crate::support::{
 
 const LONG: Duration = Duration::from_secs(40);
 
-async fn confirmed(buyer: &Buyer, answer: &Answer) -> Answer {
+async fn until_confirmed(buyer: &Buyer, answer: &Answer) -> Answer {
     until("the order is confirmed", LONG, async || {
         Some(buyer.get(&answer.headers["location"]).await).filter(|read| read.json["status"] == "confirmed")
     })
     .await
 }
 
-fn act(sale: &doorbuster::domain::Sale, order: &Answer, act: &str) -> String {
+fn act_path(sale: &doorbuster::domain::Sale, order: &Answer, act: &str) -> String {
     format!("/v1/sales/{}/orders/{}:{act}", sale.id, order.order_id())
 }
 
@@ -39,11 +39,11 @@ async fn sells_a_cancelled_unit_again(database: Database) {
     world.open_sale(&running.parts, &sale).await;
     let (ada, bob) = (Buyer::of(&running, "ada"), Buyer::of(&running, "bob"));
     let order = ada.buy(sale.id.as_str(), "k").await;
-    confirmed(&ada, &order).await;
+    until_confirmed(&ada, &order).await;
     assert_eq!(bob.buy(sale.id.as_str(), "k").await.code(), "sold_out");
     let body = r#"{"reason":"too small"}"#;
     for _ in 0..2 {
-        let answer = ada.post(&act(&sale, &order, "cancel"), &[], body).await;
+        let answer = ada.post(&act_path(&sale, &order, "cancel"), &[], body).await;
         assert_eq!(
             (answer.status, answer.json["status"].as_str()),
             (200, Some("cancelled")),
@@ -88,7 +88,7 @@ async fn an_order_is_cancelled_while_it_waits_in_the_queue() {
     let ada = Buyer::of(&front, "ada");
     let order = ada.buy(sale.id.as_str(), "k").await;
     assert_eq!(order.status, 202, "{}", order.text);
-    let answer = ada.post(&act(&sale, &order, "cancel"), &[], "").await;
+    let answer = ada.post(&act_path(&sale, &order, "cancel"), &[], "").await;
     assert_eq!((answer.status, answer.json["status"].as_str()), (200, Some("cancelled")), "{}", answer.text);
     assert_eq!(statuses(&answer), ["accepted", "cancelled"]);
     let bob = Buyer::of(&front, "bob").buy(sale.id.as_str(), "k").await;
@@ -111,7 +111,7 @@ async fn maintenance_finishes_an_interrupted_return() {
     world.open_sale(&running.parts, &sale).await;
     let ada = Buyer::of(&running, "ada");
     let order = ada.buy(sale.id.as_str(), "k").await;
-    confirmed(&ada, &order).await;
+    until_confirmed(&ada, &order).await;
     at_rest(&running, &sale).await;
     let change = Change {
         id: order.order_id().parse().unwrap(),
@@ -137,8 +137,8 @@ async fn concurrent_cancellations_return_one_unit() {
     world.open_sale(&running.parts, &sale).await;
     let (ada, operator) = (Buyer::of(&running, "ada"), Buyer::operator(&running, Role::Operator));
     let order = ada.buy(sale.id.as_str(), "k").await;
-    let admin = format!("/v1/admin{}", act(&sale, &order, "cancel").trim_start_matches("/v1"));
-    let path = act(&sale, &order, "cancel");
+    let admin = format!("/v1/admin{}", act_path(&sale, &order, "cancel").trim_start_matches("/v1"));
+    let path = act_path(&sale, &order, "cancel");
     let all = (0..20).map(|nth| {
         let (who, path) = if nth % 2 == 0 { (&ada, &path) } else { (&operator, &admin) };
         who.post(path, &[], "")
@@ -162,9 +162,9 @@ async fn operators_pay_and_refund_and_illegal_acts_are_refused() {
     world.open_sale(&running.parts, &sale).await;
     let ada = Buyer::of(&running, "ada");
     let order = ada.buy(sale.id.as_str(), "k").await;
-    confirmed(&ada, &order).await;
+    until_confirmed(&ada, &order).await;
     let operator = Buyer::operator(&running, Role::Operator);
-    let admin = |name: &str| format!("/v1/admin{}", act(&sale, &order, name).trim_start_matches("/v1"));
+    let admin = |name: &str| format!("/v1/admin{}", act_path(&sale, &order, name).trim_start_matches("/v1"));
 
     let refused = operator.post(&admin("refund"), &[], "").await;
     assert_eq!((refused.status, refused.code()), (409, "invalid_transition"), "{}", refused.text);
@@ -176,21 +176,21 @@ async fn operators_pay_and_refund_and_illegal_acts_are_refused() {
     assert_eq!(paid.status, 200, "{}", paid.text);
     assert_eq!(paid.json["events"][0]["by"], "operator op");
     assert_eq!(paid.json["events"][0]["reason"], "by transfer");
-    let late = ada.post(&act(&sale, &order, "cancel"), &[], "").await;
+    let late = ada.post(&act_path(&sale, &order, "cancel"), &[], "").await;
     assert_eq!((late.status, late.code()), (409, "invalid_transition"), "{}", late.text);
     assert_eq!(late.json["allowed"], serde_json::json!([]), "a buyer cannot refund");
 
     for (path, body, status, code) in [
-        (act(&sale, &order, "pay"), "", 404, "not_found"),
-        (act(&sale, &order, "cancel"), r#"{"reason":""}"#, 400, "malformed"),
-        (act(&sale, &order, "cancel"), r#"{"because":"x"}"#, 400, "malformed"),
+        (act_path(&sale, &order, "pay"), "", 404, "not_found"),
+        (act_path(&sale, &order, "cancel"), r#"{"reason":""}"#, 400, "malformed"),
+        (act_path(&sale, &order, "cancel"), r#"{"because":"x"}"#, 400, "malformed"),
         (format!("/v1/sales/{}/orders/nonsense:cancel", sale.id), "", 404, "order_not_found"),
         (format!("/v1/sales/another/orders/{}:cancel", order.order_id()), "", 404, "order_not_found"),
     ] {
         let answer = ada.post(&path, &[], body).await;
         assert_eq!((answer.status, answer.code()), (status, code), "{path}: {}", answer.text);
     }
-    let bob = Buyer::of(&running, "bob").post(&act(&sale, &order, "cancel"), &[], "").await;
+    let bob = Buyer::of(&running, "bob").post(&act_path(&sale, &order, "cancel"), &[], "").await;
     assert_eq!((bob.status, bob.code()), (404, "order_not_found"), "another user's order: {}", bob.text);
 
     let (code, out, err) = run(Some(&world), &["order", "refund", sale.id.as_str(), order.order_id()]).await;
@@ -220,14 +220,14 @@ async fn a_unit_is_not_free_until_its_orders_end_is_committed() {
     let order = ada.buy(sale.id.as_str(), "k").await;
     assert_eq!(order.status, 202, "{}", order.text);
     database.set(Weather::Down);
-    let unfinished = ada.post(&act(&sale, &order, "cancel"), &[], "").await;
+    let unfinished = ada.post(&act_path(&sale, &order, "cancel"), &[], "").await;
     assert_eq!((unfinished.status, unfinished.code()), (503, "act_unfinished"), "{}", unfinished.text);
     assert_eq!(bob.buy(sale.id.as_str(), "k").await.code(), "sold_out", "the order has not ended");
     let read = ada.get(&order.headers["location"]).await;
     assert_eq!(read.json["status"], "accepted", "{}", read.text);
     database.set(Weather::Fair);
     until("the order is cancelled", LONG, async || {
-        let answer = ada.post(&act(&sale, &order, "cancel"), &[], "").await;
+        let answer = ada.post(&act_path(&sale, &order, "cancel"), &[], "").await;
         (answer.status == 200).then_some(())
     })
     .await;
@@ -312,7 +312,7 @@ async fn a_frozen_gate_does_not_show_a_cancelled_order_as_accepted() {
     let ada = Buyer::of(&front, "ada");
     let order = ada.buy(sale.id.as_str(), "k").await;
     front.parts.gate.freeze_if_behind(&sale.id, Number { epoch: 9, seq: 9 }).await.unwrap();
-    let cancelled = ada.post(&act(&sale, &order, "cancel"), &[], "").await;
+    let cancelled = ada.post(&act_path(&sale, &order, "cancel"), &[], "").await;
     assert_eq!(cancelled.json["status"], "cancelled", "{}", cancelled.text);
     let read = ada.get(&order.headers["location"]).await;
     assert_eq!(read.json["status"], "cancelled", "{}", read.text);

@@ -13,7 +13,8 @@ const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const NEXT_SECRET: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
 const LONG: Duration = Duration::from_secs(40);
 
-async fn world(terms: Terms) -> (World, Running, Sale) {
+/// A front and a worker that know the provider `acme`, and an open sale of two units with these terms.
+async fn with_open_sale(terms: Terms) -> (World, Running, Sale) {
     let mut world = World::new(Database::Postgres).await;
     world.set("maintenance.every_ms=200").set(&format!("payments.secrets=acme {SECRET} {NEXT_SECRET}"));
     let running = world.running().await;
@@ -63,7 +64,7 @@ async fn until_status(running: &Running, order: &str, wanted: OrderStatus) {
 }
 
 /// An order that has a row. It may already have expired.
-async fn bought(running: &Running, sale: &Sale, user: &str) -> String {
+async fn buy_one(running: &Running, sale: &Sale, user: &str) -> String {
     let order = Buyer::of(running, user).buy(sale.id.as_str(), "k").await;
     assert_eq!(order.status, 202, "{}", order.text);
     until("the order has a row", LONG, async || status(running, order.order_id()).await).await;
@@ -72,8 +73,8 @@ async fn bought(running: &Running, sale: &Sale, user: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_genuine_payment_counts_once_and_a_forged_one_not_at_all() {
-    let (_world, running, sale) = world(Terms::default()).await;
-    let order = bought(&running, &sale, "ada").await;
+    let (_world, running, sale) = with_open_sale(Terms::default()).await;
+    let order = buy_one(&running, &sale, "ada").await;
     let paid = event("evt-1", "payment.succeeded", &sale, &order);
     let now = paid.sent.to_string();
     let good = signature(SECRET, &paid.id, paid.sent, &paid.body).unwrap();
@@ -149,8 +150,8 @@ async fn a_payment_that_arrives_before_its_orders_row_waits_for_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_payment_for_another_users_order_changes_nothing() {
-    let (_world, running, sale) = world(Terms::default()).await;
-    let order = bought(&running, &sale, "ada").await;
+    let (_world, running, sale) = with_open_sale(Terms::default()).await;
+    let order = buy_one(&running, &sale, "ada").await;
     let mut paid = event("evt-1", "payment.succeeded", &sale, &order);
     paid.body = paid.body.replace("\"order_id\"", "\"user_id\":\"bob\",\"order_id\"");
     for _ in 0..2 {
@@ -181,8 +182,8 @@ async fn a_payment_for_another_users_order_changes_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_payment_buys_the_unit_again_if_one_is_left() {
-    let (world, running, sale) = world(Terms::default()).await;
-    let order = bought(&running, &sale, "ada").await;
+    let (world, running, sale) = with_open_sale(Terms::default()).await;
+    let order = buy_one(&running, &sale, "ada").await;
     let cancel = format!("/v1/sales/{}/orders/{order}:cancel", sale.id);
     assert_eq!(Buyer::of(&running, "ada").post(&cancel, &[], "").await.status, 200);
     let paid = event("evt-1", "payment.succeeded", &sale, &order);
@@ -205,11 +206,11 @@ async fn a_late_payment_buys_the_unit_again_if_one_is_left() {
     assert_eq!(status(&running, &new).await, Some(OrderStatus::Refunded));
 
     // With no unit left the payment is kept for refund, and operators see why.
-    let order = bought(&running, &sale, "carl").await;
+    let order = buy_one(&running, &sale, "carl").await;
     let cancel = format!("/v1/sales/{}/orders/{order}:cancel", sale.id);
     assert_eq!(Buyer::of(&running, "carl").post(&cancel, &[], "").await.status, 200);
-    bought(&running, &sale, "dora").await;
-    bought(&running, &sale, "emil").await;
+    buy_one(&running, &sale, "dora").await;
+    buy_one(&running, &sale, "emil").await;
     let late = event("evt-3", "payment.succeeded", &sale, &order);
     let answer = until("the payment is late", LONG, async || {
         Some(late.send(&running).await).filter(|answer| answer.json["state"] != "pending")
@@ -229,9 +230,9 @@ async fn a_late_payment_buys_the_unit_again_if_one_is_left() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_payment_is_kept_for_refund_if_the_terms_say_so() {
     let terms = Terms { late_payment: LatePayment::Refund, pay_within_s: Some(1), ..Terms::default() };
-    let (_world, running, sale) = world(terms).await;
+    let (_world, running, sale) = with_open_sale(terms).await;
     let ada = Buyer::of(&running, "ada");
-    let order = bought(&running, &sale, "ada").await;
+    let order = buy_one(&running, &sale, "ada").await;
     until_status(&running, &order, OrderStatus::Expired).await;
     let answer = event("evt-1", "payment.succeeded", &sale, &order).send(&running).await;
     assert_eq!((answer.status, answer.json["state"].as_str()), (200, Some("late")), "{}", answer.text);
@@ -249,8 +250,8 @@ async fn a_late_payment_is_kept_for_refund_if_the_terms_say_so() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_payment_for_an_order_counts_as_late() {
-    let (_world, running, sale) = world(Terms::default()).await;
-    let order = bought(&running, &sale, "ada").await;
+    let (_world, running, sale) = with_open_sale(Terms::default()).await;
+    let order = buy_one(&running, &sale, "ada").await;
     let copies = (0..8).map(|_| event("evt-1", "payment.succeeded", &sale, &order));
     let sent = copies.map(|copy| {
         let running = &running;
@@ -270,8 +271,8 @@ async fn a_second_payment_for_an_order_counts_as_late() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unpaid_order_never_expires_early_and_its_unit_is_sold_again() {
-    let (_world, running, sale) = world(Terms { pay_within_s: Some(8), ..Terms::default() }).await;
-    let (first, second) = (bought(&running, &sale, "ada").await, bought(&running, &sale, "bob").await);
+    let (_world, running, sale) = with_open_sale(Terms { pay_within_s: Some(8), ..Terms::default() }).await;
+    let (first, second) = (buy_one(&running, &sale, "ada").await, buy_one(&running, &sale, "bob").await);
     let row = running.parts.store.order(first.parse().unwrap()).await.unwrap().expect("a row");
     let pay_by = row.recorded_at.plus(Duration::from_secs(8));
     assert_eq!(row.pay_by, Some(pay_by), "counted from the confirmation");
@@ -296,8 +297,8 @@ async fn an_unpaid_order_never_expires_early_and_its_unit_is_sold_again() {
 /// The payment cannot be applied, and the deadline passes. The buyer paid in time.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_with_a_pending_payment_does_not_expire() {
-    let (_world, running, sale) = world(Terms { pay_within_s: Some(8), ..Terms::default() }).await;
-    let (first, other) = (bought(&running, &sale, "ada").await, bought(&running, &sale, "bob").await);
+    let (_world, running, sale) = with_open_sale(Terms { pay_within_s: Some(8), ..Terms::default() }).await;
+    let (first, other) = (buy_one(&running, &sale, "ada").await, buy_one(&running, &sale, "bob").await);
     let paid = event("evt-1", "payment.succeeded", &sale, &first);
     // Simulates an event that was recorded before every later step failed.
     let recorded = Payment {
@@ -328,8 +329,8 @@ async fn an_order_with_a_pending_payment_does_not_expire() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_refund_returns_one_payment_and_late_payments_go_first() {
-    let (_world, running, sale) = world(Terms::default()).await;
-    let order = bought(&running, &sale, "ada").await;
+    let (_world, running, sale) = with_open_sale(Terms::default()).await;
+    let order = buy_one(&running, &sale, "ada").await;
     for (id, state) in [("evt-1", "applied"), ("evt-2", "late"), ("evt-3", "late")] {
         let answer = event(id, "payment.succeeded", &sale, &order).send(&running).await;
         assert_eq!(answer.json["state"], state, "{}", answer.text);
@@ -356,8 +357,8 @@ async fn each_refund_returns_one_payment_and_late_payments_go_first() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refund_that_arrives_before_its_payment_leaves_nothing_bought() {
-    let (_world, running, sale) = world(Terms::default()).await;
-    let order = bought(&running, &sale, "ada").await;
+    let (_world, running, sale) = with_open_sale(Terms::default()).await;
+    let order = buy_one(&running, &sale, "ada").await;
     let cancel = format!("/v1/sales/{}/orders/{order}:cancel", sale.id);
     assert_eq!(Buyer::of(&running, "ada").post(&cancel, &[], "").await.status, 200);
     let refund = event("ref-1", "payment.refunded", &sale, &order);

@@ -6,7 +6,7 @@ use doorbuster::control::Control;
 use doorbuster::domain::{Item, Rate, Terms, TermsChange, Verdict};
 use doorbuster::gate::{Outcome, Settlement};
 
-use crate::orders::control::{admit, balances, keyed, left, opened};
+use crate::orders::control::{admit, assert_balanced, keyed, left, with_open_sale};
 use crate::support::{Buyer, Database, World, at_rest, attempt, id, sale, until, verdicts};
 
 const LONG: Duration = Duration::from_secs(40);
@@ -15,7 +15,7 @@ const LONG: Duration = Duration::from_secs(40);
 async fn attempts_above_a_rate_are_refused_with_the_time_to_retry() {
     let rate = |text: &str| Some(text.parse::<Rate>().expect("a rate"));
     let terms = Terms { user_rate: rate("3/1000s"), ..Terms::default() };
-    let (_world, parts, control, sale) = opened(100, 10, terms).await;
+    let (_world, parts, control, sale) = with_open_sale(100, 10, terms).await;
     let tries = async |user: &str, from: u32, to: u32| {
         let mut passed = 0;
         for nth in from..to {
@@ -50,14 +50,14 @@ async fn attempts_above_a_rate_are_refused_with_the_time_to_retry() {
         }
     }
     assert_eq!(passed, 4);
-    balances(&parts, &sale).await;
+    assert_balanced(&parts, &sale).await;
 }
 
 /// At thousands of attempts a second, each one is worth a fraction of a millisecond.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_high_rate_is_enforced_too() {
     let terms = Terms { sale_rate: Some("2000/1s".parse().unwrap()), ..Terms::default() };
-    let (_world, parts, _control, sale) = opened(1_000_000, 1, terms).await;
+    let (_world, parts, _control, sale) = with_open_sale(1_000_000, 1, terms).await;
     let started = std::time::Instant::now();
     let (mut accepted, mut users) = (0_u32, 0..);
     until("the rate is reached", LONG, async || {
@@ -80,7 +80,7 @@ async fn a_high_rate_is_enforced_too() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rate_recovers_with_time() {
     let terms = Terms { user_rate: Some("2/1s".parse().unwrap()), ..Terms::default() };
-    let (_world, parts, _control, sale) = opened(100, 10, terms).await;
+    let (_world, parts, _control, sale) = with_open_sale(100, 10, terms).await;
     let started = std::time::Instant::now();
     let mut keys = 0..;
     let mut accepted = 0;
@@ -122,12 +122,13 @@ async fn an_item_can_have_its_own_limit_and_limits_count_units() {
     control.change_terms(&sale.id, &limits, &keyed("c")).await.unwrap();
     assert!(matches!(admit(&parts, &sale, "ada", Some("e"), 1).await, Verdict::Accepted(_)));
     assert_eq!(admit(&parts, &sale, "ada", Some("f"), 1).await, Verdict::PurchaseLimit { limit: 3 });
-    balances(&parts, &sale).await;
+    assert_balanced(&parts, &sale).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_rebuy_a_user_is_referred_to_their_ended_order() {
-    let (_world, parts, _control, sale) = opened(5, 1, Terms { rebuy: false, ..Terms::default() }).await;
+    let (_world, parts, _control, sale) =
+        with_open_sale(5, 1, Terms { rebuy: false, ..Terms::default() }).await;
     let Verdict::Accepted(order) = admit(&parts, &sale, "ada", Some("k"), 1).await else {
         panic!("not accepted")
     };

@@ -170,8 +170,8 @@ async fn cached_refusals_of_a_sale_not_open_paused_or_closed_are_never_stale() {
     running.stop().await;
 }
 
-/// Orders of these users that the gate has accepted.
-async fn accepted(running: &Running, sale: &Sale, users: &[&str]) -> Vec<doorbuster::domain::Order> {
+/// Lets the gate accept one order for each of these users, and returns the orders.
+async fn admit_all(running: &Running, sale: &Sale, users: &[&str]) -> Vec<doorbuster::domain::Order> {
     let attempts: Vec<_> = users.iter().map(|user| attempt(&sale.id, user, Some("k"), 1)).collect();
     let accepted = verdicts(&running.parts.gate, &sale.id, &attempts).await;
     accepted
@@ -183,7 +183,7 @@ async fn accepted(running: &Running, sale: &Sale, users: &[&str]) -> Vec<doorbus
         .collect()
 }
 
-async fn published(running: &Running, orders: &[doorbuster::domain::Order]) {
+async fn publish_all(running: &Running, orders: &[doorbuster::domain::Order]) {
     let publisher = running.parts.publisher.as_ref().expect("a front publishes");
     publisher.publish(orders).await.expect("confirmed");
     for orders in orders.chunk_by(|one, next| one.sale == next.sale) {
@@ -192,9 +192,14 @@ async fn published(running: &Running, orders: &[doorbuster::domain::Order]) {
     }
 }
 
-async fn one_message(running: &Running, sale: &Sale, users: &[&str]) -> Vec<doorbuster::domain::Order> {
-    let orders = accepted(running, sale, users).await;
-    published(running, &orders).await;
+/// Publishes the orders of these users as one message.
+async fn publish_one_message(
+    running: &Running,
+    sale: &Sale,
+    users: &[&str],
+) -> Vec<doorbuster::domain::Order> {
+    let orders = admit_all(running, sale, users).await;
+    publish_all(running, &orders).await;
     orders
 }
 
@@ -220,7 +225,7 @@ async fn one_poisonous_order_becomes_a_dead_letter_and_the_rest_of_its_message_i
     world.open_sale(&running.parts, &sale).await;
     // The row has a state that this build does not know. The lease keeps workers away until it is inserted.
     let lease = running.parts.leases.take(sale.id.as_str(), ["bad"], LeaseOptions::default()).await.unwrap();
-    let orders = one_message(&running, &sale, &["ada", "bad", "carl"]).await;
+    let orders = publish_one_message(&running, &sale, &["ada", "bad", "carl"]).await;
     let poison = orders[1].id;
     execute(
         &world,
@@ -263,7 +268,7 @@ async fn a_busy_user_delays_no_other_order_of_the_message() {
     let sale = sale(&world.name, 5, 1);
     world.open_sale(&running.parts, &sale).await;
     let busy = running.parts.leases.take(sale.id.as_str(), ["bob"], LeaseOptions::default()).await.unwrap();
-    let orders = one_message(&running, &sale, &["ada", "bob", "carl"]).await;
+    let orders = publish_one_message(&running, &sale, &["ada", "bob", "carl"]).await;
     for (user, nth) in [("ada", 0), ("carl", 2)] {
         until("the others are confirmed", LONG, async || {
             let answer = status(&running, &sale, user, &orders[nth]).await;
@@ -285,7 +290,7 @@ async fn a_message_that_the_broker_gave_up_becomes_one_dead_letter_per_order() {
     let running = world.running_as(ProcessRole::Front).await;
     let sale = sale(&world.name, 3, 1);
     world.open_sale(&running.parts, &sale).await;
-    let orders = one_message(&running, &sale, &["ada", "bob", "carl"]).await;
+    let orders = publish_one_message(&running, &sale, &["ada", "bob", "carl"]).await;
     for _ in 0..3 {
         let mut doomed = Consumer::new(world.config().queue(), 10);
         assert_eq!(doomed.next_batch(1, Duration::from_millis(5)).await.len(), 1);
@@ -352,7 +357,7 @@ async fn a_batch_of_many_sales_is_persisted_once_although_answers_are_lost() {
     at_rest(&front, &sales[0]).await;
     let mut orders = Vec::new();
     for sale in &sales[1..] {
-        orders.extend(accepted(&front, sale, &["ada", "bob", "carl"]).await);
+        orders.extend(admit_all(&front, sale, &["ada", "bob", "carl"]).await);
     }
     proxy.set(Weather::AnswersLost);
     let leases = &front.parts.leases;
@@ -365,7 +370,7 @@ async fn a_batch_of_many_sales_is_persisted_once_although_answers_are_lost() {
     let taken = until("several sales have leases although the answers are lost", LONG, async || {
         (held().await > 1).then_some(())
     });
-    tokio::join!(published(&front, &orders), taken);
+    tokio::join!(publish_all(&front, &orders), taken);
     proxy.set(Weather::Fair);
     for sale in &sales[1..] {
         let books = at_rest(&front, sale).await;

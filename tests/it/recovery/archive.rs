@@ -8,13 +8,13 @@ use doorbuster::domain::{Millis, OrderStatus, Sale, SaleState, Terms, Window};
 use doorbuster::front::Role;
 use doorbuster::process::Running;
 
-use crate::orders::control::{keyed, opened};
+use crate::orders::control::{keyed, with_open_sale};
 use crate::support::{Answer, Buyer, Database, World, at_rest, run, sale, until};
 
 const LONG: Duration = Duration::from_secs(40);
 
 /// A sale of three units at rest. Ada holds one of them.
-async fn bought_one(world: &World) -> (Running, Sale, Answer) {
+async fn with_one_order(world: &World) -> (Running, Sale, Answer) {
     let running = world.running().await;
     let sale = sale(&world.name, 3, 1);
     world.open_sale(&running.parts, &sale).await;
@@ -27,7 +27,7 @@ async fn bought_one(world: &World) -> (Running, Sale, Answer) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sale_is_checked_closed_archived_and_purged() {
     let world = World::new(Database::Postgres).await;
-    let (running, sale, order) = bought_one(&world).await;
+    let (running, sale, order) = with_one_order(&world).await;
     let (name, ada) = (sale.id.as_str(), Buyer::of(&running, "ada"));
     let cli = async |args: &[&str]| run(Some(&world), args).await;
     let (code, out, err) = cli(&["sale", "check", name]).await;
@@ -84,7 +84,7 @@ async fn a_sale_is_checked_closed_archived_and_purged() {
 async fn an_order_that_ends_after_its_sale_was_archived_is_settled() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("maintenance.every_ms=200");
-    let (running, sale, order) = bought_one(&world).await;
+    let (running, sale, order) = with_one_order(&world).await;
     let control = Control::new(running.parts.gate.clone(), running.parts.store.clone());
     control.close(&sale.id, &keyed("c")).await.unwrap();
     control.archive(&sale.id, &keyed("a")).await.unwrap();
@@ -100,7 +100,7 @@ async fn an_order_that_ends_after_its_sale_was_archived_is_settled() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sale_an_hour_past_closing_is_closed_by_maintenance() {
-    let (_world, parts, control, sale) = opened(5, 1, Terms::default()).await;
+    let (_world, parts, control, sale) = with_open_sale(5, 1, Terms::default()).await;
     let hours_ago = Millis(parts.gate.clock().await.unwrap().0 - 2 * 3_600_000);
     let over = Sale {
         window: Window { opens_at: Millis(0), closes_at: Some(hours_ago) },
@@ -116,7 +116,7 @@ async fn a_sale_an_hour_past_closing_is_closed_by_maintenance() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_orders_of_an_archived_sale_are_purged_after_their_retention() {
     let world = World::new(Database::Sqlite).await;
-    let (running, sale, order) = bought_one(&world).await;
+    let (running, sale, order) = with_one_order(&world).await;
     let control = Control::new(running.parts.gate.clone(), running.parts.store.clone());
     assert_eq!(control.purge_old_sales(Duration::ZERO).await.unwrap(), 0, "the sale is not archived");
     control.close(&sale.id, &keyed("c")).await.unwrap();

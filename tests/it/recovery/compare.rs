@@ -8,7 +8,7 @@ use doorbuster::process::{Role, Running};
 use doorbuster::queue::OrderLog;
 use doorbuster::recovery::{DifferenceKind, compare};
 
-use crate::recovery::repair::{left, lost_mid_sale, none_failed, rebuild};
+use crate::recovery::repair::{assert_none_failed, left, lost_mid_sale, rebuild};
 use crate::seams::queue::channel;
 use crate::support::{
     Database, World, ask_redis, at_rest, attempt, buy, id, run, sale, servers, until, verdicts,
@@ -30,7 +30,7 @@ async fn an_order_known_only_from_a_message_is_adopted_once_it_has_its_row() {
     until("all orders are adopted", LONG, async || (left(&front.parts, &sale).await == 0).then_some(()))
         .await;
     assert_eq!(at_rest(&front, &sale).await.live_orders, 9);
-    none_failed(&front, &sale).await;
+    assert_none_failed(&front, &sale).await;
     worker.stop().await;
     front.stop().await;
 }

@@ -17,7 +17,7 @@ use crate::support::{
 const LONG: Duration = Duration::from_secs(60);
 
 /// Runs the commands of a page in order and returns their output. Each must exit with its code from `codes`.
-async fn follow(world: &World, title: &str, sale: &Sale, codes: &[i32]) -> String {
+async fn follow_page(world: &World, title: &str, sale: &Sale, codes: &[i32]) -> String {
     let text = read("docs/recovery.md");
     let (_, page) = text.split_once(&format!("\n## {title}\n")).expect("the page");
     let page = page.split("\n## ").next().expect("a part");
@@ -41,7 +41,7 @@ async fn follow(world: &World, title: &str, sale: &Sale, codes: &[i32]) -> Strin
 }
 
 /// Sells the remaining units to a crowd. All units are sold, and no accepted order fails.
-async fn sells_out(running: &Running, sale: &Sale) {
+async fn sell_out(running: &Running, sale: &Sale) {
     // A front's cached view of a sale may be half a second old.
     until("the sale sells again", LONG, async || {
         let answer = Buyer::of(running, "first").buy(sale.id.as_str(), "k").await;
@@ -92,11 +92,11 @@ async fn the_broker_was_wiped() {
     let broker = Server::start(Kind::Rabbitmq, folder.path()).await.unwrap();
     proxy.point_to(vec![address(&broker.url)]);
     front.publisher_is_up(LONG).await.unwrap();
-    let said = follow(&world, "The broker was wiped", &sale, &[0, 0, 0]).await;
+    let said = follow_page(&world, "The broker was wiped", &sale, &[0, 0, 0]).await;
     assert!(said.contains("12 inserted"), "{said}");
     let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
     assert_eq!(at_rest(&front, &sale).await.live_orders, 12);
-    sells_out(&front, &sale).await;
+    sell_out(&front, &sale).await;
     // A log that begins after the sale did says so.
     let mut database = sqlx::SqliteConnection::connect(&world.config().database.url).await.unwrap();
     database.execute("UPDATE sales SET created_at_ms = created_at_ms - 3600000").await.unwrap();
@@ -131,10 +131,10 @@ async fn redis_lost_everything() {
         (answer.code() == "gate_unavailable" && answer.text.contains("rebuilt")).then_some(())
     })
     .await;
-    let said = follow(&world, "Redis lost everything", &sale, &[4, 0, 0]).await;
+    let said = follow_page(&world, "Redis lost everything", &sale, &[4, 0, 0]).await;
     assert!(said.contains("4 orders in flight"), "{said}");
     let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
-    sells_out(&front, &sale).await;
+    sell_out(&front, &sale).await;
     worker.stop().await;
     front.stop().await;
     redis.stop(Ending::AtOnce).await;
@@ -181,10 +181,10 @@ async fn redis_came_back_in_time() {
         (SaleState::Frozen, 6, 3),
         "Redis has lost three orders"
     );
-    let said = follow(&world, "Redis came back in time", &sale, &[0, 0, 0]).await;
+    let said = follow_page(&world, "Redis came back in time", &sale, &[0, 0, 0]).await;
     assert!(said.contains("frozen") && said.contains("6 orders in flight"), "{said}");
     let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
-    sells_out(&front, &sale).await;
+    sell_out(&front, &sale).await;
     worker.stop().await;
     front.stop().await;
     redis.stop(Ending::AtOnce).await;
@@ -233,7 +233,7 @@ async fn the_database_is_a_backup() {
     running.stop().await;
 
     world.set(&format!("database.url={server}/{name}_backup"));
-    let said = follow(&world, "The database is a backup", &sale, &[0, 0, 0, 0]).await;
+    let said = follow_page(&world, "The database is a backup", &sale, &[0, 0, 0, 0]).await;
     assert!(said.contains("7 inserted") && said.contains("5 brought up to date"), "{said}");
     let running = world.running().await;
     let restored = at_rest(&running, &sale).await;
@@ -246,7 +246,7 @@ async fn the_database_is_a_backup() {
     };
     let rows = running.parts.store.orders_after(&sale.id, None, 100).await.unwrap();
     assert_eq!(states(&rows), states(&lost));
-    sells_out(&running, &sale).await;
+    sell_out(&running, &sale).await;
     running.stop().await;
 }
 
@@ -284,7 +284,7 @@ async fn a_flood_of_dead_letters() {
     assert_eq!(dead_letters.list(100).await.unwrap().len(), 4);
 
     execute("DROP TRIGGER bad ON orders".into()).await;
-    let said = follow(&world, "A flood of dead letters", &sale, &[0, 0, 0, 0]).await;
+    let said = follow_page(&world, "A flood of dead letters", &sale, &[0, 0, 0, 0]).await;
     assert!(said.contains("4 inserted") && said.contains("no dead letters"), "{said}");
     assert_eq!(at_rest(&running, &sale).await.live_orders, 4);
     running.stop().await;
@@ -300,8 +300,8 @@ async fn wrong_stock() {
     at_rest(&running, &sale).await;
     let by_hand = format!("HSET {}:{{{}}}:items unit 500", world.name, sale.id);
     let _: i64 = ask_redis(&crate::support::servers().redis, &by_hand).await;
-    let said = follow(&world, "Wrong stock", &sale, &[0, 4, 0, 0]).await;
+    let said = follow_page(&world, "Wrong stock", &sale, &[0, 4, 0, 0]).await;
     assert!(said.contains("missing -492") && said.contains("8 left now"), "{said}");
-    sells_out(&running, &sale).await;
+    sell_out(&running, &sale).await;
     running.stop().await;
 }

@@ -39,11 +39,12 @@ pub(crate) async fn act(parts: &Parts, sale: &Sale, order: OrderId, act: Act) {
     orders.act(&sale.id, order, act, &ActRequest::by("operator ada")).await.unwrap();
 }
 
+/// Units that the gate can still sell.
 pub(crate) async fn left(parts: &Parts, sale: &Sale) -> i64 {
     parts.gate.describe(&sale.id).await.unwrap().expect("loaded").items[0].left
 }
 
-pub(crate) async fn none_failed(running: &Running, sale: &Sale) {
+pub(crate) async fn assert_none_failed(running: &Running, sale: &Sale) {
     for row in running.parts.store.orders_after(&sale.id, None, 1_000).await.unwrap() {
         assert_ne!(row.status, OrderStatus::Failed, "no accepted order fails: {row:?}");
     }
@@ -90,7 +91,7 @@ async fn a_sale_that_redis_lost_during_a_backlog_is_rebuilt_and_sells_nothing_tw
     assert_eq!((late.status, late.code()), (409, "sold_out"), "{}", late.text);
     let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
     assert_eq!(at_rest(&front, &sale).await.live_orders, 12);
-    none_failed(&front, &sale).await;
+    assert_none_failed(&front, &sale).await;
     let (_, out, _) = run(Some(&world), &["sale", "acts", sale.id.as_str()]).await;
     assert!(out.contains("rebuild"), "{out}");
     worker.stop().await;
@@ -112,7 +113,7 @@ async fn a_rebuild_that_dies_at_any_step_can_be_repeated() {
         assert_eq!(left(&front.parts, &sale).await, 4, "{point}");
         let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
         assert_eq!(at_rest(&front, &sale).await.live_orders, 8, "{point}");
-        none_failed(&front, &sale).await;
+        assert_none_failed(&front, &sale).await;
         worker.stop().await;
         front.stop().await;
     }
@@ -138,7 +139,7 @@ async fn an_order_persisted_between_the_two_readings_is_counted_once() {
     rebuild.finish(&begun, &gathered, loaded).await.unwrap();
     at_rest(&front, &sale).await;
     assert_eq!(left(&front.parts, &sale).await, 6);
-    none_failed(&front, &sale).await;
+    assert_none_failed(&front, &sale).await;
     worker.stop().await;
     front.stop().await;
 }
@@ -389,7 +390,7 @@ async fn a_rebuild_does_not_wait_for_workers_to_drain_a_backlog() {
     assert!(rebuilt.in_flight > 0, "the backlog drained too soon: {rebuilt:?}");
     assert_eq!(left(&front.parts, &sale).await, 499);
     assert_eq!(at_rest(&front, &sale).await.live_orders, 1_501);
-    none_failed(&front, &sale).await;
+    assert_none_failed(&front, &sale).await;
     worker.stop().await;
     front.stop().await;
 }

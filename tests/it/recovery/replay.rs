@@ -82,7 +82,7 @@ pub(crate) async fn pay(running: &Running, sale: &Sale, order: OrderId) {
 }
 
 /// On return the order log is complete.
-pub(crate) async fn logged(running: &Running) {
+pub(crate) async fn until_logged(running: &Running) {
     until("the order log is complete", LONG, async || {
         running.parts.store.unlogged(1).await.unwrap().ids.is_empty().then_some(())
     })
@@ -99,7 +99,7 @@ async fn a_restored_backup_catches_up_from_the_order_log() {
     let early = buy(&running, &shoes, 0..6).await;
     at_rest(&running, &shoes).await;
     act(&running, &shoes, early[0], Act::Pay).await;
-    logged(&running).await;
+    until_logged(&running).await;
     let folder = tempfile::tempdir().unwrap();
     let backup = folder.path().join("backup.db");
     back_up(&world, &backup).await;
@@ -120,7 +120,7 @@ async fn a_restored_backup_catches_up_from_the_order_log() {
     buy(&running, &coats, 0..2).await;
     at_rest(&running, &shoes).await;
     at_rest(&running, &coats).await;
-    logged(&running).await;
+    until_logged(&running).await;
     let (lost_shoes, lost_coats) =
         (contents(&running.parts, &shoes.id).await, contents(&running.parts, &coats.id).await);
     assert_eq!((lost_shoes.orders.len(), lost_coats.orders.len()), (13, 2));
@@ -194,7 +194,7 @@ async fn failed_orders_stay_failed_and_an_end_logged_late_takes_no_unit() {
         (row.status == OrderStatus::Failed).then_some(())
     })
     .await;
-    logged(&running).await;
+    until_logged(&running).await;
     let lost = contents(&running.parts, &sale.id).await;
     running.stop().await;
     world.set(&format!("database.url=sqlite:{}", backup.display()));
@@ -301,7 +301,7 @@ async fn the_log_reproduces_a_database_on_another_kind_of_server() {
     at_rest(&running, &coats).await;
     control.close(&coats.id, &request).await.unwrap();
     control.archive(&coats.id, &request).await.unwrap();
-    logged(&running).await;
+    until_logged(&running).await;
     let old = [contents(&running.parts, &shoes.id).await, contents(&running.parts, &coats.id).await];
     let paid = running.parts.store.payments_of(orders[9]).await.unwrap();
     running.stop().await;
@@ -328,7 +328,7 @@ async fn an_end_recorded_before_its_row_wins_over_a_late_message_and_poison_fail
     let orders = buy(&front, &sale, 0..4).await;
     // No worker runs: the orders have no rows yet, and one is cancelled before it is confirmed.
     act(&front, &sale, orders[1], Act::Cancel).await;
-    logged(&front).await;
+    until_logged(&front).await;
     front.stop().await;
 
     let other = World::new(Database::Postgres).await;

@@ -10,7 +10,7 @@ use doorbuster::rehearsal::chaos::Weather;
 use doorbuster::store::{PaymentState, RunState};
 use tokio_util::sync::CancellationToken;
 
-use crate::recovery::replay::{act, logged, pay};
+use crate::recovery::replay::{act, pay, until_logged};
 use crate::support::{Database, World, at_rest, attempt, behind_proxy, buy, run, sale, until, verdicts};
 
 const LONG: Duration = Duration::from_secs(40);
@@ -101,7 +101,7 @@ async fn a_replay_can_be_slowed_cancelled_and_resumed() {
     world.open_sale(&running.parts, &sale).await;
     buy(&running, &sale, 0..12).await;
     at_rest(&running, &sale).await;
-    logged(&running).await;
+    until_logged(&running).await;
     running.stop().await;
     let mut other = World::new(Database::Sqlite).await;
     other.set(&format!("redis.prefix={}", world.name)).set(&format!("queue.prefix={}", world.name));
@@ -136,7 +136,7 @@ async fn a_replay_can_be_slowed_cancelled_and_resumed() {
 
 /// A sale of eight orders, three of them cancelled and, if `paid`, one paid. The returned world has an empty
 /// database.
-async fn lost(kind: Database, paid: bool) -> (World, Sale) {
+async fn with_lost_database(kind: Database, paid: bool) -> (World, Sale) {
     let world = World::new(Database::Sqlite).await;
     let running = world.running().await;
     let sale = sale(&world.name, 40, 1);
@@ -149,7 +149,7 @@ async fn lost(kind: Database, paid: bool) -> (World, Sale) {
     if paid {
         pay(&running, &sale, orders[3]).await;
     }
-    logged(&running).await;
+    until_logged(&running).await;
     running.stop().await;
     let mut other = World::new(kind).await;
     other.set(&format!("redis.prefix={}", world.name)).set(&format!("queue.prefix={}", world.name));
@@ -194,7 +194,7 @@ async fn replay_log(
 /// The broker is up when the plan begins, and then confirms nothing for longer than `queue.timeout_ms`.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plan_waits_for_a_broker_that_is_slow_to_confirm_the_end_mark() {
-    let (mut world, _) = lost(Database::Sqlite, false).await;
+    let (mut world, _) = with_lost_database(Database::Sqlite, false).await;
     world.set("queue.timeout_ms=1000");
     let proxy = behind_proxy(&mut world, "queue.url").await;
     let replay = replay_of(&world).await;
@@ -216,7 +216,7 @@ async fn a_plan_waits_for_a_broker_that_is_slow_to_confirm_the_end_mark() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replay_waits_out_a_broker_outage() {
-    let (mut world, sale) = lost(Database::Sqlite, true).await;
+    let (mut world, sale) = with_lost_database(Database::Sqlite, true).await;
     world.set("queue.timeout_ms=1000");
     let proxy = behind_proxy(&mut world, "queue.url").await;
     let parts = world.parts().await;
@@ -244,7 +244,7 @@ async fn a_replay_waits_out_a_broker_outage() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replay_waits_out_a_database_outage_after_its_last_order() {
     for paid in [true, false] {
-        let (mut world, _) = lost(Database::Postgres, paid).await;
+        let (mut world, _) = with_lost_database(Database::Postgres, paid).await;
         world.set("database.timeout_ms=3000");
         let proxy = behind_proxy(&mut world, "database.url").await;
         let advance = |done: u64, total: u64| {
