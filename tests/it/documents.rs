@@ -1,4 +1,4 @@
-//! The documents' commands and keys exist.
+//! The documents agree with the code: the commands, paths, links, metrics and tests that they name exist.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ pub fn read(name: &str) -> String {
         .unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Every page for people: those at the top, and all of `docs`.
+/// Every page for people: the pages at the top of the repository, and all of `docs`.
 pub fn pages() -> Vec<String> {
     let top = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(str::to_owned);
     let mut pages: Vec<String> =
@@ -47,7 +47,7 @@ pub fn commands(text: &str) -> Vec<String> {
     found
 }
 
-/// As a shell parts them: what stands in quotes is one word.
+/// Splits a command as a shell does: quoted text is one word.
 pub fn words(command: &str) -> Vec<String> {
     let (mut words, mut quote) = (vec![String::new()], None);
     for c in command.chars() {
@@ -63,16 +63,16 @@ pub fn words(command: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_doorbuster_command_in_the_documents_is_understood() {
+fn every_doorbuster_command_in_the_documents_parses() {
     let mut count = 0;
     for document in pages() {
         for command in commands(&read(&document)) {
             if let Err(error) = Cli::try_parse_from(words(&command)) {
-                let shown = matches!(
+                let prints_help = matches!(
                     error.kind(),
                     clap::error::ErrorKind::DisplayHelp | clap::error::ErrorKind::DisplayVersion
                 );
-                assert!(shown, "{document}: {command}\n{error}");
+                assert!(prints_help, "{document}: {command}\n{error}");
             }
             count += 1;
         }
@@ -81,7 +81,7 @@ fn every_doorbuster_command_in_the_documents_is_understood() {
 }
 
 #[test]
-fn every_alert_names_a_page_and_metrics_that_exist() {
+fn every_alert_names_an_existing_page_and_existing_metrics() {
     let (alerts, runbook) = (read("config/prometheus/alerts.yml"), read("docs/runbook.md"));
     let pages: Vec<String> = runbook
         .lines()
@@ -94,9 +94,9 @@ fn every_alert_names_a_page_and_metrics_that_exist() {
     for rule in &rules {
         let name = rule.lines().next().expect("a name");
         let (_, page) =
-            rule.split_once("runbook: docs/runbook.md#").unwrap_or_else(|| panic!("{name}: no page"));
+            rule.split_once("runbook: docs/runbook.md#").unwrap_or_else(|| panic!("{name}: names no page"));
         let page = page.lines().next().expect("a line").trim();
-        assert!(pages.iter().any(|known| known == page), "{name}: no page {page}");
+        assert!(pages.iter().any(|known| known == page), "{name}: there is no page {page}");
         assert!(rule.contains("severity: page") || rule.contains("severity: ticket"), "{name}: no severity");
         let expression =
             rule.lines().find_map(|line| line.trim().strip_prefix("expr: ")).expect("an expression");
@@ -107,7 +107,7 @@ fn every_alert_names_a_page_and_metrics_that_exist() {
             assert!(source.contains(&format!("\"{metric}\"")), "{name}: nothing measures {metric}");
         }
     }
-    // Pages that no alert leads to are read by nobody.
+    // A page that no alert links to would stay unread.
     for page in pages {
         assert!(alerts.contains(&format!("#{page}\n")), "no alert leads to {page}");
     }
@@ -118,9 +118,9 @@ fn text_below(folders: &[&str]) -> String {
     folders.iter().flat_map(|folder| files(folder, "rs")).map(|(_, text)| text).collect()
 }
 
-/// `increase()` of a counter that is born with its first event is nothing.
+/// `increase()` of a counter that only appears with its first event is zero.
 #[test]
-fn every_counter_of_an_alert_begins_at_zero() {
+fn every_counter_of_an_alert_starts_at_zero() {
     let (alerts, metrics) = (read("config/prometheus/alerts.yml"), read("src/process/metrics.rs"));
     let (_, begin) = metrics.split_once("fn begin_at_zero").expect("the list");
     let begin = begin.split("\n}\n").next().expect("a part");
@@ -131,13 +131,13 @@ fn every_counter_of_an_alert_begins_at_zero() {
         .collect();
     assert!(counters.len() >= 6, "{counters:?}");
     for counter in counters {
-        assert!(begin.contains(&format!("\"{counter}\"")), "{counter} is born with its first event");
+        assert!(begin.contains(&format!("\"{counter}\"")), "{counter} only appears with its first event");
     }
 }
 
-/// The failure table names for each fault the test that tries it.
+/// The failure table names the test of each fault.
 #[test]
-fn every_row_of_the_failure_table_names_a_test_that_exists() {
+fn every_row_of_the_failure_table_names_an_existing_test() {
     let text = read("docs/failures.md");
     let (_, section) = text.split_once("## What can go wrong").expect("the section");
     let section = section.split("\n## ").next().expect("a part");
@@ -145,21 +145,21 @@ fn every_row_of_the_failure_table_names_a_test_that_exists() {
     let rows: Vec<&str> = section.lines().filter(|line| line.starts_with("| ")).skip(2).collect();
     assert!(rows.len() >= 30, "{} rows", rows.len());
     for row in rows {
-        let tried = row.trim_end_matches('|').rsplit('|').next().expect("a cell");
-        // The title of a group.
-        if row.starts_with("| **") && tried.trim().is_empty() {
+        let tested_by = row.trim_end_matches('|').rsplit('|').next().expect("a cell");
+        // A row that is the title of a group.
+        if row.starts_with("| **") && tested_by.trim().is_empty() {
             continue;
         }
-        let names: Vec<&str> = tried.split('`').skip(1).step_by(2).collect();
-        assert!(!names.is_empty(), "no test: {row}");
+        let names: Vec<&str> = tested_by.split('`').skip(1).step_by(2).collect();
+        assert!(!names.is_empty(), "names no test: {row}");
         for name in names {
-            assert!(tests.contains(&format!("fn {name}(")), "{name} is no test: {row}");
+            assert!(tests.contains(&format!("fn {name}(")), "there is no test {name}: {row}");
         }
     }
 }
 
 #[test]
-fn every_row_of_the_table_of_the_lease_names_a_test_that_exists() {
+fn every_row_of_the_lease_table_names_an_existing_test() {
     let (text, tests) = (read("src/lease/mod.rs"), tests());
     let (_, section) = text.split_once("//! # Beside others").expect("the section");
     let rows: Vec<&str> = section.lines().filter(|line| line.starts_with("//! | ")).skip(2).collect();
@@ -167,9 +167,9 @@ fn every_row_of_the_table_of_the_lease_names_a_test_that_exists() {
     for row in rows {
         let ours = row.trim_end_matches(" |").rsplit(" | ").next().expect("a cell");
         let names: Vec<&str> = ours.split('`').skip(1).step_by(2).collect();
-        assert!(!names.is_empty() || ours.starts_with("left out: "), "no test: {row}");
+        assert!(!names.is_empty() || ours.starts_with("left out: "), "names no test: {row}");
         for name in names {
-            assert!(tests.contains(&format!("fn {name}(")), "{name} is no test: {row}");
+            assert!(tests.contains(&format!("fn {name}(")), "there is no test {name}: {row}");
         }
     }
 }
@@ -203,7 +203,7 @@ fn every_path_and_make_target_in_the_documents_exists() {
     }
 }
 
-/// The anchor of a heading, as web pages of Markdown have it.
+/// The anchor that a Markdown renderer gives a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().to_lowercase();
     kept.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).collect::<String>().replace(' ', "-")
@@ -222,7 +222,7 @@ fn every_link_between_the_documents_leads_somewhere() {
                 link.split_once('#').map_or((link, None), |(path, place)| (path, Some(place)));
             let folder = root.join(&document).parent().expect("a folder").to_path_buf();
             let target = if path.is_empty() { root.join(&document) } else { folder.join(path) };
-            assert!(target.exists(), "{document} links to {link}, which is not there");
+            assert!(target.exists(), "{document} links to {link}, which does not exist");
             let Some(place) = place.filter(|_| target.extension().is_some_and(|ending| ending == "md"))
             else {
                 continue;

@@ -1,4 +1,4 @@
-//! The three drills in small, and the demonstration's crowd, as commands.
+//! Runs each drill as a command, with a small crowd.
 
 use crate::support::{Buyer, Database, World, run};
 
@@ -49,10 +49,10 @@ async fn every_act_of_live_control_is_tried_during_a_rush() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_drill_of_returns_ends_with_every_unit_paid_for() {
+async fn a_returns_drill_ends_with_every_unit_paid() {
     let report = drill(&["returns", "--units", "150", "--pay-within", "1"]).await;
     assert_eq!(report["paid"], 150, "{report}");
-    assert!(report["accepted"].as_u64().expect("a number") > 200, "units were sold again: {report}");
+    assert!(report["accepted"].as_u64().expect("a number") > 200, "returned units were sold again: {report}");
     assert!(report["ended"]["expired"].as_u64().expect("a number") > 0, "{report}");
     let (code, _, err) = run(None, &["drill", "returns", "--buyers", "5"]).await;
     assert!(code == 2 && err.contains("leave out --buyers"), "{err}");
@@ -77,7 +77,7 @@ async fn a_short_chaos_drill_balances() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_drill_meets_a_running_stack_by_its_url() {
+async fn a_drill_runs_against_a_stack_at_a_given_url() {
     let world = World::new(Database::Sqlite).await;
     let running = world.running().await;
     let (url, operations) = (running.buyers.expect("a front").to_string(), running.operations.to_string());
@@ -87,14 +87,14 @@ async fn a_drill_meets_a_running_stack_by_its_url() {
     assert_eq!(code, 0, "{out}{err}");
     assert!(out.contains("sold 5 of 5 · 0 oversold · 0 duplicate · 0 lost"), "{out}");
     let sales = Buyer::operator(&running, doorbuster::front::Role::Viewer).get("/v1/admin/sales").await;
-    assert_eq!(sales.json["sales"][0]["state"], "closed", "the drill's sale does not stay open");
+    assert_eq!(sales.json["sales"][0]["state"], "closed", "the drill closes its sale");
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn books_that_do_not_balance_end_with_code_4() {
+async fn a_drill_exits_with_code_4_when_the_books_do_not_balance() {
     let mut world = World::new(Database::Sqlite).await;
-    // A worker that never persists: every accepted order is unfinished, and the drill must say so.
+    // No worker runs, so no accepted order is ever finished, and the drill must report that.
     world.set("database.timeout_ms=1000");
     let running = world.running_as(doorbuster::process::Role::Front).await;
     let (url, operations) = (running.buyers.expect("a front").to_string(), running.operations.to_string());

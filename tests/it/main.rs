@@ -1,8 +1,8 @@
-//! Doorbuster against real servers of its own: Redis, RabbitMQ, PostgreSQL and MariaDB, started for
-//! this run on free ports and ended with it. Each test has its own sale, key prefix, queues and
-//! database, so all run in parallel.
+//! Tests Doorbuster against real servers: Redis, RabbitMQ, PostgreSQL and MariaDB, which are started on free
+//! ports for this run and stopped with it. Each test has its own sale, key prefix, queues and database, so all
+//! tests run in parallel.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 
 mod commands;
 mod dev;

@@ -1,4 +1,4 @@
-//! Servers that are away, slow, full, purged or set back in time.
+//! Servers that are unavailable, slow, full, purged or set back in time.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,31 +17,31 @@ use crate::support::{
 const LONG: Duration = Duration::from_secs(40);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_late_reply_of_the_gate_is_an_unknown_outcome_and_the_same_key_tells() {
+async fn a_late_gate_reply_is_an_unknown_outcome_and_the_same_key_resolves_it() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("redis.timeout_ms=400").set("intake.sale_cache_ms=60000");
     let proxy = behind_proxy(&mut world, "redis.url").await;
     let running = world.running().await;
     let sale = sale(&world.name, 5, 1);
     world.open_sale(&running.parts, &sale).await;
-    // The front knows the sale from here on.
+    // From here on the front has the sale in its cache.
     assert_eq!(Buyer::of(&running, "first").buy(sale.id.as_str(), "k").await.status, 202);
     let ada = Buyer::of(&running, "ada");
     proxy.set(Weather::AnswersLost);
     let unknown = ada.buy(sale.id.as_str(), "k").await;
     assert_eq!((unknown.status, unknown.code()), (504, "outcome_unknown"), "{}", unknown.text);
     proxy.set(Weather::Fair);
-    let told = until("the gate answers again", LONG, async || {
+    let answer = until("the gate answers again", LONG, async || {
         Some(ada.buy(sale.id.as_str(), "k").await).filter(|answer| answer.status < 500)
     })
     .await;
-    assert_eq!(told.order_id(), unknown.order_id(), "the script had run: it is the same order");
+    assert_eq!(answer.order_id(), unknown.order_id(), "the script had run, so it is the same order");
     assert_eq!(at_rest(&running, &sale).await.live_orders, 2);
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn orders_that_a_purged_queue_lost_come_again_though_no_later_order_comes() {
+async fn orders_of_a_purged_queue_are_published_again_without_a_later_order() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("sweep.overtaken_after_ms=1000").set("sweep.every_ms=100").set("sweep.spacing_ms=500");
     let front = world.running_as(Role::Front).await;
@@ -61,7 +61,7 @@ async fn orders_that_a_purged_queue_lost_come_again_though_no_later_order_comes(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_the_database_is_away_no_attempt_is_burned_and_orders_stay_readable() {
+async fn a_database_outage_counts_no_attempt_and_orders_stay_readable() {
     let mut world = World::new(Database::Postgres).await;
     world.set("worker.hold_ms=500").set("database.timeout_ms=1000");
     let proxy = behind_proxy(&mut world, "database.url").await;
@@ -69,7 +69,7 @@ async fn while_the_database_is_away_no_attempt_is_burned_and_orders_stay_readabl
     let sale = sale(&world.name, 5, 1);
     world.open_sale(&running.parts, &sale).await;
     assert_eq!(Buyer::of(&running, "first").buy(sale.id.as_str(), "k").await.status, 202);
-    // Nothing else may be in the worker's hands, or in the queue, when the count begins.
+    // Nothing else may be pending in the worker or the queue when the count begins.
     at_rest(&running, &sale).await;
     proxy.set(Weather::Down);
     for user in ["ada", "bob", "eve"] {
@@ -78,20 +78,21 @@ async fn while_the_database_is_away_no_attempt_is_burned_and_orders_stay_readabl
         assert_eq!(answer.status, 202, "{}", answer.text);
         assert_eq!(buyer.get(&answer.headers["location"]).await.json["status"], "accepted");
     }
-    let letters = running.parts.letters.clone().expect("letters");
-    until("the worker has given its deliveries back, and the queue holds them", LONG, async || {
-        letters.depths().filter(|depths| depths.orders >= 3)
+    let dead_letters = running.parts.letters.clone().expect("dead letters");
+    until("the worker has returned its deliveries to the queue", LONG, async || {
+        dead_letters.depths().filter(|depths| depths.orders >= 3)
     })
     .await;
     proxy.set(Weather::Fair);
     assert_eq!(at_rest(&running, &sale).await.live_orders, 4);
-    until("no dead letter", LONG, async || letters.depths().filter(|depths| depths.orders == 0)).await;
-    assert_eq!(letters.depths().expect("connected").dead, 0);
+    until("the queue is empty", LONG, async || dead_letters.depths().filter(|depths| depths.orders == 0))
+        .await;
+    assert_eq!(dead_letters.depths().expect("connected").dead, 0);
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_that_hangs_is_away_to_new_orders_before_its_connection_is_lost() {
+async fn a_hanging_broker_counts_as_unavailable_before_its_connection_is_lost() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("queue.timeout_ms=60000");
     let proxy = behind_proxy(&mut world, "queue.url").await;
@@ -104,32 +105,38 @@ async fn a_broker_that_hangs_is_away_to_new_orders_before_its_connection_is_lost
     assert_eq!((first.status, first.json["durability"].as_str()), (202, Some("outbox")));
     let publisher = front.parts.publisher.clone().expect("a publisher");
     // Far sooner than missed heartbeats would end the connection (20 s), or the deadline (60 s).
-    until("it is taken for away", Duration::from_secs(8), async || (!publisher.is_up()).then_some(())).await;
+    until("the broker counts as unavailable", Duration::from_secs(8), async || {
+        (!publisher.is_up()).then_some(())
+    })
+    .await;
     let second = Buyer::of(&front, "bob").buy(sale.id.as_str(), "k").await;
     assert_eq!((second.status, second.json["durability"].as_str()), (202, Some("outbox")));
     proxy.set(Weather::Fair);
-    until("it is back", LONG, async || publisher.is_up().then_some(())).await;
+    until("the broker is up again", LONG, async || publisher.is_up().then_some(())).await;
     front.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_that_hangs_while_its_queues_are_declared_is_away_to_new_orders() {
+async fn a_broker_that_hangs_while_queues_are_declared_counts_as_unavailable() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("queue.timeout_ms=60000");
     let proxy = behind_proxy(&mut world, "queue.url").await;
     let front = world.running_as(Role::Front).await;
     let publisher = front.parts.publisher.clone().expect("a publisher");
-    until("it is there", LONG, async || publisher.is_up().then_some(())).await;
+    until("the broker is up", LONG, async || publisher.is_up().then_some(())).await;
     proxy.set(Weather::Frozen);
-    // No order waits for a confirm: only the declaration that comes every five seconds tells.
-    until("it is taken for away", Duration::from_secs(15), async || (!publisher.is_up()).then_some(())).await;
+    // No order waits for a confirm, so only the declaration every five seconds can notice.
+    until("the broker counts as unavailable", Duration::from_secs(15), async || {
+        (!publisher.is_up()).then_some(())
+    })
+    .await;
     proxy.set(Weather::Fair);
-    until("it is back", LONG, async || publisher.is_up().then_some(())).await;
+    until("the broker is up again", LONG, async || publisher.is_up().then_some(())).await;
     front.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_behind_the_messages_of_a_broker_that_hangs_does_not_wait_for_it() {
+async fn buyers_queued_behind_a_hanging_broker_do_not_wait_for_it() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("queue.timeout_ms=60000").set("intake.confirm_within_ms=10000");
     let proxy = behind_proxy(&mut world, "queue.url").await;
@@ -142,21 +149,22 @@ async fn who_waits_behind_the_messages_of_a_broker_that_hangs_does_not_wait_for_
         let (buyer, sale) = (Buyer::of(&front, &format!("user{nth}")), sale.id.clone());
         tokio::spawn(async move { buyer.buy(sale.as_str(), "k").await })
     };
-    // As many lone messages as may be under way, and behind them a crowd that no message has taken.
+    // As many messages of one order as may be in flight, and behind them a crowd that is in no message yet.
     let mut under_way = Vec::new();
     for nth in 1..=4 {
         under_way.push(click(nth));
-        until("the gate has it", LONG, async || {
-            let told = front.parts.gate.describe(&sale.id).await.unwrap().expect("loaded");
-            // The first in the gate came by no front.
-            (told.waiting > nth).then_some(())
+        until("the gate has the order", LONG, async || {
+            let gate = front.parts.gate.describe(&sale.id).await.unwrap().expect("loaded");
+            // `vouch_for_redis` has put one order into the gate already.
+            (gate.waiting > nth).then_some(())
         })
         .await;
     }
     let behind = futures_util::future::join_all((5..30).map(click));
-    // A broker is taken for silent after a second; the confirm alone would be waited for ten.
-    let told = tokio::time::timeout(Duration::from_secs(6), behind).await.expect("nobody waits behind it");
-    for answer in told.into_iter().chain(futures_util::future::join_all(under_way).await) {
+    // A broker counts as unavailable after a second of silence. Waiting for its confirm would take ten.
+    let answers =
+        tokio::time::timeout(Duration::from_secs(6), behind).await.expect("nobody waits for the broker");
+    for answer in answers.into_iter().chain(futures_util::future::join_all(under_way).await) {
         let answer = answer.unwrap();
         assert_eq!(
             (answer.status, answer.json["durability"].as_str()),
@@ -167,13 +175,13 @@ async fn who_waits_behind_the_messages_of_a_broker_that_hangs_does_not_wait_for_
     }
     proxy.set(Weather::Fair);
     let worker = world.running_as(Role::Worker).await;
-    assert_eq!(at_rest(&front, &sale).await.live_orders, 30, "the sweep has brought all of them");
+    assert_eq!(at_rest(&front, &sale).await.live_orders, 30, "the sweep has published all of them");
     worker.stop().await;
     front.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_order_of_several_units_stops_the_sale_and_the_audit_names_what_is_missing() {
+async fn a_refused_order_of_several_units_pauses_the_sale_and_the_audit_names_the_missing_units() {
     let world = World::new(Database::Sqlite).await;
     let running = world.running().await;
     let mut sale = sale(&world.name, 3, 2);
@@ -186,14 +194,14 @@ async fn a_refused_order_of_several_units_stops_the_sale_and_the_audit_names_wha
         let answer = buyer.post(&path, &[("idempotency-key", "k")], r#"{"quantity":2}"#).await;
         assert_eq!(answer.status, 202, "{}", answer.text);
     }
-    until("the sale pauses by itself", LONG, async || {
+    until("the worker pauses the sale", LONG, async || {
         let gate = running.parts.gate.describe(&sale.id).await.unwrap().expect("loaded");
         (gate.state == SaleState::Paused && gate.waiting == 0).then_some(())
     })
     .await;
     let books = audit(&running.parts.gate, &running.parts.store, &sale.id).await.unwrap();
     assert!(!books.balances() && books.is_at_rest(), "{books:?}");
-    assert_eq!((books.items[0].oversold(), books.items[0].missing()), (0, 1), "one real unit is nowhere");
+    assert_eq!((books.items[0].oversold(), books.items[0].missing()), (0, 1), "one real unit is missing");
     running.stop().await;
 }
 
@@ -206,18 +214,18 @@ async fn a_full_redis_refuses_new_orders_and_nothing_else() {
     let sale = sale(&world.name, 50, 1);
     world.open_sale(&front.parts, &sale).await;
     let buyers: Vec<_> = (0..20).map(|nth| Buyer::of(&front, &format!("user{nth}"))).collect();
-    let mut told = Vec::new();
+    let mut first = Vec::new();
     for buyer in &buyers {
-        told.push(buyer.buy(sale.id.as_str(), "k").await);
+        first.push(buyer.buy(sale.id.as_str(), "k").await);
     }
     ask_redis::<()>(&server.url, "CONFIG SET maxmemory 1").await;
     let refused = Buyer::of(&front, "late").buy(sale.id.as_str(), "k").await;
     assert_eq!((refused.status, refused.code()), (503, "overloaded"), "{}", refused.text);
-    for (buyer, told) in buyers.iter().zip(&told) {
+    for (buyer, first) in buyers.iter().zip(&first) {
         let again = buyer.buy(sale.id.as_str(), "k").await;
-        assert_eq!(again.order_id(), told.order_id(), "a repeat is told the truth: {}", again.text);
+        assert_eq!(again.order_id(), first.order_id(), "a repeat gets its order: {}", again.text);
     }
-    // Still full: the workers take leases, mark, settle, and drain it.
+    // Redis is still full: the worker takes leases, marks, settles, and drains the backlog.
     let worker = world.running_as(Role::Worker).await;
     assert_eq!(at_rest(&front, &sale).await.live_orders, 20);
     ask_redis::<()>(&server.url, "CONFIG SET maxmemory 1gb").await;
@@ -229,14 +237,14 @@ async fn a_full_redis_refuses_new_orders_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redis_that_came_back_without_its_last_writes_sells_nothing_though_every_front_is_new() {
+async fn a_redis_without_its_last_writes_sells_nothing_even_if_every_front_is_new() {
     let mut world = World::new(Database::Sqlite).await;
     let folder = tempfile::tempdir().unwrap();
     let server = private_redis(&mut world, folder.path()).await;
     let running = world.running().await;
     let sale = sale(&world.name, 5, 1);
     world.open_sale(&running.parts, &sale).await;
-    // What it will come back with: a sale that has sold nothing.
+    // Redis will come back with this copy, in which the sale has sold nothing.
     let (aof, before) = (folder.path().join("redis/appendonlydir"), folder.path().join("before"));
     copy(&aof, &before);
     for user in ["ada", "bob"] {
@@ -249,10 +257,10 @@ async fn a_redis_that_came_back_without_its_last_writes_sells_nothing_though_eve
     copy(&before, &aof);
     let server = private_redis(&mut world, folder.path()).await;
     let running = world.running().await;
-    // Before anybody has asked to buy.
+    // The sale freezes before the first click.
     until("the sale is frozen", LONG, async || {
         let held = running.parts.gate.describe(&sale.id).await.unwrap().expect("loaded");
-        assert_eq!(held.items[0].left, 5, "it has forgotten two orders");
+        assert_eq!(held.items[0].left, 5, "Redis has lost two orders");
         (held.state == SaleState::Frozen).then_some(())
     })
     .await;
@@ -265,7 +273,7 @@ async fn a_redis_that_came_back_without_its_last_writes_sells_nothing_though_eve
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pause_that_redis_forgot_is_not_forgotten() {
+async fn a_pause_that_redis_lost_still_holds() {
     let mut world = World::new(Database::Sqlite).await;
     let folder = tempfile::tempdir().unwrap();
     let server = private_redis(&mut world, folder.path()).await;
@@ -280,7 +288,7 @@ async fn a_pause_that_redis_forgot_is_not_forgotten() {
     std::fs::remove_dir_all(&aof).unwrap();
     copy(&before, &aof);
     let server = private_redis(&mut world, folder.path()).await;
-    // An act must not hide that writes are missing, by taking the next number itself.
+    // An act must not take the next number itself: that would hide the missing writes.
     let parts = world.parts().await;
     let control = doorbuster::control::Control::new(parts.gate.clone(), parts.store.clone());
     let error = control.pause(&sale.id, None, &ActRequest::by("test")).await.expect_err("frozen").to_string();
@@ -300,7 +308,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redis_that_is_new_to_us_sells_nothing_until_its_books_were_compared() {
+async fn a_restarted_redis_sells_nothing_until_its_books_are_compared() {
     let mut world = World::new(Database::Postgres).await;
     world.set("database.timeout_ms=500");
     let proxy = behind_proxy(&mut world, "database.url").await;
@@ -318,16 +326,16 @@ async fn a_redis_that_is_new_to_us_sells_nothing_until_its_books_were_compared()
     })
     .await;
     proxy.set(Weather::Fair);
-    until("it is ready before anybody asks", LONG, async || {
+    until("the front is ready before the first click", LONG, async || {
         let ready = request(running.operations, "GET", "/readyz", &[], b"").await;
         (ready.json["dependencies"]["redis"]["up"] == true).then_some(())
     })
     .await;
-    until("it sells", LONG, async || {
+    until("the sale sells", LONG, async || {
         Some(ada.buy(sale.id.as_str(), "k").await).filter(|answer| answer.status == 202)
     })
     .await;
-    // From now on no database is needed to sell.
+    // From now on the front sells without a database.
     proxy.set(Weather::Down);
     let bob = Buyer::of(&running, "bob").buy(sale.id.as_str(), "k").await;
     assert_eq!(bob.status, 202, "{}", bob.text);

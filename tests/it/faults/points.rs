@@ -1,5 +1,4 @@
-//! What must hold wherever a process dies, fails or stalls: before and after each step of an order,
-//! with processes of their own.
+//! Separate processes die, fail or stall before and after each step of an order, and no unit is lost or sold twice.
 
 use std::time::{Duration, Instant};
 
@@ -14,33 +13,33 @@ use crate::support::{Answer, Buyer, Database, Doorbuster, World, sale, until};
 
 const WEBHOOK: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
-/// Cases under way at once: each is two processes.
+/// How many cases run at once. Each has two processes.
 const AT_ONCE: usize = 5;
 
-async fn every_point_of_life(action: &str) {
-    // They wait for deadlines more than they work.
-    let cases = CHANGE_POINTS.iter().map(|point| life(format!("{point}={action}")));
+async fn at_every_change_point(action: &str) {
+    // All at once: the cases spend most of their time waiting for deadlines.
+    let cases = CHANGE_POINTS.iter().map(|point| changes_with_fault(format!("{point}={action}")));
     futures_util::future::join_all(cases).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dying_at_any_point_of_an_orders_life_moves_each_unit_once() {
-    every_point_of_life("abort").await;
+    at_every_change_point("abort").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_error_at_any_point_of_an_orders_life_moves_each_unit_once() {
-    every_point_of_life("error").await;
+    at_every_change_point("error").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stalling_at_any_point_of_an_orders_life_moves_each_unit_once() {
-    every_point_of_life("pause").await;
+    at_every_change_point("pause").await;
 }
 
-/// One order is cancelled in the queue, one after its confirmation, one expires, one is paid; units are
-/// added and the terms changed. The front that has the point is started again when it died.
-async fn life(fault: String) {
+/// One order is cancelled in the queue, one is cancelled after its confirmation, one expires, and one is paid.
+/// Units are added and the terms change. A front that dies at the failure point is started again.
+async fn changes_with_fault(fault: String) {
     let mut world = World::new(Database::Postgres).await;
     world.set("maintenance.every_ms=200").set("sweep.every_ms=200").set("sweep.grace_ms=500");
     world.set(&format!("payments.secrets=acme {WEBHOOK}"));
@@ -53,7 +52,7 @@ async fn life(fault: String) {
     let tokens = Tokens::new(world.config().auth());
     let mut front = Doorbuster::start_with(&world, "front", Some(&fault)).await;
     let mut fired = false;
-    // Asks until it is done: whoever gets no answer asks again.
+    // Repeats a request until it succeeds, since a front that dies gives no answer.
     let mut ask = async |user: &str, role: Option<Role>, path: &str, key: &str, body: &str| {
         let (id, sent) = (format!("evt-{key}"), Millis::now().0 / 1000);
         let signature = signature(WEBHOOK, &id, sent, body).expect("signed");
@@ -91,25 +90,25 @@ async fn life(fault: String) {
         row.map(|row| row.status)
     };
     until(&format!("{fault}: ada's order has a row"), Duration::from_secs(60), async || {
-        // The same click again, which also starts a front again that has died meanwhile.
+        // Repeat the click: this also restarts a front that has died meanwhile.
         ask("ada", None, &orders, "k", "").await;
         status(&confirmed).await
     })
     .await;
-    // It may have expired before: 409, and it has ended all the same.
+    // If the order has expired before, the answer is 409, and it has ended as well.
     ask("ada", None, &cancel(&confirmed), "k", "").await;
     let operator = Some(Role::Operator);
     let sale_path = format!("/v1/admin/sales/{}", sale.id);
     ask("op", operator, &format!("{sale_path}:restock"), "r", r#"{"sku":"unit","units":2}"#).await;
     let books = until(&format!("{fault}: everything has ended"), Duration::from_secs(90), async || {
-        // It also starts the front again.
+        // These requests also restart the front.
         let change = format!("{sale_path}:change");
         let (payment, _) = ask("dora", None, "/v1/payments/callback/acme", "paid", &event).await;
         let (_, fired) = ask("op", operator, &change, "c", r#"{"limit_per_user":2}"#).await;
         let expired = status(&unpaid).await == Some(OrderStatus::Expired);
         Some(audit(&parts.gate, &parts.store, &sale.id).await.unwrap())
             .filter(|books| expired && fired && books.is_at_rest())
-            // In time, or with a unit that was taken again.
+            // The payment came in time, or bought a unit again.
             .filter(|_| ["applied", "retaken"].iter().any(|state| payment.json["state"] == **state))
     })
     .await;
@@ -121,32 +120,32 @@ async fn life(fault: String) {
     assert_eq!(gate.limit_per_user, 2, "{fault}");
     for order in [&queued, &confirmed, &unpaid] {
         let events = parts.store.history(order.order_id().parse().unwrap()).await.unwrap();
-        assert_eq!(events.len(), 1, "{fault}: it ended once: {events:?}");
+        assert_eq!(events.len(), 1, "{fault}: the order ends once: {events:?}");
     }
 }
 
-async fn every_point(action: &str) {
-    let cases = POINTS.iter().map(|point| case(format!("{point}={action}")));
+async fn at_every_point(action: &str) {
+    let cases = POINTS.iter().map(|point| orders_with_fault(format!("{point}={action}")));
     futures_util::stream::iter(cases).buffer_unordered(AT_ONCE).collect::<Vec<()>>().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dying_at_any_point_loses_nothing_and_sells_nothing_twice() {
-    every_point("abort").await;
+    at_every_point("abort").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_error_at_any_point_loses_nothing_and_sells_nothing_twice() {
-    every_point("error").await;
+    at_every_point("error").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stalling_for_longer_than_a_lease_at_any_point_loses_nothing_and_sells_nothing_twice() {
-    every_point("pause").await;
+    at_every_point("pause").await;
 }
 
-/// Three units, four buyers; the process that has the point is started again when it died.
-async fn case(fault: String) {
+/// Three units and four buyers. A process that dies at the failure point is started again.
+async fn orders_with_fault(fault: String) {
     let step = fault.split('.').next().expect("a step");
     let in_front = ["script", "answer", "publish", "confirm"].contains(&step);
     let mut world = World::new(if in_front { Database::Sqlite } else { Database::Postgres }).await;
@@ -166,9 +165,9 @@ async fn case(fault: String) {
     let stalls = fault.ends_with("=pause");
     let tokens = Tokens::new(world.config().auth());
 
-    let mut told: Vec<Option<Answer>> = vec![None; 4];
+    let mut answers: Vec<Option<Answer>> = vec![None; 4];
     let books = until(&format!("{fault}: every order has ended"), Duration::from_secs(90), async || {
-        // From then on a second worker may take over what the stalled one holds.
+        // Once the first worker stalls, a second one may take over its deliveries.
         if !in_front && stalls && fired && second.is_none() {
             second = Some(Doorbuster::start(&world, "worker").await);
         }
@@ -179,43 +178,43 @@ async fn case(fault: String) {
         if worker.has_ended() {
             worker = Doorbuster::start(&world, "worker").await;
         }
-        for (nth, told) in told.iter_mut().enumerate() {
+        for (nth, last) in answers.iter_mut().enumerate() {
             let buyer = Buyer::with(front.buyers.expect("a front"), &tokens, &format!("user{nth}"), None);
             let Some(answer) = buyer.try_buy(sale.id.as_str(), "k").await else { continue };
             if answer.status >= 500 {
                 continue;
             }
-            if let Some(before) = told {
+            if let Some(before) = last {
                 assert_eq!(before.order_id(), answer.order_id(), "{fault}: {}", answer.text);
                 assert_eq!(before.code(), answer.code(), "{fault}: {}", answer.text);
             }
-            *told = Some(answer);
+            *last = Some(answer);
         }
-        let all_told = told.iter().all(Option::is_some);
+        let all_answered = answers.iter().all(Option::is_some);
         Some(audit(&parts.gate, &parts.store, &sale.id).await.unwrap())
-            .filter(|books| all_told && fired && books.is_at_rest())
+            .filter(|books| all_answered && fired && books.is_at_rest())
     })
     .await;
     assert!(books.balances(), "{fault}: {books:?}");
     assert_eq!((books.live_orders, books.failed_orders), (3, 0), "{fault}: {books:?}");
-    let accepted = told.iter().flatten().filter(|answer| !answer.order_id().is_empty()).count();
-    assert_eq!(accepted, 3, "{fault}: {told:?}");
+    let accepted = answers.iter().flatten().filter(|answer| !answer.order_id().is_empty()).count();
+    assert_eq!(accepted, 3, "{fault}: {answers:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_users_lease_is_held_until_the_commit() {
     for _ in 0..5 {
-        if let Some(somebody_else_could_act) = leased_before_the_commit().await {
-            assert!(!somebody_else_could_act, "his lease is free before the commit");
+        if let Some(lease_is_free) = lease_is_free_before_the_commit().await {
+            assert!(!lease_is_free, "the user's lease is free before the commit");
             return;
         }
     }
-    panic!("five times the servers took longer than a lease lasts");
+    panic!("five times out of five the servers took longer than a lease lasts");
 }
 
-/// Could somebody else act for a user whose order is about to be committed? `None` where it took so long
-/// that a lease may have ended by itself.
-async fn leased_before_the_commit() -> Option<bool> {
+/// Can another process lease a user whose order is about to be committed? `None` if the test took so long
+/// that the lease may have expired.
+async fn lease_is_free_before_the_commit() -> Option<bool> {
     let world = World::new(Database::Sqlite).await;
     let parts = world.parts().await;
     let sale = sale(&world.name, 3, 1);
@@ -239,6 +238,6 @@ async fn leased_before_the_commit() -> Option<bool> {
     if begun.elapsed() > world.config().worker().lease - Duration::from_millis(500) {
         return None;
     }
-    assert!(row.ok()?.is_none(), "it stands still before the commit");
+    assert!(row.ok()?.is_none(), "the worker pauses before the commit");
     Some(taken.ok()?.held[0])
 }

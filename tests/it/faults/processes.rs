@@ -1,5 +1,4 @@
-//! Two fronts and two workers as processes of their own, and what becomes of orders when one is
-//! killed.
+//! Two fronts and two workers run as separate processes. Killing one of them loses no order, and signals drain it.
 
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ async fn buy_all(
         let front = &fronts[nth as usize % fronts.len()];
         let buyer = Buyer::with(front.buyers.expect("a front"), tokens, &format!("user{nth}"), None);
         async move {
-            // Whoever is told that it is not known or not possible now clicks again, with the same key.
+            // After a 5xx, such as an unknown outcome, the buyer clicks again with the same key.
             let answer = until("the servers answer", Duration::from_secs(60), async || {
                 buyer.try_buy(sale, "k").await.filter(|answer| answer.status < 500)
             });
@@ -30,7 +29,7 @@ async fn buy_all(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killing_a_worker_in_mid_sale_loses_nothing() {
+async fn killing_a_worker_mid_sale_loses_nothing() {
     let world = World::new(Database::Postgres).await;
     let (code, out, err) = run(Some(&world), &["migrate"]).await;
     assert_eq!(code, 0, "{out}{err}");
@@ -52,7 +51,7 @@ async fn killing_a_worker_in_mid_sale_loses_nothing() {
     let (answers, ()) = tokio::join!(buying, killing);
     let accepted: Vec<_> = answers.iter().filter(|(_, answer)| answer.status == 202).collect();
     assert_eq!(accepted.len(), 400);
-    // The killed worker's leases end after 5 s, its deliveries come again at once.
+    // The killed worker's leases end after 5 s. Its deliveries come again at once.
     let books = until("every order has ended", Duration::from_secs(60), async || {
         Some(audit(&parts.gate, &parts.store, &sale.id).await.unwrap()).filter(|books| books.is_at_rest())
     })
@@ -60,7 +59,7 @@ async fn killing_a_worker_in_mid_sale_loses_nothing() {
     assert!(books.balances(), "{books:?}");
     assert_eq!(books.live_orders, 400);
     for (buyer, answer) in accepted {
-        // Ask the other front than the one that took the order.
+        // Ask the front that did not take the order.
         let other =
             fronts.iter().find_map(|front| front.buyers.filter(|at| *at != buyer.at)).expect("two fronts");
         let read = Buyer { at: other, ..buyer.clone() }.get(&answer.headers["location"]).await;
@@ -70,7 +69,7 @@ async fn killing_a_worker_in_mid_sale_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_drill_balances_though_a_worker_is_killed_in_the_middle_of_it() {
+async fn a_drill_balances_when_a_worker_is_killed_during_it() {
     let world = World::new(Database::Postgres).await;
     let parts = world.parts().await;
     let front = Doorbuster::start(&world, "front").await;
@@ -131,7 +130,7 @@ async fn a_buyer_who_waits_is_answered_before_the_front_stops() {
     let parts = world.parts().await;
     let sale = sale(&world.name, 5, 1);
     world.open_sale(&parts, &sale).await;
-    // Without a worker nothing is confirmed: the buyer waits.
+    // Without a worker nothing is confirmed, so the buyer waits.
     let mut front = Doorbuster::start(&world, "front").await;
     let tokens = Tokens::new(world.config().auth());
     let buyer = Buyer::with(front.buyers.expect("a front"), &tokens, "ada", None);
@@ -155,9 +154,9 @@ fn terminate(process: &Doorbuster) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_signal_ends_at_once() {
+async fn a_second_signal_ends_the_process_at_once() {
     let mut world = World::new(Database::Sqlite).await;
-    // Long enough to be told from ending at once.
+    // Long enough that draining cannot be mistaken for an immediate end.
     world.set("process.drain_ms=600000").set("front.request_within_ms=60000");
     let parts = world.parts().await;
     let sale = sale(&world.name, 5, 1);
@@ -168,7 +167,8 @@ async fn a_second_signal_ends_at_once() {
     let mut stream = tokio::net::TcpStream::connect(front.buyers.expect("a front")).await.unwrap();
     stream.write_all(b"POST /v1/sales/s/orders HTTP/1.1\r\nhost: x\r\ncontent-le").await.unwrap();
     terminate(&front);
-    until("it drains", Duration::from_secs(20), async || front.has_logged("stopping").then_some(())).await;
+    until("the front drains", Duration::from_secs(20), async || front.has_logged("stopping").then_some(()))
+        .await;
     terminate(&front);
     let ended = tokio::time::timeout(Duration::from_secs(20), front.child.wait()).await;
     assert_eq!(ended.expect("at once").expect("waited").code(), Some(130));
@@ -183,7 +183,7 @@ async fn sigterm_drains_and_ends_in_time() {
         terminate(&process);
         let ended = tokio::time::timeout(Duration::from_secs(15), process.child.wait()).await;
         assert!(ended.expect("in time").expect("waited").success(), "{verb}");
-        until("it names what was left", Duration::from_secs(5), async || {
+        until("the process logs that no work is left", Duration::from_secs(5), async || {
             process.has_logged("no work in progress").then_some(())
         })
         .await;

@@ -1,4 +1,4 @@
-//! Live control: each act once, atomic for the gate, written down.
+//! Live control: each act happens once, is atomic in the gate, and is recorded.
 
 use std::time::Duration;
 
@@ -17,11 +17,13 @@ use crate::support::{
 
 const LONG: Duration = Duration::from_secs(40);
 
+/// An operator's request with this idempotency key.
 pub fn keyed(key: &str) -> ActRequest {
     ActRequest { key: Some(id::<IdempotencyKey>(key)), ..ActRequest::by("operator ada") }
 }
 
-pub async fn opened(stock: i64, limit: u32, terms: Terms) -> (World, Parts, Control, Sale) {
+/// A world whose one sale is open in gate and database. No front or worker runs.
+pub async fn with_open_sale(stock: i64, limit: u32, terms: Terms) -> (World, Parts, Control, Sale) {
     let world = World::new(Database::Sqlite).await;
     let parts = world.parts().await;
     let sale = Sale { terms, ..sale(&world.name, stock, limit) };
@@ -30,15 +32,17 @@ pub async fn opened(stock: i64, limit: u32, terms: Terms) -> (World, Parts, Cont
     (world, parts, control, sale)
 }
 
+/// Units that the gate can still sell.
 pub async fn left(parts: &Parts, sale: &Sale) -> i64 {
     parts.gate.describe(&sale.id).await.unwrap().expect("loaded").items[0].left
 }
 
+/// The stock in the database.
 async fn stock(parts: &Parts, sale: &Sale) -> i64 {
     parts.store.sale(&sale.id).await.unwrap().expect("a row").items[0].stock
 }
 
-pub async fn balances(parts: &Parts, sale: &Sale) {
+pub async fn assert_balanced(parts: &Parts, sale: &Sale) {
     let books = audit(&parts.gate, &parts.store, &sale.id).await.unwrap();
     assert!(books.balances(), "{books:?}");
 }
@@ -48,8 +52,8 @@ pub async fn admit(parts: &Parts, sale: &Sale, user: &str, key: Option<&str>, qu
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restock_is_done_once_and_never_below_what_is_sold_or_in_flight() {
-    let (_world, parts, control, sale) = opened(2, 2, Terms::default()).await;
+async fn a_restock_happens_once_and_never_removes_units_sold_or_in_flight() {
+    let (_world, parts, control, sale) = with_open_sale(2, 2, Terms::default()).await;
     let sku = id("unit");
     for _ in 0..2 {
         let act = control.restock(&sale.id, &sku, 3, &keyed("r1")).await.unwrap();
@@ -58,7 +62,7 @@ async fn a_restock_is_done_once_and_never_below_what_is_sold_or_in_flight() {
     }
     let reused = control.restock(&sale.id, &sku, 4, &keyed("r1")).await;
     assert!(matches!(reused, Err(ControlError::KeyReused)), "{reused:?}");
-    // Two in flight: nobody may take them away.
+    // Two units are in flight, so no restock may remove them.
     assert!(matches!(admit(&parts, &sale, "ada", Some("k"), 2).await, Verdict::Accepted(_)));
     for _ in 0..2 {
         let refused = control.restock(&sale.id, &sku, -4, &keyed("r2")).await;
@@ -67,7 +71,7 @@ async fn a_restock_is_done_once_and_never_below_what_is_sold_or_in_flight() {
     }
     control.restock(&sale.id, &sku, -3, &keyed("r3")).await.unwrap();
     assert_eq!((left(&parts, &sale).await, stock(&parts, &sale).await), (0, 2));
-    balances(&parts, &sale).await;
+    assert_balanced(&parts, &sale).await;
     let unknown = control.restock(&sale.id, &id("other"), 1, &keyed("r4")).await;
     assert!(matches!(unknown, Err(ControlError::UnknownItem)), "{unknown:?}");
     let nothing = control.restock(&sale.id, &sku, 0, &keyed("r5")).await;
@@ -75,21 +79,21 @@ async fn a_restock_is_done_once_and_never_below_what_is_sold_or_in_flight() {
     let too_many = control.restock(&sale.id, &sku, 1_000_000_000, &keyed("r6")).await;
     assert!(matches!(too_many, Err(ControlError::Invalid(_))), "{too_many:?}");
     let acts = control.acts(&sale.id, 10).await.unwrap();
-    let told: Vec<_> = acts.iter().rev().map(|act| (act.key.as_str(), act.state)).skip(1).collect();
-    assert_eq!(told, [("r1", ActState::Done), ("r2", ActState::Refused), ("r3", ActState::Done)]);
+    let states: Vec<_> = acts.iter().rev().map(|act| (act.key.as_str(), act.state)).skip(1).collect();
+    assert_eq!(states, [("r1", ActState::Done), ("r2", ActState::Refused), ("r3", ActState::Done)]);
     assert_eq!(acts[0].by, "operator ada");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_restocks_at_once_are_all_done_while_buyers_buy() {
-    let (_world, parts, control, sale) = opened(50, 1, Terms::default()).await;
+async fn concurrent_restocks_all_succeed_while_buyers_buy() {
+    let (_world, parts, control, sale) = with_open_sale(50, 1, Terms::default()).await;
     let sku = id("unit");
     let restocks = (0..20_i64).map(|nth| {
         let (control, sale, sku) = (&control, &sale, &sku);
         async move {
-            let asked = keyed(&format!("r{nth}"));
-            until("it is done", LONG, async || {
-                match control.restock(&sale.id, sku, if nth % 4 == 0 { -1 } else { 2 }, &asked).await {
+            let request = keyed(&format!("r{nth}"));
+            until("the restock is done", LONG, async || {
+                match control.restock(&sale.id, sku, if nth % 4 == 0 { -1 } else { 2 }, &request).await {
                     Ok(_) => Some(()),
                     Err(ControlError::Busy | ControlError::Store(_)) => None,
                     Err(error) => panic!("{error}"),
@@ -106,13 +110,13 @@ async fn many_restocks_at_once_are_all_done_while_buyers_buy() {
         tokio::join!(futures_util::future::join_all(restocks), futures_util::future::join_all(buyers));
     assert!(verdicts.iter().all(|verdict| matches!(verdict, Verdict::Accepted(_))));
     assert_eq!((left(&parts, &sale).await, stock(&parts, &sale).await), (45, 75));
-    balances(&parts, &sale).await;
+    assert_balanced(&parts, &sale).await;
 }
 
-/// As if the process had died after the database had it and before the gate.
+/// Simulates a process that dies after the act is in the database and before it reaches the gate.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_act_that_died_half_way_is_finished_and_comes_first() {
-    let (_world, parts, control, sale) = opened(5, 1, Terms::default()).await;
+async fn an_interrupted_act_is_finished_before_the_next_one() {
+    let (_world, parts, control, sale) = with_open_sale(5, 1, Terms::default()).await;
     let sku = id("unit");
     parts.store.begin_restock(&sale.id, &sku, 4, &keyed("died")).await.unwrap().expect("begun");
     assert_eq!((left(&parts, &sale).await, stock(&parts, &sale).await), (5, 9));
@@ -130,11 +134,11 @@ async fn an_act_that_died_half_way_is_finished_and_comes_first() {
     assert_eq!((left(&parts, &sale).await, stock(&parts, &sale).await), (6, 6));
     assert_eq!(parts.gate.describe(&sale.id).await.unwrap().expect("loaded").limit_per_user, 3);
     assert_eq!(control.finish_acts().await.unwrap(), 0);
-    balances(&parts, &sale).await;
+    assert_balanced(&parts, &sale).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_changed_a_draft_is_in_the_gate_when_it_opens() {
+async fn changes_to_a_draft_reach_the_gate_when_it_opens() {
     let world = World::new(Database::Sqlite).await;
     let parts = world.parts().await;
     let control = Control::new(parts.gate.clone(), parts.store.clone());
@@ -144,27 +148,27 @@ async fn what_changed_a_draft_is_in_the_gate_when_it_opens() {
     let refused = control.restock(&sale.id, &id("unit"), -9, &keyed("r2")).await;
     assert!(matches!(refused, Err(ControlError::Refused(_))), "{refused:?}");
     control.restock(&sale.id, &id("unit"), -2, &keyed("r3")).await.unwrap();
-    let amendment = TermsChange { limit_per_user: Some(2), ..Default::default() };
-    control.change_terms(&sale.id, &amendment, &keyed("c")).await.unwrap();
+    let change = TermsChange { limit_per_user: Some(2), ..Default::default() };
+    control.change_terms(&sale.id, &change, &keyed("c")).await.unwrap();
     control.open(&sale.id, &keyed("o")).await.unwrap();
     let gate = parts.gate.describe(&sale.id).await.unwrap().expect("loaded");
     assert_eq!((gate.items[0].left, gate.items[0].stock, gate.limit_per_user), (6, 6, 2));
     control.restock(&sale.id, &id("unit"), 1, &keyed("r4")).await.unwrap();
     assert_eq!((left(&parts, &sale).await, stock(&parts, &sale).await), (7, 7));
-    balances(&parts, &sale).await;
+    assert_balanced(&parts, &sale).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pause_that_is_asked_for_again_does_not_pause_again() {
-    let (_world, parts, control, sale) = opened(5, 1, Terms::default()).await;
-    let told = Some("back at noon".to_owned());
-    control.pause(&sale.id, told.clone(), &keyed("p")).await.unwrap();
+async fn a_repeated_pause_does_not_pause_again() {
+    let (_world, parts, control, sale) = with_open_sale(5, 1, Terms::default()).await;
+    let message = Some("back at noon".to_owned());
+    control.pause(&sale.id, message.clone(), &keyed("p")).await.unwrap();
     let verdict = admit(&parts, &sale, "ada", None, 1).await;
-    assert_eq!(verdict, Verdict::Paused { message: told.clone(), retry_after: None });
+    assert_eq!(verdict, Verdict::Paused { message: message.clone(), retry_after: None });
     control.resume(&sale.id, &keyed("r")).await.unwrap();
-    control.pause(&sale.id, told, &keyed("p")).await.unwrap();
+    control.pause(&sale.id, message, &keyed("p")).await.unwrap();
     let state = parts.gate.describe(&sale.id).await.unwrap().expect("loaded").state;
-    assert_eq!(state, SaleState::Open, "the first answer was lost, and the act was not");
+    assert_eq!(state, SaleState::Open, "a repeat of the same act changes nothing");
     control.close(&sale.id, &keyed("c")).await.unwrap();
     let resumed = control.resume(&sale.id, &keyed("late")).await;
     assert!(matches!(resumed, Err(ControlError::NotFrom { state: SaleState::Closed, .. })), "{resumed:?}");
@@ -173,8 +177,8 @@ async fn a_pause_that_is_asked_for_again_does_not_pause_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_window_is_made_longer_and_shorter_and_not_in_the_past() {
-    let (_world, parts, control, sale) = opened(5, 1, Terms::default()).await;
+async fn a_window_can_grow_or_shrink_but_not_close_in_the_past() {
+    let (_world, parts, control, sale) = with_open_sale(5, 1, Terms::default()).await;
     let closes = |closes_at| TermsChange { closes_at: Some(closes_at), ..Default::default() };
     let past = control.change_terms(&sale.id, &closes(Some(Millis(5))), &keyed("past")).await;
     assert!(
@@ -206,7 +210,7 @@ async fn act(operator: &Buyer, path: &str, key: &str, body: &str) -> Answer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn operators_steer_a_sale_over_http_and_every_act_is_listed() {
+async fn operators_control_a_sale_over_http_and_every_act_is_listed() {
     let world = World::new(Database::Postgres).await;
     let running = world.running().await;
     let sale = sale(&world.name, 2, 1);
@@ -236,9 +240,9 @@ async fn operators_steer_a_sale_over_http_and_every_act_is_listed() {
     assert_eq!(limited.headers["ratelimit"], format!("\"user\";r=0;t={wait}"));
     let paused = r#"{"message":"back at noon","reason":"a phone call"}"#;
     assert_eq!(act(&operator, &admin(&sale, ":pause"), "k3", paused).await.json["state"], "paused");
-    let told = Buyer::of(&running, "bob").buy(sale.id.as_str(), "k").await;
-    assert_eq!((told.status, told.code()), (503, "sale_paused"), "{}", told.text);
-    assert_eq!(told.json["detail"], "back at noon");
+    let refused = Buyer::of(&running, "bob").buy(sale.id.as_str(), "k").await;
+    assert_eq!((refused.status, refused.code()), (503, "sale_paused"), "{}", refused.text);
+    assert_eq!(refused.json["detail"], "back at noon");
 
     for (path, key, body, status, code) in [
         (":restock", "k1", r#"{"sku":"unit","units":4}"#, 422, "idempotency_key_reused"),
@@ -260,7 +264,12 @@ async fn operators_steer_a_sale_over_http_and_every_act_is_listed() {
         assert_eq!((answer.status, answer.code()), (status, code), "{path} {body}: {}", answer.text);
     }
     let keyless = operator.post(&admin(&sale, ":restock"), &[], restock).await;
-    assert_eq!(keyless.code(), "idempotency_key_required", "a repeat would add twice: {}", keyless.text);
+    assert_eq!(
+        keyless.code(),
+        "idempotency_key_required",
+        "without a key a repeat would add units twice: {}",
+        keyless.text
+    );
     let viewer = Buyer::operator(&running, Role::Viewer);
     assert_eq!(act(&viewer, &admin(&sale, ":restock"), "v", restock).await.status, 403);
     let acts = viewer.get(&admin(&sale, "/acts")).await;
@@ -279,10 +288,10 @@ async fn operators_steer_a_sale_over_http_and_every_act_is_listed() {
     running.stop().await;
 }
 
-/// Redis came back as it was before a change of the terms: nothing else has that number.
+/// Redis comes back as it was before the restock, and no order has the lost number.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gate_that_lost_a_change_is_noticed() {
-    let (world, parts, control, sale) = opened(5, 1, Terms::default()).await;
+async fn a_gate_that_lost_a_restock_freezes() {
+    let (world, parts, control, sale) = with_open_sale(5, 1, Terms::default()).await;
     control.restock(&sale.id, &id("unit"), 2, &keyed("r")).await.unwrap();
     let number = parts.gate.describe(&sale.id).await.unwrap().expect("loaded").number;
     assert_eq!(parts.store.sale(&sale.id).await.unwrap().expect("a row").witnessed, number);

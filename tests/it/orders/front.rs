@@ -1,4 +1,4 @@
-//! The buyers' contract and the admin API, over a real socket.
+//! The buyers' HTTP contract and the admin API, over a real socket.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use doorbuster::process::{Role, Running};
 
 use crate::support::{Buyer, Database, World, request, sale, until};
 
-async fn selling(stock: i64, limit: u32) -> (World, Running, String) {
+/// A running front and worker with an open sale, whose id is returned.
+async fn with_open_sale(stock: i64, limit: u32) -> (World, Running, String) {
     let world = World::new(Database::Sqlite).await;
     let running = world.running().await;
     let sale = sale(&world.name, stock, limit);
@@ -18,7 +19,7 @@ async fn selling(stock: i64, limit: u32) -> (World, Running, String) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_is_accepted_then_confirmed_and_its_buyer_can_read_it() {
-    let (_world, running, sale) = selling(2, 1).await;
+    let (_world, running, sale) = with_open_sale(2, 1).await;
     let ada = Buyer::of(&running, "ada");
     let accepted = ada.buy(&sale, "k").await;
     assert_eq!(accepted.status, 202, "{}", accepted.text);
@@ -40,14 +41,14 @@ async fn an_order_is_accepted_then_confirmed_and_its_buyer_can_read_it() {
     assert_eq!(repeat.headers["idempotent-replayed"], "true");
     let mine = ada.get(&format!("/v1/sales/{sale}/orders/mine")).await;
     assert_eq!(mine.json["orders"][0]["order_id"], accepted.order_id());
-    let nobodys = Buyer::of(&running, "bob").get(&location).await;
-    assert_eq!((nobodys.status, nobodys.code()), (404, "order_not_found"));
+    let hidden = Buyer::of(&running, "bob").get(&location).await;
+    assert_eq!((hidden.status, hidden.code()), (404, "order_not_found"));
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn prefer_wait_answers_201_when_the_row_is_there() {
-    let (_world, running, sale) = selling(1, 1).await;
+async fn prefer_wait_answers_201_once_the_row_exists() {
+    let (_world, running, sale) = with_open_sale(1, 1).await;
     let path = format!("/v1/sales/{sale}/orders");
     let ada = Buyer::of(&running, "ada");
     let answer =
@@ -59,8 +60,8 @@ async fn prefer_wait_answers_201_when_the_row_is_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refusals_have_their_codes() {
-    let (world, running, sale) = selling(100, 3).await;
+async fn each_refusal_has_its_code() {
+    let (world, running, sale) = with_open_sale(100, 3).await;
     let path = format!("/v1/sales/{sale}/orders");
     let ada = Buyer::of(&running, "ada");
     let keyed = |key: &'static str| [("idempotency-key", key)];
@@ -108,7 +109,7 @@ async fn refusals_have_their_codes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_steers_a_sale_and_buyers_see_it() {
+async fn an_operator_controls_a_sale_and_buyers_see_it() {
     let world = World::new(Database::Sqlite).await;
     let running = world.running().await;
     let admin = Buyer::operator(&running, OperatorRole::Admin);
@@ -127,7 +128,7 @@ async fn an_operator_steers_a_sale_and_buyers_see_it() {
 
     let opened = act("open").await;
     assert_eq!((opened.status, opened.json["state"].as_str()), (200, Some("open")), "{}", opened.text);
-    assert_eq!(act("open").await.status, 200, "opening twice is opening once");
+    assert_eq!(act("open").await.status, 200, "opening is idempotent");
     let seen = until("the front sees it", Duration::from_secs(10), async || {
         Some(ada.get(&format!("/v1/sales/{sale}")).await).filter(|answer| answer.json["state"] == "open")
     })
@@ -137,7 +138,7 @@ async fn an_operator_steers_a_sale_and_buyers_see_it() {
         serde_json::json!([{"sku":"bag","availability":"gone"},{"sku":"shoe","availability":"plenty"}])
     );
     let buy = async |body: &str| ada.post(&format!("/v1/sales/{sale}/orders"), &[], body).await;
-    assert_eq!(buy("").await.code(), "malformed", "two items, none named");
+    assert_eq!(buy("").await.code(), "malformed", "the sale has two items, and the order names none");
 
     act("pause").await;
     let paused = buy(r#"{"sku":"shoe"}"#).await;
@@ -149,7 +150,7 @@ async fn an_operator_steers_a_sale_and_buyers_see_it() {
     let closed =
         Buyer::of(&running, "bob").post(&format!("/v1/sales/{sale}/orders"), &[], r#"{"sku":"shoe"}"#).await;
     assert_eq!((closed.status, closed.code()), (410, "sale_closed"));
-    assert_eq!(act("open").await.code(), "invalid_transition", "closed is for good");
+    assert_eq!(act("open").await.code(), "invalid_transition", "a closed sale stays closed");
     assert_eq!(act("explode").await.code(), "not_found");
 
     let books = until("the order has its row", Duration::from_secs(20), async || {
@@ -167,8 +168,8 @@ async fn an_operator_steers_a_sale_and_buyers_see_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn roles_open_no_more_than_they_should() {
-    let (_world, running, sale) = selling(1, 1).await;
+async fn each_role_grants_only_its_own_rights() {
+    let (_world, running, sale) = with_open_sale(1, 1).await;
     let pause = format!("/v1/admin/sales/{sale}:pause");
     let viewer = Buyer::operator(&running, OperatorRole::Viewer);
     assert_eq!(viewer.get(&format!("/v1/admin/sales/{sale}")).await.status, 200);
@@ -185,8 +186,8 @@ async fn roles_open_no_more_than_they_should() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn readiness_and_metrics_tell_what_is_there() {
-    let (_world, running, sale) = selling(1, 1).await;
+async fn readiness_and_metrics_cover_servers_and_sales() {
+    let (_world, running, sale) = with_open_sale(1, 1).await;
     Buyer::of(&running, "ada").buy(&sale, "k").await;
     let get = async |path: &str| request(running.operations, "GET", path, &[], b"").await;
     assert_eq!(get("/livez").await.status, 200);
@@ -205,7 +206,7 @@ async fn readiness_and_metrics_tell_what_is_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_the_broker_away_orders_are_taken_and_the_answer_says_who_holds_them() {
+async fn without_a_broker_orders_are_accepted_with_durability_outbox() {
     let mut world = World::new(Database::Sqlite).await;
     world.parts().await;
     let broker = world.config().queue.url;
@@ -230,11 +231,11 @@ async fn with_the_broker_away_orders_are_taken_and_the_answer_says_who_holds_the
     assert_eq!(
         (repeat.status, repeat.json["durability"].as_str()),
         (202, Some("outbox")),
-        "never more than is true"
+        "a repeat claims no more than is true"
     );
     front.stop().await;
 
-    // The front that took it is gone; another, with a broker, sweeps it up.
+    // The front that accepted the order has stopped; another one, with a broker, publishes it in its sweep.
     world.set(&format!("queue.url={broker}"));
     let running = world.running().await;
     let path = format!("/v1/sales/{}/orders/{}?wait=10", sale.id, accepted.order_id());
@@ -247,7 +248,7 @@ async fn with_the_broker_away_orders_are_taken_and_the_answer_says_who_holds_the
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn broker_only_says_unknown_instead_of_promising() {
+async fn broker_only_answers_outcome_unknown_without_a_confirm() {
     let mut world = World::new(Database::Sqlite).await;
     world.parts().await;
     world.set("queue.url=amqp://127.0.0.1:1").set("intake.durability=broker_only");
@@ -262,7 +263,7 @@ async fn broker_only_says_unknown_instead_of_promising() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_redis_away_nothing_is_taken_and_with_the_database_away_selling_goes_on() {
+async fn without_redis_nothing_is_taken_and_without_a_database_sales_continue() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("database.url=postgres://nobody@127.0.0.1:1/none").set("database.timeout_ms=500");
     let running = Running::start(&world.config(), Role::Front).await.expect("starts without a database");
@@ -278,7 +279,7 @@ async fn with_redis_away_nothing_is_taken_and_with_the_database_away_selling_goe
     assert_eq!(
         (unknown.status, unknown.code()),
         (503, "status_unavailable"),
-        "not found only if both books were read"
+        "404 needs an answer from both gate and database"
     );
     running.stop().await;
 

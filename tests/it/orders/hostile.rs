@@ -1,4 +1,4 @@
-//! Bad input: each kind has its own clear answer, nothing is taken, nothing panics.
+//! Bad input: each kind gets a clear answer, takes no unit, and causes no panic.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use tokio::net::TcpStream;
 
 use crate::support::{Buyer, Database, Doorbuster, World, request, sale, send_raw, until};
 
-async fn selling(overrides: &[&str]) -> (World, Running, String) {
+/// A running front and worker with an open sale. Returns the path of its orders.
+async fn with_open_sale(overrides: &[&str]) -> (World, Running, String) {
     let mut world = World::new(Database::Sqlite).await;
     for pair in overrides {
         world.set(pair);
@@ -23,12 +24,12 @@ async fn selling(overrides: &[&str]) -> (World, Running, String) {
     (world, running, path)
 }
 
-async fn still_sells(running: &Running, path: &str) {
+async fn assert_still_sells(running: &Running, path: &str) {
     let answer = Buyer::of(running, "survivor").post(path, &[], "").await;
     assert!([200, 202].contains(&answer.status), "{}", answer.text);
 }
 
-/// An Ed25519 key as the shop's login has it, and the `x` of its JWK.
+/// The Ed25519 key of a shop's login, and the `x` of its JWK.
 fn login_key() -> (EncodingKey, String) {
     use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
     use base64::Engine as _;
@@ -38,10 +39,10 @@ fn login_key() -> (EncodingKey, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_login_may_sign_with_ed25519_and_each_key_is_good_for_one_algorithm() {
+async fn a_login_may_sign_with_ed25519_and_each_key_verifies_one_algorithm() {
     let (key, x) = login_key();
     let public_key = format!("auth.public_key={x}");
-    let (world, running, path) = selling(&[&public_key]).await;
+    let (world, running, path) = with_open_sale(&[&public_key]).await;
     let config = world.config();
     let now = doorbuster::domain::Millis::now().0 / 1000;
     let claims = |user: &str, exp: i64| json!({"sub":user,"iss":config.auth.issuer,"aud":config.auth.audience,"exp":exp,"nbf":now - 10});
@@ -57,16 +58,16 @@ async fn a_login_may_sign_with_ed25519_and_each_key_is_good_for_one_algorithm() 
     }
     let secret = EncodingKey::from_secret(config.auth.secret.as_bytes());
     let answer = post(sign(&claims("bob", now + 600), Algorithm::HS256, &secret)).await;
-    assert_eq!(answer.status, 202, "the secret counts as well: {}", answer.text);
+    assert_eq!(answer.status, 202, "the shared secret is accepted as well: {}", answer.text);
     let (stranger, _) = login_key();
-    // Known to whoever reads the JWK: it must be no secret.
+    // The public key is known to everyone who reads the JWK, so it must not work as an HMAC secret.
     let as_secret = EncodingKey::from_secret(x.as_bytes());
     let raw = base64::Engine::decode(&base64::prelude::BASE64_URL_SAFE_NO_PAD, &x).unwrap();
     for (what, token) in [
         ("another key", sign(&claims("eve", now + 600), Algorithm::EdDSA, &stranger)),
         ("the public key as a secret", sign(&claims("eve", now + 600), Algorithm::HS256, &as_secret)),
         (
-            "its bytes as a secret",
+            "the public key's bytes as a secret",
             sign(&claims("eve", now + 600), Algorithm::HS256, &EncodingKey::from_secret(&raw)),
         ),
         ("expired", sign(&claims("eve", now - 60), Algorithm::EdDSA, &key)),
@@ -78,8 +79,8 @@ async fn a_login_may_sign_with_ed25519_and_each_key_is_good_for_one_algorithm() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_was_good_is_refused_once_it_has_expired() {
-    let (world, running, path) = selling(&["auth.leeway_s=0"]).await;
+async fn a_valid_token_is_refused_once_it_expires() {
+    let (world, running, path) = with_open_sale(&["auth.leeway_s=0"]).await;
     let config = world.config();
     let now = doorbuster::domain::Millis::now().0 / 1000;
     let claims =
@@ -89,19 +90,19 @@ async fn a_token_that_was_good_is_refused_once_it_has_expired() {
     let buyer = Buyer { at: running.buyers.unwrap(), token };
     let answer = buyer.post(&path, &[], "").await;
     assert_eq!(answer.status, 202, "{}", answer.text);
-    crate::support::until("it is refused", Duration::from_secs(20), async || {
+    crate::support::until("the token is refused", Duration::from_secs(20), async || {
         let answer = buyer.post(&path, &[], "").await;
         assert!([200, 202, 401].contains(&answer.status), "{}", answer.text);
         (answer.status == 401).then_some(())
     })
     .await;
-    assert!(doorbuster::domain::Millis::now().0 / 1000 >= now + 3, "not before");
+    assert!(doorbuster::domain::Millis::now().0 / 1000 >= now + 3, "it is not refused early");
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_that_are_missing_expired_forged_or_unsigned_open_nothing() {
-    let (world, running, path) = selling(&[]).await;
+async fn missing_expired_forged_and_unsigned_tokens_are_refused() {
+    let (world, running, path) = with_open_sale(&[]).await;
     let config = world.config();
     let now = doorbuster::domain::Millis::now().0 / 1000;
     let claims =
@@ -154,19 +155,19 @@ async fn tokens_that_are_missing_expired_forged_or_unsigned_open_nothing() {
         let answer = request(running.buyers.unwrap(), "POST", &path, &header, b"").await;
         assert_eq!((answer.status, answer.code()), (401, "unauthenticated"), "{header:?}");
     }
-    // Rights and audiences of the shop's own are no fault.
+    // The shop's own roles and further audiences do not make a token invalid.
     for token in [changed("role", "customer".into()), changed("aud", json!(["shop", config.auth.audience]))] {
         let answer = Buyer { at: running.buyers.unwrap(), token }.get(&format!("{path}/mine")).await;
         assert_eq!(answer.status, 200, "{}", answer.text);
     }
     let answer = Buyer { at: running.buyers.unwrap(), token: good }.post(&path, &[], "").await;
-    assert_eq!(answer.status, 202, "the same claims, rightly signed: {}", answer.text);
+    assert_eq!(answer.status, 202, "the same claims with a valid signature: {}", answer.text);
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ids_keys_and_paths_that_make_no_sense_are_refused() {
-    let (_world, running, path) = selling(&[]).await;
+async fn malformed_ids_keys_and_paths_are_refused() {
+    let (_world, running, path) = with_open_sale(&[]).await;
     let ada = Buyer::of(&running, "ada");
     for (sale, status) in [
         ("UPPER", 404),
@@ -197,13 +198,13 @@ async fn ids_keys_and_paths_that_make_no_sense_are_refused() {
         request(running.buyers.unwrap(), "DELETE", &path, &[], b"").await.code(),
         "method_not_allowed"
     );
-    still_sells(&running, &path).await;
+    assert_still_sells(&running, &path).await;
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_of_ten_megabytes_is_refused_without_being_read() {
-    let (_world, running, path) = selling(&[]).await;
+    let (_world, running, path) = with_open_sale(&[]).await;
     let ada = Buyer::of(&running, "ada");
     let big = "x".repeat(10 * 1024 * 1024);
     let answer = ada.post(&path, &[], &big).await;
@@ -217,13 +218,14 @@ async fn a_body_of_ten_megabytes_is_refused_without_being_read() {
         .await
         .expect("an answer");
     assert!(text.starts_with("HTTP/1.1 413"), "{text}");
-    still_sells(&running, &path).await;
+    assert_still_sells(&running, &path).await;
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn headers_and_bodies_that_never_end_are_cut_off() {
-    let (_world, running, path) = selling(&["front.header_within_ms=300", "front.body_within_ms=300"]).await;
+    let (_world, running, path) =
+        with_open_sale(&["front.header_within_ms=300", "front.body_within_ms=300"]).await;
     let ada = Buyer::of(&running, "ada");
     let within = Duration::from_secs(10);
     let unended = format!("POST {path} HTTP/1.1\r\nhost: t\r\nx-slow: ");
@@ -248,13 +250,13 @@ async fn headers_and_bodies_that_never_end_are_cut_off() {
     assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
     let garbage = send_raw(running.buyers.unwrap(), b"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1", within).await;
     assert!(garbage.is_some_and(|answer| answer.is_empty() || answer.starts_with("HTTP/1.1 400")));
-    still_sells(&running, &path).await;
+    assert_still_sells(&running, &path).await;
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_buyer_who_hangs_up_does_not_stop_his_order() {
-    let (_world, running, path) = selling(&[]).await;
+async fn a_buyer_who_hangs_up_still_gets_their_order() {
+    let (_world, running, path) = with_open_sale(&[]).await;
     let ada = Buyer::of(&running, "ada");
     let request = format!(
         "POST {path} HTTP/1.1\r\nhost: t\r\nauthorization: Bearer {}\r\ncontent-length: 0\r\n\r\n",
@@ -263,11 +265,11 @@ async fn a_buyer_who_hangs_up_does_not_stop_his_order() {
     let mut stream = TcpStream::connect(running.buyers.unwrap()).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut first = [0; 1];
-    // The first byte of the answer: the order is taken. Then he is gone.
+    // After the first byte of the answer the order is taken. Then the buyer hangs up.
     stream.read_exact(&mut first).await.unwrap();
     drop(stream);
     let mine = path.clone() + "/mine";
-    crate::support::until("his order is confirmed", Duration::from_secs(20), async || {
+    crate::support::until("the order is confirmed", Duration::from_secs(20), async || {
         Some(ada.get(&mine).await).filter(|answer| answer.json["orders"][0]["status"] == "confirmed")
     })
     .await;
@@ -276,7 +278,7 @@ async fn a_buyer_who_hangs_up_does_not_stop_his_order() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_beyond_the_cap_wait_and_are_served() {
-    let (_world, running, path) = selling(&["front.connections=2"]).await;
+    let (_world, running, path) = with_open_sale(&["front.connections=2"]).await;
     let buyers: Vec<_> = (0..20).map(|nth| Buyer::of(&running, &format!("user{nth}"))).collect();
     let answers = futures_util::future::join_all(buyers.iter().map(|buyer| buyer.post(&path, &[], ""))).await;
     let accepted = answers.iter().filter(|answer| answer.status == 202).count();
@@ -284,9 +286,9 @@ async fn connections_beyond_the_cap_wait_and_are_served() {
     running.stop().await;
 }
 
-/// Each connection is an open file, and so are those to Redis and of whoever looks at the front's state.
+/// Each connection is an open file, and so are those to Redis and those of operators who check the front.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flood_of_connections_leaves_a_front_the_files_that_it_needs() {
+async fn a_flood_of_connections_leaves_a_front_the_open_files_it_needs() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("front.header_within_ms=60000");
     let parts = world.parts().await;
@@ -294,16 +296,16 @@ async fn a_flood_of_connections_leaves_a_front_the_files_that_it_needs() {
     world.open_sale(&parts, &sale).await;
     let front = Doorbuster::start_with_files(&world, "front", 600).await;
     assert!(front.has_logged("the open-file limit has room for 336"));
-    // Who cannot be served yet waits in the backlog, and is not turned away.
+    // A client that cannot be served yet waits in the backlog and is not rejected.
     let connecting = (0..600).map(|_| TcpStream::connect(front.buyers.unwrap()));
     let connecting = futures_util::future::join_all(connecting);
-    let silent = tokio::time::timeout(Duration::from_secs(30), connecting).await.expect("all are let in");
+    let silent = tokio::time::timeout(Duration::from_secs(30), connecting).await.expect("all can connect");
     assert!(silent.iter().all(Result::is_ok));
-    let ready = until("it is ready", Duration::from_secs(30), async || {
+    let ready = until("the front is ready", Duration::from_secs(30), async || {
         let ready = request(front.operations, "GET", "/readyz", &[], b"").await;
         (ready.status == 200).then_some(())
     });
-    tokio::time::timeout(Duration::from_secs(30), ready).await.expect("it answers its operators");
+    tokio::time::timeout(Duration::from_secs(30), ready).await.expect("the front answers its operators");
     drop(silent);
     let tokens = Tokens::new(world.config().auth());
     let answer = Buyer::with(front.buyers.unwrap(), &tokens, "ada", None).buy(sale.id.as_str(), "k").await;
@@ -311,8 +313,8 @@ async fn a_flood_of_connections_leaves_a_front_the_files_that_it_needs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sale_that_could_not_be_sold_is_not_created() {
-    let (_world, running, _path) = selling(&[]).await;
+async fn an_invalid_sale_is_not_created() {
+    let (_world, running, _path) = with_open_sale(&[]).await;
     let admin = Buyer::operator(&running, doorbuster::front::Role::Admin);
     for (body, code) in [
         ("", "malformed"),

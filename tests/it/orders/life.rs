@@ -1,5 +1,4 @@
-//! What becomes of an order after it was accepted: paid, cancelled, refunded, by its buyer and by
-//! operators, and where its unit goes.
+//! The life of an accepted order: buyers and operators pay, cancel and refund it, and its unit is sold again.
 
 use std::time::Duration;
 
@@ -17,14 +16,14 @@ use crate::support::{
 
 const LONG: Duration = Duration::from_secs(40);
 
-async fn confirmed(buyer: &Buyer, answer: &Answer) -> Answer {
-    until("it is confirmed", LONG, async || {
+async fn until_confirmed(buyer: &Buyer, answer: &Answer) -> Answer {
+    until("the order is confirmed", LONG, async || {
         Some(buyer.get(&answer.headers["location"]).await).filter(|read| read.json["status"] == "confirmed")
     })
     .await
 }
 
-fn act(sale: &doorbuster::domain::Sale, order: &Answer, act: &str) -> String {
+fn act_path(sale: &doorbuster::domain::Sale, order: &Answer, act: &str) -> String {
     format!("/v1/sales/{}/orders/{}:{act}", sale.id, order.order_id())
 }
 
@@ -33,18 +32,18 @@ fn statuses(answer: &Answer) -> Vec<&str> {
     history.iter().filter_map(|entry| entry["status"].as_str()).collect()
 }
 
-async fn cancelled_is_sold_again(database: Database) {
+async fn sells_a_cancelled_unit_again(database: Database) {
     let world = World::new(database).await;
     let running = world.running().await;
     let sale = sale(&world.name, 1, 1);
     world.open_sale(&running.parts, &sale).await;
     let (ada, bob) = (Buyer::of(&running, "ada"), Buyer::of(&running, "bob"));
     let order = ada.buy(sale.id.as_str(), "k").await;
-    confirmed(&ada, &order).await;
+    until_confirmed(&ada, &order).await;
     assert_eq!(bob.buy(sale.id.as_str(), "k").await.code(), "sold_out");
     let body = r#"{"reason":"too small"}"#;
     for _ in 0..2 {
-        let answer = ada.post(&act(&sale, &order, "cancel"), &[], body).await;
+        let answer = ada.post(&act_path(&sale, &order, "cancel"), &[], body).await;
         assert_eq!(
             (answer.status, answer.json["status"].as_str()),
             (200, Some("cancelled")),
@@ -65,21 +64,21 @@ async fn cancelled_is_sold_again(database: Database) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_unit_is_sold_again_sqlite() {
-    cancelled_is_sold_again(Database::Sqlite).await;
+async fn a_cancelled_unit_is_sold_again_on_sqlite() {
+    sells_a_cancelled_unit_again(Database::Sqlite).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_unit_is_sold_again_postgres() {
-    cancelled_is_sold_again(Database::Postgres).await;
+async fn a_cancelled_unit_is_sold_again_on_postgres() {
+    sells_a_cancelled_unit_again(Database::Postgres).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_unit_is_sold_again_mariadb() {
-    cancelled_is_sold_again(Database::Mariadb).await;
+async fn a_cancelled_unit_is_sold_again_on_mariadb() {
+    sells_a_cancelled_unit_again(Database::Mariadb).await;
 }
 
-/// No worker runs: the order lies in the queue, and its message comes after the end.
+/// No worker runs, so the order waits in the queue. Its message is processed after the order has ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_is_cancelled_while_it_waits_in_the_queue() {
     let world = World::new(Database::Postgres).await;
@@ -89,7 +88,7 @@ async fn an_order_is_cancelled_while_it_waits_in_the_queue() {
     let ada = Buyer::of(&front, "ada");
     let order = ada.buy(sale.id.as_str(), "k").await;
     assert_eq!(order.status, 202, "{}", order.text);
-    let answer = ada.post(&act(&sale, &order, "cancel"), &[], "").await;
+    let answer = ada.post(&act_path(&sale, &order, "cancel"), &[], "").await;
     assert_eq!((answer.status, answer.json["status"].as_str()), (200, Some("cancelled")), "{}", answer.text);
     assert_eq!(statuses(&answer), ["accepted", "cancelled"]);
     let bob = Buyer::of(&front, "bob").buy(sale.id.as_str(), "k").await;
@@ -102,9 +101,9 @@ async fn an_order_is_cancelled_while_it_waits_in_the_queue() {
     front.stop().await;
 }
 
-/// As if the process had died between the database and the gate.
+/// Simulates a process that dies after the database has the change and before it reaches the gate.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_return_that_died_half_way_is_finished_by_the_upkeep() {
+async fn maintenance_finishes_an_interrupted_return() {
     let mut world = World::new(Database::Postgres).await;
     world.set("maintenance.every_ms=200");
     let running = world.running().await;
@@ -112,7 +111,7 @@ async fn a_return_that_died_half_way_is_finished_by_the_upkeep() {
     world.open_sale(&running.parts, &sale).await;
     let ada = Buyer::of(&running, "ada");
     let order = ada.buy(sale.id.as_str(), "k").await;
-    confirmed(&ada, &order).await;
+    until_confirmed(&ada, &order).await;
     at_rest(&running, &sale).await;
     let change = Change {
         id: order.order_id().parse().unwrap(),
@@ -131,41 +130,41 @@ async fn a_return_that_died_half_way_is_finished_by_the_upkeep() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_who_cancel_at_once_give_one_unit_back() {
+async fn concurrent_cancellations_return_one_unit() {
     let world = World::new(Database::Postgres).await;
     let running = world.running().await;
     let sale = sale(&world.name, 5, 1);
     world.open_sale(&running.parts, &sale).await;
     let (ada, operator) = (Buyer::of(&running, "ada"), Buyer::operator(&running, Role::Operator));
     let order = ada.buy(sale.id.as_str(), "k").await;
-    let admin = format!("/v1/admin{}", act(&sale, &order, "cancel").trim_start_matches("/v1"));
-    let path = act(&sale, &order, "cancel");
+    let admin = format!("/v1/admin{}", act_path(&sale, &order, "cancel").trim_start_matches("/v1"));
+    let path = act_path(&sale, &order, "cancel");
     let all = (0..20).map(|nth| {
         let (who, path) = if nth % 2 == 0 { (&ada, &path) } else { (&operator, &admin) };
         who.post(path, &[], "")
     });
     for answer in futures_util::future::join_all(all).await {
-        // All want the same lease: who waits too long is asked to come again.
+        // All need the same lease: a request that waits too long gets a 503 and may be repeated.
         assert!([200, 503].contains(&answer.status), "{}", answer.text);
     }
     let books = at_rest(&running, &sale).await;
     assert_eq!((books.live_orders, books.items[0].left), (0, 5));
     let id = order.order_id().parse().unwrap();
-    assert_eq!(running.parts.store.history(id).await.unwrap().len(), 1, "one end, told once");
+    assert_eq!(running.parts.store.history(id).await.unwrap().len(), 1, "the order ends once");
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn operators_pay_and_refund_and_what_is_not_allowed_is_said() {
+async fn operators_pay_and_refund_and_illegal_acts_are_refused() {
     let world = World::new(Database::Sqlite).await;
     let running = world.running().await;
     let sale = sale(&world.name, 5, 1);
     world.open_sale(&running.parts, &sale).await;
     let ada = Buyer::of(&running, "ada");
     let order = ada.buy(sale.id.as_str(), "k").await;
-    confirmed(&ada, &order).await;
+    until_confirmed(&ada, &order).await;
     let operator = Buyer::operator(&running, Role::Operator);
-    let admin = |name: &str| format!("/v1/admin{}", act(&sale, &order, name).trim_start_matches("/v1"));
+    let admin = |name: &str| format!("/v1/admin{}", act_path(&sale, &order, name).trim_start_matches("/v1"));
 
     let refused = operator.post(&admin("refund"), &[], "").await;
     assert_eq!((refused.status, refused.code()), (409, "invalid_transition"), "{}", refused.text);
@@ -177,22 +176,22 @@ async fn operators_pay_and_refund_and_what_is_not_allowed_is_said() {
     assert_eq!(paid.status, 200, "{}", paid.text);
     assert_eq!(paid.json["events"][0]["by"], "operator op");
     assert_eq!(paid.json["events"][0]["reason"], "by transfer");
-    let late = ada.post(&act(&sale, &order, "cancel"), &[], "").await;
+    let late = ada.post(&act_path(&sale, &order, "cancel"), &[], "").await;
     assert_eq!((late.status, late.code()), (409, "invalid_transition"), "{}", late.text);
     assert_eq!(late.json["allowed"], serde_json::json!([]), "a buyer cannot refund");
 
     for (path, body, status, code) in [
-        (act(&sale, &order, "pay"), "", 404, "not_found"),
-        (act(&sale, &order, "cancel"), r#"{"reason":""}"#, 400, "malformed"),
-        (act(&sale, &order, "cancel"), r#"{"because":"x"}"#, 400, "malformed"),
+        (act_path(&sale, &order, "pay"), "", 404, "not_found"),
+        (act_path(&sale, &order, "cancel"), r#"{"reason":""}"#, 400, "malformed"),
+        (act_path(&sale, &order, "cancel"), r#"{"because":"x"}"#, 400, "malformed"),
         (format!("/v1/sales/{}/orders/nonsense:cancel", sale.id), "", 404, "order_not_found"),
         (format!("/v1/sales/another/orders/{}:cancel", order.order_id()), "", 404, "order_not_found"),
     ] {
         let answer = ada.post(&path, &[], body).await;
         assert_eq!((answer.status, answer.code()), (status, code), "{path}: {}", answer.text);
     }
-    let bob = Buyer::of(&running, "bob").post(&act(&sale, &order, "cancel"), &[], "").await;
-    assert_eq!((bob.status, bob.code()), (404, "order_not_found"), "another's order: {}", bob.text);
+    let bob = Buyer::of(&running, "bob").post(&act_path(&sale, &order, "cancel"), &[], "").await;
+    assert_eq!((bob.status, bob.code()), (404, "order_not_found"), "another user's order: {}", bob.text);
 
     let (code, out, err) = run(Some(&world), &["order", "refund", sale.id.as_str(), order.order_id()]).await;
     assert!(code == 0 && out.contains("is refunded"), "{out}{err}");
@@ -207,9 +206,9 @@ async fn operators_pay_and_refund_and_what_is_not_allowed_is_said() {
     running.stop().await;
 }
 
-/// The database is away: the end cannot be written, and the gate must not know of it.
+/// The database is unavailable, so the end cannot be written, and the gate must not return the unit.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_unit_is_not_free_before_the_end_of_its_order_is_written() {
+async fn a_unit_is_not_free_until_its_orders_end_is_committed() {
     let mut world = World::new(Database::Postgres).await;
     world.set("database.timeout_ms=1000");
     world.parts().await;
@@ -221,14 +220,14 @@ async fn a_unit_is_not_free_before_the_end_of_its_order_is_written() {
     let order = ada.buy(sale.id.as_str(), "k").await;
     assert_eq!(order.status, 202, "{}", order.text);
     database.set(Weather::Down);
-    let unfinished = ada.post(&act(&sale, &order, "cancel"), &[], "").await;
+    let unfinished = ada.post(&act_path(&sale, &order, "cancel"), &[], "").await;
     assert_eq!((unfinished.status, unfinished.code()), (503, "act_unfinished"), "{}", unfinished.text);
     assert_eq!(bob.buy(sale.id.as_str(), "k").await.code(), "sold_out", "the order has not ended");
     let read = ada.get(&order.headers["location"]).await;
     assert_eq!(read.json["status"], "accepted", "{}", read.text);
     database.set(Weather::Fair);
-    until("it is cancelled", LONG, async || {
-        let answer = ada.post(&act(&sale, &order, "cancel"), &[], "").await;
+    until("the order is cancelled", LONG, async || {
+        let answer = ada.post(&act_path(&sale, &order, "cancel"), &[], "").await;
         (answer.status == 200).then_some(())
     })
     .await;
@@ -237,7 +236,7 @@ async fn a_unit_is_not_free_before_the_end_of_its_order_is_written() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_order_does_not_expire_while_somebody_acts_for_its_user() {
+async fn an_order_does_not_expire_while_another_process_leases_its_user() {
     let mut world = World::new(Database::Postgres).await;
     world.set("maintenance.every_ms=200");
     let running = world.running().await;
@@ -250,23 +249,23 @@ async fn an_order_does_not_expire_while_somebody_acts_for_its_user() {
         let row = running.parts.store.order(order.order_id().parse().unwrap()).await.unwrap();
         row.map(|row| row.status)
     };
-    until("it has a row", LONG, async || status(&first).await).await;
+    until("the first order has a row", LONG, async || status(&first).await).await;
     let options = LeaseOptions::lasting(LONG);
     let leases = &running.parts.leases;
     let guard = leases.acquire(sale.id.as_str(), ["ada"], options, LONG).await.unwrap().expect("taken");
     let second = Buyer::of(&running, "bob").buy(sale.id.as_str(), "k").await;
     let expired = async |order: &Answer| (status(order).await == Some(OrderStatus::Expired)).then_some(());
-    until("a later one has expired", LONG, async || expired(&second).await).await;
-    assert_eq!(status(&first).await, Some(OrderStatus::Confirmed), "somebody acts for its user");
+    until("the later order has expired", LONG, async || expired(&second).await).await;
+    assert_eq!(status(&first).await, Some(OrderStatus::Confirmed), "another process holds its user's lease");
     guard.release().await.unwrap();
-    until("it has expired", LONG, async || expired(&first).await).await;
+    until("the first order has expired", LONG, async || expired(&first).await).await;
     at_rest(&running, &sale).await;
     running.stop().await;
 }
 
-/// As if Redis had come back without the last thing that it was told: a unit that came back.
+/// Simulates a Redis that comes back without its last write, the return of a unit.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gate_that_lost_a_return_is_noticed_and_takes_no_other() {
+async fn a_gate_that_lost_a_return_freezes_and_accepts_no_other() {
     let world = World::new(Database::Sqlite).await;
     let parts = world.parts().await;
     let sale = sale(&world.name, 5, 1);
@@ -280,32 +279,32 @@ async fn a_gate_that_lost_a_return_is_noticed_and_takes_no_other() {
         parts.store.record(&[claim], &|| true).await.unwrap();
         accepted.push(order);
     }
-    let asked = ActRequest::by("op");
-    orders.act(&sale.id, accepted[0].id, Act::Cancel, &asked).await.unwrap();
-    let told = parts.store.sale(&sale.id).await.unwrap().expect("a row").witnessed;
+    let request = ActRequest::by("op");
+    orders.act(&sale.id, accepted[0].id, Act::Cancel, &request).await.unwrap();
+    let witnessed = parts.store.sale(&sale.id).await.unwrap().expect("a row").witnessed;
     let gate = parts.gate.describe(&sale.id).await.unwrap().expect("loaded");
-    assert_eq!((told, gate.items[0].left), (gate.number, 3));
+    assert_eq!((witnessed, gate.items[0].left), (gate.number, 3));
     let key = format!("{}:{{{}}}:sale", world.name, sale.id);
-    let _: i64 = ask_redis(&servers().redis, &format!("HSET {key} seq {}", told.seq - 1)).await;
+    let _: i64 = ask_redis(&servers().redis, &format!("HSET {key} seq {}", witnessed.seq - 1)).await;
 
-    // Another process, that has seen nothing of this: it asks the books.
+    // A new process that has seen none of this compares the books.
     let fresh = world.parts().await;
     let log = doorbuster::queue::OrderLog::open(world.config().queue());
     doorbuster::maintenance::verify(fresh.gate.clone(), fresh.store.clone(), log).await.unwrap();
     let frozen = fresh.gate.describe(&sale.id).await.unwrap().expect("loaded");
-    assert_eq!(frozen.state, SaleState::Frozen, "the lost return is noticed");
+    assert_eq!(frozen.state, SaleState::Frozen, "the comparison finds the lost return");
 
-    // And where nobody has looked yet, the next return does not raise its number and hide that.
+    // Before any comparison, the next return must not raise the number and so hide the loss.
     let _: i64 = ask_redis(&servers().redis, &format!("HSET {key} state open")).await;
-    orders.act(&sale.id, accepted[1].id, Act::Cancel, &asked).await.unwrap();
+    orders.act(&sale.id, accepted[1].id, Act::Cancel, &request).await.unwrap();
     let frozen = fresh.gate.describe(&sale.id).await.unwrap().expect("loaded");
     assert_eq!((frozen.state, frozen.items[0].left), (SaleState::Frozen, 3));
-    assert_eq!(parts.store.count_returns(&sale.id).await.unwrap(), 1, "it waits for the rebuild");
+    assert_eq!(parts.store.count_returns(&sale.id).await.unwrap(), 1, "the return waits for the rebuild");
 }
 
-/// A frozen gate takes no unit back, and must not tell the buyer that his order lives.
+/// A frozen gate takes no units back. It must not show the buyer a cancelled order as live.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_order_is_not_shown_as_accepted_by_a_frozen_gate() {
+async fn a_frozen_gate_does_not_show_a_cancelled_order_as_accepted() {
     let world = World::new(Database::Sqlite).await;
     let front = world.running_as(Part::Front).await;
     let sale = sale(&world.name, 5, 1);
@@ -313,7 +312,7 @@ async fn a_cancelled_order_is_not_shown_as_accepted_by_a_frozen_gate() {
     let ada = Buyer::of(&front, "ada");
     let order = ada.buy(sale.id.as_str(), "k").await;
     front.parts.gate.freeze_if_behind(&sale.id, Number { epoch: 9, seq: 9 }).await.unwrap();
-    let cancelled = ada.post(&act(&sale, &order, "cancel"), &[], "").await;
+    let cancelled = ada.post(&act_path(&sale, &order, "cancel"), &[], "").await;
     assert_eq!(cancelled.json["status"], "cancelled", "{}", cancelled.text);
     let read = ada.get(&order.headers["location"]).await;
     assert_eq!(read.json["status"], "cancelled", "{}", read.text);

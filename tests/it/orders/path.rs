@@ -48,7 +48,7 @@ async fn a_sale_sells_out_on_mariadb() {
     sells_out(Database::Mariadb).await;
 }
 
-/// Publishes an order as a front would, past the gate's judgement.
+/// Publishes an order as a front would, but without asking the gate.
 async fn publish(world: &World, order: &doorbuster::domain::Order) {
     let publisher = Publisher::open(world.config().queue());
     tokio::time::timeout(Duration::from_secs(60), publisher.wait_until_up()).await.expect("the broker");
@@ -56,7 +56,7 @@ async fn publish(world: &World, order: &doorbuster::domain::Order) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gate_that_is_one_unit_too_high_disappoints_one_buyer_and_stops_the_sale() {
+async fn a_gate_with_one_unit_too_many_fails_one_order_and_pauses_the_sale() {
     let world = World::new(Database::Sqlite).await;
     let running = world.running().await;
     let mut sale = sale(&world.name, 3, 1);
@@ -67,14 +67,14 @@ async fn a_gate_that_is_one_unit_too_high_disappoints_one_buyer_and_stops_the_sa
         let answer = Buyer::of(&running, &format!("user{nth}")).buy(sale.id.as_str(), "k").await;
         assert_eq!(answer.status, 202, "{}", answer.text);
     }
-    let stopped = until("the sale pauses by itself", Duration::from_secs(30), async || {
+    let stopped = until("the worker pauses the sale", Duration::from_secs(30), async || {
         let gate = running.parts.gate.describe(&sale.id).await.unwrap().expect("loaded");
         (gate.state == SaleState::Paused && gate.waiting == 0).then_some(gate)
     })
     .await;
-    assert_eq!(stopped.items[0].left, 0, "the phantom is not sold again");
+    assert_eq!(stopped.items[0].left, 0, "the phantom unit is not sold again");
     let totals = running.parts.store.totals(&sale.id).await.unwrap();
-    assert_eq!((totals.live_orders, totals.failed_orders), (3, 1), "one is disappointed");
+    assert_eq!((totals.live_orders, totals.failed_orders), (3, 1), "one order fails");
     running.stop().await;
 }
 
@@ -84,7 +84,7 @@ async fn a_forgotten_users_second_order_fails_and_the_first_takes_its_place() {
     let running = world.running().await;
     let sale = sale(&world.name, 5, 1);
     world.open_sale(&running.parts, &sale).await;
-    // Persisted once, and then forgotten by the gate: it never heard of this order.
+    // This order is persisted without the gate, as if the gate had forgotten it.
     let first = order(&sale.id, "ada", 1);
     let forgotten = doorbuster::domain::Order { number: Number { epoch: 0, seq: 1 }, ..first };
     publish(&world, &forgotten).await;
@@ -92,9 +92,9 @@ async fn a_forgotten_users_second_order_fails_and_the_first_takes_its_place() {
         running.parts.store.order(forgotten.id).await.unwrap()
     })
     .await;
-    // Its number is older than the gate: the gate has adopted it, and forgets it again.
+    // Its number is older than the gate's, so the gate adopts it. Then the gate forgets it again.
     let key = |name: &str| format!("{}:{{{}}}:{name}", world.name, sale.id);
-    until("it is adopted", Duration::from_secs(30), async || {
+    until("the first order is adopted", Duration::from_secs(30), async || {
         let forgot: i64 = ask_redis(&servers().redis, &format!("HDEL {} ada", key("users"))).await;
         (forgot == 1).then_some(())
     })
@@ -116,7 +116,7 @@ async fn a_forgotten_users_second_order_fails_and_the_first_takes_its_place() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_busy_user_holds_his_delivery_and_not_the_others() {
+async fn a_busy_user_delays_only_their_own_delivery() {
     let world = World::new(Database::Sqlite).await;
     let running = world.running().await;
     let sale = sale(&world.name, 5, 1);
@@ -128,11 +128,11 @@ async fn a_busy_user_holds_his_delivery_and_not_the_others() {
         let id = answer.order_id().parse().unwrap();
         running.parts.store.order(id).await.unwrap().map(|row| row.status)
     };
-    until("the other is confirmed", Duration::from_secs(30), async || status(&bob).await).await;
-    assert_eq!(status(&ada).await, None, "held while somebody has the lease");
+    until("bob's order is confirmed", Duration::from_secs(30), async || status(&bob).await).await;
+    assert_eq!(status(&ada).await, None, "the delivery is held while another process has the lease");
     drop(lease);
     let confirmed =
-        until("the held one is confirmed", Duration::from_secs(30), async || status(&ada).await).await;
+        until("the held order is confirmed", Duration::from_secs(30), async || status(&ada).await).await;
     assert_eq!(confirmed, OrderStatus::Confirmed);
     running.stop().await;
 }
@@ -150,7 +150,7 @@ async fn a_worker_waits_for_its_tables_and_loses_nothing() {
     running.parts.store.migrate().await.unwrap();
     running.parts.store.create_sale(&sale).await.unwrap();
     let id = accepted.order_id().parse().unwrap();
-    // It may have been refused if the worker was faster than the sale's row; what must not be is silence.
+    // The worker may refuse it if it is faster than the sale's row. But the order must end either way.
     let row = until("the order ends", Duration::from_secs(30), async || {
         running.parts.store.order(id).await.unwrap()
     })
@@ -163,7 +163,7 @@ async fn a_worker_waits_for_its_tables_and_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_order_that_cannot_be_persisted_is_parked_and_takes_nobody_along() {
+async fn an_order_that_cannot_be_persisted_is_parked_alone() {
     let world = World::new(Database::Postgres).await;
     let running = world.running().await;
     let sale = sale(&world.name, 5, 1);
@@ -172,7 +172,7 @@ async fn an_order_that_cannot_be_persisted_is_parked_and_takes_nobody_along() {
         running.parts.leases.take(sale.id.as_str(), ["ada", "bob"], LeaseOptions::default()).await.unwrap();
     let ada = Buyer::of(&running, "ada").buy(sale.id.as_str(), "k").await;
     let bob = Buyer::of(&running, "bob").buy(sale.id.as_str(), "k").await;
-    // A row with this id, in a state that only a later version knows.
+    // A row with this id, in a state that this build does not know.
     use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
     let mut database = sqlx::PgConnection::connect(&world.config().database.url).await.unwrap();
     let row = format!(
@@ -183,33 +183,34 @@ async fn an_order_that_cannot_be_persisted_is_parked_and_takes_nobody_along() {
     database.execute(AssertSqlSafe(row)).await.unwrap();
     drop(lease);
     let id = bob.order_id().parse().unwrap();
-    until("the other is confirmed", Duration::from_secs(30), async || {
+    until("bob's order is confirmed", Duration::from_secs(30), async || {
         running.parts.store.order(id).await.unwrap()
     })
     .await;
-    let dead = until("the poison is on the dead-letter queue", Duration::from_secs(60), async || {
-        crate::seams::queue::take(&world, "dead").await
-    })
-    .await;
+    let dead =
+        until("the poisonous order is on the dead-letter queue", Duration::from_secs(60), async || {
+            crate::seams::queue::take(&world, "dead").await
+        })
+        .await;
     assert!(dead.contains(ada.order_id()), "{dead}");
     let ticket = running.parts.gate.ticket(&sale.id, ada.order_id().parse().unwrap()).await.unwrap();
-    assert!(ticket.expect("parked is in flight").parked);
+    assert!(ticket.expect("a parked order is in flight").parked);
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_confirmed_order_that_was_overtaken_is_published_again() {
+async fn an_overtaken_order_is_published_again() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("sweep.overtaken_after_ms=1000").set("sweep.every_ms=100").set("sweep.spacing_ms=500");
     let running = world.running().await;
     let sale = sale(&world.name, 5, 1);
     world.open_sale(&running.parts, &sale).await;
-    // As if the broker had confirmed it and then lost it.
+    // Simulates a broker that confirms the order and then loses it.
     let verdict = running.parts.gate.admit(attempt(&sale.id, "ada", Some("k"), 1)).await.unwrap();
     let doorbuster::domain::Verdict::Accepted(lost) = verdict else { panic!("{verdict:?}") };
     running.parts.gate.mark_confirmed(&sale.id, &[lost.id]).await.unwrap();
     Buyer::of(&running, "bob").buy(sale.id.as_str(), "k").await;
-    until("it has its row all the same", Duration::from_secs(30), async || {
+    until("the lost order has its row", Duration::from_secs(30), async || {
         running.parts.store.order(lost.id).await.unwrap()
     })
     .await;
@@ -217,23 +218,23 @@ async fn a_confirmed_order_that_was_overtaken_is_published_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn opening_goes_on_where_a_crash_left_it_and_never_sells_twice() {
+async fn opening_resumes_after_a_crash_and_never_sells_twice() {
     let world = World::new(Database::Sqlite).await;
     let parts = world.parts().await;
     let control = Control::new(parts.gate.clone(), parts.store.clone());
     let sale = sale(&world.name, 5, 1);
     control.create(&sale).await.unwrap();
-    // Crash after the load: nothing is sold yet, and opening again goes on.
+    // A crash after the load: nothing is sold yet, and opening again resumes.
     parts.gate.load(&sale, &Versions::default()).await.unwrap();
     let verdict = parts.gate.admit(attempt(&sale.id, "ada", None, 1)).await.unwrap();
     assert!(matches!(verdict, doorbuster::domain::Verdict::NotOpen { .. }), "{verdict:?}");
-    // Crash after the row: the same.
+    // A crash after the row was written: the same.
     parts.store.set_sale_state(&sale.id, SaleState::Open, Number { epoch: 1, seq: 0 }).await.unwrap();
     control.open(&sale.id, &ActRequest::by("test")).await.unwrap();
     let verdict = parts.gate.admit(attempt(&sale.id, "ada", None, 1)).await.unwrap();
     assert!(matches!(verdict, doorbuster::domain::Verdict::Accepted(_)), "{verdict:?}");
     control.open(&sale.id, &ActRequest::by("test")).await.unwrap();
-    // Redis loses the sale: opening again would sell the units twice, so it refuses.
+    // Redis loses the sale. Opening it again would sell its units twice, so the command refuses.
     let client = redis::Client::open(crate::support::servers().redis.as_str()).unwrap();
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
     for key in ["sale", "items", "stock", "users", "outbox", "age", "due"] {

@@ -1,4 +1,4 @@
-//! Payment callbacks: only genuine ones count, each once, and none is dropped.
+//! Payment callbacks: only genuine ones count, each counts once, and none is dropped.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const NEXT_SECRET: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
 const LONG: Duration = Duration::from_secs(40);
 
-async fn world(terms: Terms) -> (World, Running, Sale) {
+/// A front and a worker that know the provider `acme`, and an open sale of two units with these terms.
+async fn with_open_sale(terms: Terms) -> (World, Running, Sale) {
     let mut world = World::new(Database::Postgres).await;
     world.set("maintenance.every_ms=200").set(&format!("payments.secrets=acme {SECRET} {NEXT_SECRET}"));
     let running = world.running().await;
@@ -22,7 +23,7 @@ async fn world(terms: Terms) -> (World, Running, Sale) {
     (world, running, sale)
 }
 
-/// An event as the provider sends it.
+/// A payment provider's event.
 #[derive(Clone)]
 struct Event {
     id: String,
@@ -55,34 +56,34 @@ async fn status(running: &Running, order: &str) -> Option<OrderStatus> {
     running.parts.store.order(order.parse().unwrap()).await.unwrap().map(|row| row.status)
 }
 
-async fn until_it_is(running: &Running, order: &str, wanted: OrderStatus) {
-    until(&format!("it is {wanted}"), LONG, async || {
+async fn until_status(running: &Running, order: &str, wanted: OrderStatus) {
+    until(&format!("the order is {wanted}"), LONG, async || {
         (status(running, order).await == Some(wanted)).then_some(())
     })
     .await;
 }
 
-/// An order with a row, by then perhaps an expired one.
-async fn bought(running: &Running, sale: &Sale, user: &str) -> String {
+/// An order that has a row. It may already have expired.
+async fn buy_one(running: &Running, sale: &Sale, user: &str) -> String {
     let order = Buyer::of(running, user).buy(sale.id.as_str(), "k").await;
     assert_eq!(order.status, 202, "{}", order.text);
-    until("it has a row", LONG, async || status(running, order.order_id()).await).await;
+    until("the order has a row", LONG, async || status(running, order.order_id()).await).await;
     order.order_id().to_owned()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_genuine_payment_counts_once_and_a_forged_one_not_at_all() {
-    let (_world, running, sale) = world(Terms::default()).await;
-    let order = bought(&running, &sale, "ada").await;
+    let (_world, running, sale) = with_open_sale(Terms::default()).await;
+    let order = buy_one(&running, &sale, "ada").await;
     let paid = event("evt-1", "payment.succeeded", &sale, &order);
     let now = paid.sent.to_string();
     let good = signature(SECRET, &paid.id, paid.sent, &paid.body).unwrap();
     let other = format!("whsec_{}", "A".repeat(32));
-    let of_another = signature(&other, &paid.id, paid.sent, &paid.body).unwrap();
+    let foreign = signature(&other, &paid.id, paid.sent, &paid.body).unwrap();
     let stale = paid.sent - 600;
     let stale_signature = signature(SECRET, &paid.id, stale, &paid.body).unwrap();
     for (what, sent, signature) in [
-        ("of another secret", now.as_str(), of_another.as_str()),
+        ("of another secret", now.as_str(), foreign.as_str()),
         ("of another time", &(paid.sent + 1).to_string(), &good),
         ("too old", &stale.to_string(), &stale_signature),
         ("of another version", &now, &good.replace("v1,", "v2,")),
@@ -96,8 +97,8 @@ async fn a_genuine_payment_counts_once_and_a_forged_one_not_at_all() {
     assert_eq!(changed.send_signed(&running, &now, &good).await.status, 401, "another body");
     assert_eq!(status(&running, &order).await, Some(OrderStatus::Confirmed), "nothing has changed");
 
-    // The first of several signatures may be another secret's, while it is being replaced.
-    let both = format!("{of_another} {good}");
+    // While a secret is being replaced, the first of several signatures may belong to the other secret.
+    let both = format!("{foreign} {good}");
     let answer = paid.send_signed(&running, &now, &both).await;
     assert_eq!((answer.status, answer.json["state"].as_str()), (200, Some("applied")), "{}", answer.text);
     assert_eq!(status(&running, &order).await, Some(OrderStatus::Paid));
@@ -117,7 +118,7 @@ async fn a_genuine_payment_counts_once_and_a_forged_one_not_at_all() {
     let malformed = Event { body: "{\"type\":1}".into(), ..event("evt-3", "", &sale, &order) };
     assert_eq!(malformed.send(&running).await.code(), "malformed");
     let next = Event { secret: NEXT_SECRET, ..event("evt-4", "payment.refunded", &sale, &order) };
-    assert_eq!(next.send(&running).await.json["state"], "applied", "by the next secret");
+    assert_eq!(next.send(&running).await.json["state"], "applied", "signed with the next secret");
     assert_eq!(status(&running, &order).await, Some(OrderStatus::Refunded));
     let at = running.buyers.unwrap();
     let unknown = request(at, "POST", "/v1/payments/callback/other", &[], b"{}").await;
@@ -127,7 +128,7 @@ async fn a_genuine_payment_counts_once_and_a_forged_one_not_at_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_payment_that_is_faster_than_its_order_waits_for_the_row() {
+async fn a_payment_that_arrives_before_its_orders_row_waits_for_it() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("maintenance.every_ms=200").set(&format!("payments.secrets=acme {SECRET}"));
     let front = world.running_as(Part::Front).await;
@@ -138,8 +139,8 @@ async fn a_payment_that_is_faster_than_its_order_waits_for_the_row() {
     let answer = paid.send(&front).await;
     assert_eq!((answer.status, answer.json["state"].as_str()), (200, Some("pending")), "{}", answer.text);
     let worker = world.running_as(Part::Worker).await;
-    until_it_is(&front, order.order_id(), OrderStatus::Paid).await;
-    until("the event has ended", LONG, async || {
+    until_status(&front, order.order_id(), OrderStatus::Paid).await;
+    until("the event is applied", LONG, async || {
         (paid.send(&front).await.json["state"] == "applied").then_some(())
     })
     .await;
@@ -148,9 +149,9 @@ async fn a_payment_that_is_faster_than_its_order_waits_for_the_row() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_payment_for_anothers_order_changes_nothing() {
-    let (_world, running, sale) = world(Terms::default()).await;
-    let order = bought(&running, &sale, "ada").await;
+async fn a_payment_for_another_users_order_changes_nothing() {
+    let (_world, running, sale) = with_open_sale(Terms::default()).await;
+    let order = buy_one(&running, &sale, "ada").await;
     let mut paid = event("evt-1", "payment.succeeded", &sale, &order);
     paid.body = paid.body.replace("\"order_id\"", "\"user_id\":\"bob\",\"order_id\"");
     for _ in 0..2 {
@@ -161,7 +162,7 @@ async fn a_payment_for_anothers_order_changes_nothing() {
     elsewhere.body = elsewhere.body.replace(sale.id.as_str(), "elsewhere");
     assert_eq!(elsewhere.send(&running).await.code(), "payment_mismatch");
     assert_eq!(status(&running, &order).await, Some(OrderStatus::Confirmed));
-    // Its refund gives back that money, and not what the order's own buyer has paid.
+    // Bob's refund returns bob's money, not what the order's own buyer paid.
     assert_eq!(
         event("own", "payment.succeeded", &sale, &order).send(&running).await.json["state"],
         "applied"
@@ -171,43 +172,47 @@ async fn a_payment_for_anothers_order_changes_nothing() {
     assert_eq!(back.send(&running).await.json["state"], "applied");
     let mut more = back.clone();
     more.id = "ref-2".into();
-    assert_eq!(more.send(&running).await.code(), "payment_mismatch", "bob paid once");
+    assert_eq!(more.send(&running).await.code(), "payment_mismatch", "bob paid only once");
     assert_eq!(status(&running, &order).await, Some(OrderStatus::Paid));
-    // What is left is not dropped: an operator sees it.
+    // The mismatched events are not dropped: an operator sees them.
     let listed = Buyer::operator(&running, Role::Viewer).get("/v1/admin/payments?state=mismatch").await;
     assert_eq!(listed.json["payments"].as_array().map(Vec::len), Some(2), "{}", listed.text);
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_late_payment_takes_a_unit_again_where_there_is_one() {
-    let (world, running, sale) = world(Terms::default()).await;
-    let order = bought(&running, &sale, "ada").await;
+async fn a_late_payment_buys_the_unit_again_if_one_is_left() {
+    let (world, running, sale) = with_open_sale(Terms::default()).await;
+    let order = buy_one(&running, &sale, "ada").await;
     let cancel = format!("/v1/sales/{}/orders/{order}:cancel", sale.id);
     assert_eq!(Buyer::of(&running, "ada").post(&cancel, &[], "").await.status, 200);
     let paid = event("evt-1", "payment.succeeded", &sale, &order);
-    let ended = until("a new order has the money", LONG, async || {
+    let ended = until("the payment is for a new order", LONG, async || {
         Some(paid.send(&running).await).filter(|answer| answer.json["state"] == "retaken")
     })
     .await;
     let new = ended.json["new_order_id"].as_str().expect("an order").to_owned();
     assert_ne!(new, order);
-    assert_eq!(status(&running, &order).await, Some(OrderStatus::Cancelled), "what has ended stays so");
+    assert_eq!(
+        status(&running, &order).await,
+        Some(OrderStatus::Cancelled),
+        "the cancelled order stays cancelled"
+    );
     assert_eq!(status(&running, &new).await, Some(OrderStatus::Paid));
     at_rest(&running, &sale).await;
-    // The provider knows the first order alone: its refund is that of the second.
+    // The provider knows only the first order, so its refund applies to the second.
     let refunded = event("evt-2", "payment.refunded", &sale, &order).send(&running).await;
     assert_eq!(refunded.json["state"], "applied", "{}", refunded.text);
     assert_eq!(status(&running, &new).await, Some(OrderStatus::Refunded));
 
-    // With none left it is kept for refund, and said so.
-    let order = bought(&running, &sale, "carl").await;
+    // With no unit left the payment is kept for refund, and operators see why.
+    let order = buy_one(&running, &sale, "carl").await;
     let cancel = format!("/v1/sales/{}/orders/{order}:cancel", sale.id);
     assert_eq!(Buyer::of(&running, "carl").post(&cancel, &[], "").await.status, 200);
-    bought(&running, &sale, "dora").await;
-    bought(&running, &sale, "emil").await;
+    buy_one(&running, &sale, "dora").await;
+    buy_one(&running, &sale, "emil").await;
     let late = event("evt-3", "payment.succeeded", &sale, &order);
-    let answer = until("it is late", LONG, async || {
+    let answer = until("the payment is late", LONG, async || {
         Some(late.send(&running).await).filter(|answer| answer.json["state"] != "pending")
     })
     .await;
@@ -223,33 +228,37 @@ async fn a_late_payment_takes_a_unit_again_where_there_is_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_late_payment_is_kept_for_refund_where_the_sale_wants_that() {
+async fn a_late_payment_is_kept_for_refund_if_the_terms_say_so() {
     let terms = Terms { late_payment: LatePayment::Refund, pay_within_s: Some(1), ..Terms::default() };
-    let (_world, running, sale) = world(terms).await;
+    let (_world, running, sale) = with_open_sale(terms).await;
     let ada = Buyer::of(&running, "ada");
-    let order = bought(&running, &sale, "ada").await;
-    until_it_is(&running, &order, OrderStatus::Expired).await;
+    let order = buy_one(&running, &sale, "ada").await;
+    until_status(&running, &order, OrderStatus::Expired).await;
     let answer = event("evt-1", "payment.succeeded", &sale, &order).send(&running).await;
     assert_eq!((answer.status, answer.json["state"].as_str()), (200, Some("late")), "{}", answer.text);
     let read = ada.get(&format!("/v1/sales/{}/orders/{order}", sale.id)).await;
     assert!(read.json["pay_by"].is_null() && read.json["status"] == "expired", "{}", read.text);
-    assert_eq!(read.json["payments"][0]["state"], "late", "the buyer is told, too: {}", read.text);
-    assert_eq!(status(&running, &order).await, Some(OrderStatus::Expired), "it is not resurrected");
+    assert_eq!(read.json["payments"][0]["state"], "late", "the buyer sees it, too: {}", read.text);
+    assert_eq!(
+        status(&running, &order).await,
+        Some(OrderStatus::Expired),
+        "the payment does not revive the order"
+    );
     at_rest(&running, &sale).await;
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_order_that_is_paid_twice_is_paid_once_and_the_rest_is_late() {
-    let (_world, running, sale) = world(Terms::default()).await;
-    let order = bought(&running, &sale, "ada").await;
+async fn a_second_payment_for_an_order_counts_as_late() {
+    let (_world, running, sale) = with_open_sale(Terms::default()).await;
+    let order = buy_one(&running, &sale, "ada").await;
     let copies = (0..8).map(|_| event("evt-1", "payment.succeeded", &sale, &order));
     let sent = copies.map(|copy| {
         let running = &running;
         async move { copy.send(running).await }
     });
     for answer in futures_util::future::join_all(sent).await {
-        // Who comes while the same is being written down is asked to come again.
+        // A copy that arrives while the event is being recorded gets a 503 and may be sent again.
         assert!([200, 503].contains(&answer.status), "{}", answer.text);
     }
     let first = event("evt-1", "payment.succeeded", &sale, &order).send(&running).await;
@@ -261,16 +270,16 @@ async fn an_order_that_is_paid_twice_is_paid_once_and_the_rest_is_late() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unpaid_order_expires_late_and_its_unit_is_sold_again() {
-    let (_world, running, sale) = world(Terms { pay_within_s: Some(8), ..Terms::default() }).await;
-    let (first, second) = (bought(&running, &sale, "ada").await, bought(&running, &sale, "bob").await);
+async fn an_unpaid_order_never_expires_early_and_its_unit_is_sold_again() {
+    let (_world, running, sale) = with_open_sale(Terms { pay_within_s: Some(8), ..Terms::default() }).await;
+    let (first, second) = (buy_one(&running, &sale, "ada").await, buy_one(&running, &sale, "bob").await);
     let row = running.parts.store.order(first.parse().unwrap()).await.unwrap().expect("a row");
     let pay_by = row.recorded_at.plus(Duration::from_secs(8));
-    assert_eq!(row.pay_by, Some(pay_by), "from the confirmation on");
+    assert_eq!(row.pay_by, Some(pay_by), "counted from the confirmation");
     let read = Buyer::of(&running, "ada").get(&format!("/v1/sales/{}/orders/{first}", sale.id)).await;
     assert_eq!(read.json["pay_by"], pay_by.to_string(), "{}", read.text);
     assert_eq!(event("evt-1", "payment.succeeded", &sale, &second).send(&running).await.status, 200);
-    until_it_is(&running, &first, OrderStatus::Expired).await;
+    until_status(&running, &first, OrderStatus::Expired).await;
     let ended = running.parts.store.history(first.parse().unwrap()).await.unwrap();
     assert!(ended[0].at >= pay_by, "never early: {ended:?}");
     assert_eq!(ended[0].actor, "deadline");
@@ -279,20 +288,20 @@ async fn an_unpaid_order_expires_late_and_its_unit_is_sold_again() {
             .filter(|answer| answer.status == 202)
     })
     .await;
-    until_it_is(&running, carl.order_id(), OrderStatus::Expired).await;
-    assert_eq!(status(&running, &second).await, Some(OrderStatus::Paid), "what is paid stays");
+    until_status(&running, carl.order_id(), OrderStatus::Expired).await;
+    assert_eq!(status(&running, &second).await, Some(OrderStatus::Paid), "a paid order does not expire");
     at_rest(&running, &sale).await;
     running.stop().await;
 }
 
-/// The provider cannot reach the user's lease, and the deadline passes: the buyer has paid in time.
+/// The payment cannot be applied, and the deadline passes. The buyer paid in time.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_order_whose_payment_waits_does_not_expire() {
-    let (_world, running, sale) = world(Terms { pay_within_s: Some(8), ..Terms::default() }).await;
-    let (first, other) = (bought(&running, &sale, "ada").await, bought(&running, &sale, "bob").await);
+async fn an_order_with_a_pending_payment_does_not_expire() {
+    let (_world, running, sale) = with_open_sale(Terms { pay_within_s: Some(8), ..Terms::default() }).await;
+    let (first, other) = (buy_one(&running, &sale, "ada").await, buy_one(&running, &sale, "bob").await);
     let paid = event("evt-1", "payment.succeeded", &sale, &first);
-    // As if it had been written down, and everything after that had failed.
-    let told = Payment {
+    // Simulates an event that was recorded before every later step failed.
+    let recorded = Payment {
         provider: "acme".into(),
         event_id: paid.id.clone(),
         kind: PaymentKind::Paid,
@@ -304,8 +313,8 @@ async fn an_order_whose_payment_waits_does_not_expire() {
         detail: None,
         received_at: Millis::now().plus(Duration::from_secs(3_600)),
     };
-    running.parts.store.receive_payment(&told).await.unwrap();
-    until_it_is(&running, &other, OrderStatus::Expired).await;
+    running.parts.store.receive_payment(&recorded).await.unwrap();
+    until_status(&running, &other, OrderStatus::Expired).await;
     let change = Change {
         id: first.parse().unwrap(),
         act: Act::Expire,
@@ -319,21 +328,25 @@ async fn an_order_whose_payment_waits_does_not_expire() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_refund_gives_one_payment_back_and_the_order_keeps_its_own() {
-    let (_world, running, sale) = world(Terms::default()).await;
-    let order = bought(&running, &sale, "ada").await;
+async fn each_refund_returns_one_payment_and_late_payments_go_first() {
+    let (_world, running, sale) = with_open_sale(Terms::default()).await;
+    let order = buy_one(&running, &sale, "ada").await;
     for (id, state) in [("evt-1", "applied"), ("evt-2", "late"), ("evt-3", "late")] {
         let answer = event(id, "payment.succeeded", &sale, &order).send(&running).await;
         assert_eq!(answer.json["state"], state, "{}", answer.text);
     }
-    // Each many times at once, as a provider does that gets no answer.
+    // Each refund comes in many copies at once, as from a provider that gets no answer.
     for (id, late) in [("ref-1", 1), ("ref-2", 0)] {
         let refund = event(id, "payment.refunded", &sale, &order);
         let copies = futures_util::future::join_all((0..6).map(|_| refund.send(&running))).await;
         assert!(copies.iter().any(|answer| answer.json["state"] == "applied"), "{copies:?}");
         let owed = running.parts.store.payments(PaymentState::Late, 10).await.unwrap();
         assert_eq!(owed.len(), late, "{owed:?}");
-        assert_eq!(status(&running, &order).await, Some(OrderStatus::Paid), "it was paid for once");
+        assert_eq!(
+            status(&running, &order).await,
+            Some(OrderStatus::Paid),
+            "one payment still covers the order"
+        );
     }
     let last = event("ref-3", "payment.refunded", &sale, &order).send(&running).await;
     assert_eq!(last.json["state"], "applied", "{}", last.text);
@@ -343,9 +356,9 @@ async fn one_refund_gives_one_payment_back_and_the_order_keeps_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refund_that_comes_before_its_payment_leaves_nothing_bought() {
-    let (_world, running, sale) = world(Terms::default()).await;
-    let order = bought(&running, &sale, "ada").await;
+async fn a_refund_that_arrives_before_its_payment_leaves_nothing_bought() {
+    let (_world, running, sale) = with_open_sale(Terms::default()).await;
+    let order = buy_one(&running, &sale, "ada").await;
     let cancel = format!("/v1/sales/{}/orders/{order}:cancel", sale.id);
     assert_eq!(Buyer::of(&running, "ada").post(&cancel, &[], "").await.status, 200);
     let refund = event("ref-1", "payment.refunded", &sale, &order);
@@ -354,7 +367,7 @@ async fn a_refund_that_comes_before_its_payment_leaves_nothing_bought() {
     assert_eq!(paid.send(&running).await.json["state"], "refunded");
     assert_eq!(refund.send(&running).await.json["state"], "applied");
     let orders = running.parts.store.orders_of(&sale.id, &crate::support::id("ada")).await.unwrap();
-    assert_eq!(orders.len(), 1, "nothing was bought with money that went back: {orders:?}");
+    assert_eq!(orders.len(), 1, "refunded money buys nothing: {orders:?}");
     at_rest(&running, &sale).await;
     running.stop().await;
 }

@@ -1,4 +1,4 @@
-//! The terms of a sale: rates, limits, buying again.
+//! The terms of a sale: rates, limits, and buying again after an order has ended.
 
 use std::time::Duration;
 
@@ -6,16 +6,16 @@ use doorbuster::control::Control;
 use doorbuster::domain::{Item, Rate, Terms, TermsChange, Verdict};
 use doorbuster::gate::{Outcome, Settlement};
 
-use crate::orders::control::{admit, balances, keyed, left, opened};
+use crate::orders::control::{admit, assert_balanced, keyed, left, with_open_sale};
 use crate::support::{Buyer, Database, World, at_rest, attempt, id, sale, until, verdicts};
 
 const LONG: Duration = Duration::from_secs(40);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rate_lets_so_many_through_and_tells_the_rest_when_to_come() {
+async fn attempts_above_a_rate_are_refused_with_the_time_to_retry() {
     let rate = |text: &str| Some(text.parse::<Rate>().expect("a rate"));
     let terms = Terms { user_rate: rate("3/1000s"), ..Terms::default() };
-    let (_world, parts, control, sale) = opened(100, 10, terms).await;
+    let (_world, parts, control, sale) = with_open_sale(100, 10, terms).await;
     let tries = async |user: &str, from: u32, to: u32| {
         let mut passed = 0;
         for nth in from..to {
@@ -30,17 +30,17 @@ async fn a_rate_lets_so_many_through_and_tells_the_rest_when_to_come() {
         passed
     };
     assert_eq!((tries("ada", 0, 6).await, tries("bob", 0, 6).await), (3, 3));
-    // A repeat is told of its order, whatever the rate.
+    // A repeat gets its order, whatever the rate.
     let repeat = admit(&parts, &sale, "ada", Some("k0"), 1).await;
     assert!(matches!(repeat, Verdict::InFlight(_)), "{repeat:?}");
-    // In one call as well as in many.
+    // The rate holds within one call as well as across calls.
     let at_once: Vec<_> = (0..6).map(|nth| attempt(&sale.id, "carl", Some(&format!("k{nth}")), 1)).collect();
     let accepted = verdicts(&parts.gate, &sale.id, &at_once).await;
     assert_eq!(accepted.iter().filter(|verdict| matches!(verdict, Verdict::Accepted(_))).count(), 3);
 
-    let amendment =
+    let change =
         TermsChange { user_rate: Some(None), sale_rate: Some(rate("4/1000s")), ..Default::default() };
-    control.change_terms(&sale.id, &amendment, &keyed("c")).await.unwrap();
+    control.change_terms(&sale.id, &change, &keyed("c")).await.unwrap();
     let mut passed = 0;
     for nth in 0..8 {
         match admit(&parts, &sale, &format!("user{nth}"), Some("k"), 1).await {
@@ -50,24 +50,24 @@ async fn a_rate_lets_so_many_through_and_tells_the_rest_when_to_come() {
         }
     }
     assert_eq!(passed, 4);
-    balances(&parts, &sale).await;
+    assert_balanced(&parts, &sale).await;
 }
 
-/// At many thousands a second an attempt is a fraction of a millisecond.
+/// At thousands of attempts a second, each one is worth a fraction of a millisecond.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_high_rate_is_a_limit_too() {
+async fn a_high_rate_is_enforced_too() {
     let terms = Terms { sale_rate: Some("2000/1s".parse().unwrap()), ..Terms::default() };
-    let (_world, parts, _control, sale) = opened(1_000_000, 1, terms).await;
+    let (_world, parts, _control, sale) = with_open_sale(1_000_000, 1, terms).await;
     let started = std::time::Instant::now();
     let (mut accepted, mut users) = (0_u32, 0..);
-    until("the limit is met", LONG, async || {
+    until("the rate is reached", LONG, async || {
         let attempts: Vec<_> = users
             .by_ref()
             .take(400)
             .map(|nth: u32| attempt(&sale.id, &format!("user{nth}"), Some("k"), 1))
             .collect();
-        let told = verdicts(&parts.gate, &sale.id, &attempts).await;
-        let passed = told.iter().filter(|verdict| matches!(verdict, Verdict::Accepted(_))).count();
+        let answers = verdicts(&parts.gate, &sale.id, &attempts).await;
+        let passed = answers.iter().filter(|verdict| matches!(verdict, Verdict::Accepted(_))).count();
         accepted += u32::try_from(passed).unwrap();
         (passed < 400).then_some(())
     })
@@ -76,27 +76,27 @@ async fn a_high_rate_is_a_limit_too() {
     assert!(accepted >= 2_000 && f64::from(accepted) <= most, "{accepted} of at most {most}");
 }
 
-/// By Redis's clock: what was spent comes back with time.
+/// Redis's clock decides how much of the rate has come back.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bucket_fills_again() {
+async fn a_rate_recovers_with_time() {
     let terms = Terms { user_rate: Some("2/1s".parse().unwrap()), ..Terms::default() };
-    let (_world, parts, _control, sale) = opened(100, 10, terms).await;
+    let (_world, parts, _control, sale) = with_open_sale(100, 10, terms).await;
     let started = std::time::Instant::now();
     let mut keys = 0..;
     let mut accepted = 0;
-    until("five have passed", LONG, async || {
-        let key = format!("k{}", keys.next().expect("endless"));
+    until("five attempts have passed", LONG, async || {
+        let key = format!("k{}", keys.next().expect("an endless range"));
         let verdict = admit(&parts, &sale, "ada", Some(&key), 1).await;
         accepted += u32::from(matches!(verdict, Verdict::Accepted(_)));
         (accepted == 5).then_some(())
     })
     .await;
-    // Two at once, and one each half second after that.
+    // Two pass at once, and then one each half second.
     assert!(started.elapsed() >= Duration::from_millis(1_450), "{:?}", started.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_item_has_a_limit_of_its_own_and_orders_count_their_units() {
+async fn an_item_can_have_its_own_limit_and_limits_count_units() {
     let world = World::new(Database::Sqlite).await;
     let parts = world.parts().await;
     let mut sale = sale(&world.name, 10, 5);
@@ -122,25 +122,26 @@ async fn an_item_has_a_limit_of_its_own_and_orders_count_their_units() {
     control.change_terms(&sale.id, &limits, &keyed("c")).await.unwrap();
     assert!(matches!(admit(&parts, &sale, "ada", Some("e"), 1).await, Verdict::Accepted(_)));
     assert_eq!(admit(&parts, &sale, "ada", Some("f"), 1).await, Verdict::PurchaseLimit { limit: 3 });
-    balances(&parts, &sale).await;
+    assert_balanced(&parts, &sale).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_may_not_buy_again_is_told_of_the_order_that_ended() {
-    let (_world, parts, _control, sale) = opened(5, 1, Terms { rebuy: false, ..Terms::default() }).await;
+async fn without_rebuy_a_user_is_referred_to_their_ended_order() {
+    let (_world, parts, _control, sale) =
+        with_open_sale(5, 1, Terms { rebuy: false, ..Terms::default() }).await;
     let Verdict::Accepted(order) = admit(&parts, &sale, "ada", Some("k"), 1).await else {
         panic!("not accepted")
     };
     let ended = Settlement { id: order.id, user: order.user.clone(), outcome: Outcome::Ended };
     parts.gate.settle(&sale.id, &[ended]).await.unwrap();
-    assert_eq!(left(&parts, &sale).await, 5, "its unit is for others");
+    assert_eq!(left(&parts, &sale).await, 5, "its unit is on sale again");
     assert_eq!(admit(&parts, &sale, "ada", Some("other"), 1).await, Verdict::AlreadyOrdered(order.id));
     assert_eq!(admit(&parts, &sale, "ada", Some("k"), 1).await, Verdict::Settled(order.id));
     assert!(matches!(admit(&parts, &sale, "bob", Some("k"), 1).await, Verdict::Accepted(_)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_address_that_asks_too_often_is_told_to_wait() {
+async fn an_address_above_its_rate_gets_429() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("front.address_rate=3/1000s").set("front.address_header=X-Forwarded-For");
     let running = world.running().await;
@@ -155,11 +156,16 @@ async fn an_address_that_asks_too_often_is_told_to_wait() {
         assert_eq!(from("9.9.9.9, 10.0.0.1").await.status, 200);
     }
     let limited = from("1.2.3.4, 10.0.0.1").await;
-    assert_eq!((limited.status, limited.code()), (429, "rate_limited"), "the last counts: {}", limited.text);
+    assert_eq!(
+        (limited.status, limited.code()),
+        (429, "rate_limited"),
+        "the last address in the header counts: {}",
+        limited.text
+    );
     assert!(limited.headers.contains_key("retry-after") && limited.headers.contains_key("ratelimit"));
     assert_eq!(from("10.0.0.2").await.status, 200, "another address");
-    assert_eq!(from("1.2.3.4, 10.0.0.1:4711").await.status, 429, "with its port");
-    // What cannot be read is no way around it: the connection's own address counts.
+    assert_eq!(from("1.2.3.4, 10.0.0.1:4711").await.status, 429, "the port does not matter");
+    // An unreadable header does not evade the rate: the connection's own address counts.
     for _ in 0..3 {
         assert_eq!(from("nobody").await.status, 200);
     }
@@ -167,9 +173,9 @@ async fn an_address_that_asks_too_often_is_told_to_wait() {
     running.stop().await;
 }
 
-/// With the old limit an order was placed, and comes again after the limit was changed.
+/// An order is placed under the old limit and repeated after the limit has changed.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_same_click_gets_the_same_order_whatever_the_limit_is_now() {
+async fn the_same_click_gets_the_same_order_after_the_limit_changes() {
     let world = World::new(Database::Sqlite).await;
     let running = world.running().await;
     let sale = sale(&world.name, 9, 3);

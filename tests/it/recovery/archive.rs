@@ -1,4 +1,4 @@
-//! The end of a sale: closed, archived, its orders forgotten.
+//! The end of a sale: it is closed and archived, and its orders are purged.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use doorbuster::domain::{Millis, OrderStatus, Sale, SaleState, Terms, Window};
 use doorbuster::front::Role;
 use doorbuster::process::Running;
 
-use crate::orders::control::{keyed, opened};
+use crate::orders::control::{keyed, with_open_sale};
 use crate::support::{Answer, Buyer, Database, World, at_rest, run, sale, until};
 
 const LONG: Duration = Duration::from_secs(40);
 
-/// A sale of three units, of which ada has one; nothing of it is under way.
-async fn bought_one(world: &World) -> (Running, Sale, Answer) {
+/// A sale of three units at rest. Ada holds one of them.
+async fn with_one_order(world: &World) -> (Running, Sale, Answer) {
     let running = world.running().await;
     let sale = sale(&world.name, 3, 1);
     world.open_sale(&running.parts, &sale).await;
@@ -25,9 +25,9 @@ async fn bought_one(world: &World) -> (Running, Sale, Answer) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sale_is_checked_closed_archived_and_forgotten() {
+async fn a_sale_is_checked_closed_archived_and_purged() {
     let world = World::new(Database::Postgres).await;
-    let (running, sale, order) = bought_one(&world).await;
+    let (running, sale, order) = with_one_order(&world).await;
     let (name, ada) = (sale.id.as_str(), Buyer::of(&running, "ada"));
     let cli = async |args: &[&str]| run(Some(&world), args).await;
     let (code, out, err) = cli(&["sale", "check", name]).await;
@@ -40,14 +40,17 @@ async fn a_sale_is_checked_closed_archived_and_forgotten() {
     let (code, _, err) = cli(&["user", "erase", "ada"]).await;
     assert!(code == 2 && err.contains("--yes"), "{err}");
     let (code, out, _) = cli(&["user", "erase", "ada", "--yes"]).await;
-    assert!(code == 3 && out.contains(name), "it is not archived: {out}");
+    assert!(code == 3 && out.contains(name), "the sale is not archived: {out}");
     assert_eq!(cli(&["sale", "close", name]).await.0, 0);
     for _ in 0..2 {
         let (code, out, err) = cli(&["sale", "archive", name]).await;
         assert!(code == 0 && out.contains("is archived"), "{out}{err}");
     }
-    assert!(running.parts.gate.describe(&sale.id).await.unwrap().is_none(), "it is out of the gate");
-    let closed = until("the front knows", LONG, async || {
+    assert!(
+        running.parts.gate.describe(&sale.id).await.unwrap().is_none(),
+        "the gate no longer has the sale"
+    );
+    let closed = until("the front knows that the sale is closed", LONG, async || {
         Some(Buyer::of(&running, "bob").buy(name, "k").await).filter(|answer| answer.status == 410)
     })
     .await;
@@ -65,27 +68,27 @@ async fn a_sale_is_checked_closed_archived_and_forgotten() {
     let (code, out, _) = cli(&["user", "erase", "nobody", "--yes"]).await;
     assert!(code == 3 && out.contains("no sale knows nobody"), "{out}");
     let control = Control::new(running.parts.gate.clone(), running.parts.store.clone());
-    assert_eq!(control.purge_old_sales(LONG).await.unwrap(), 0, "it is not old yet");
+    assert_eq!(control.purge_old_sales(LONG).await.unwrap(), 0, "the sale is not old enough");
     let (code, out, err) = cli(&["sale", "purge", name, "--yes"]).await;
     assert!(code == 0 && out.contains("its orders are deleted"), "{out}{err}");
     let books = audit(&running.parts.gate, &running.parts.store, &sale.id).await.unwrap();
     assert!(books.balances() && books.live_orders == 0, "{books:?}");
     let again = control.create(&sale).await;
-    assert!(matches!(again, Err(ControlError::Exists(_))), "its id is not taken again: {again:?}");
+    assert!(matches!(again, Err(ControlError::Exists(_))), "its id cannot be used again: {again:?}");
     assert!(running.parts.store.order(order.order_id().parse().unwrap()).await.unwrap().is_none());
     running.stop().await;
 }
 
-/// A refund after the sale was archived has no gate to go back to, and the books must balance all the same.
+/// A unit that comes back after the sale was archived has no gate to return to, and the books must still balance.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_that_ends_after_its_sale_was_archived_is_settled() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("maintenance.every_ms=200");
-    let (running, sale, order) = bought_one(&world).await;
+    let (running, sale, order) = with_one_order(&world).await;
     let control = Control::new(running.parts.gate.clone(), running.parts.store.clone());
     control.close(&sale.id, &keyed("c")).await.unwrap();
     control.archive(&sale.id, &keyed("a")).await.unwrap();
-    // As whoever closed it at the same moment, and was told by the gate before it was unloaded.
+    // Simulates a process that closes the sale at the same moment, before the gate unloads it.
     let row = running.parts.store.sale(&sale.id).await.unwrap().expect("a row");
     running.parts.store.set_sale_state(&sale.id, SaleState::Closed, row.number).await.unwrap();
     let cancel = format!("/v1/sales/{}/orders/{}:cancel", sale.id, order.order_id());
@@ -96,8 +99,8 @@ async fn an_order_that_ends_after_its_sale_was_archived_is_settled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sale_whose_time_is_long_over_is_closed_by_itself() {
-    let (_world, parts, control, sale) = opened(5, 1, Terms::default()).await;
+async fn a_sale_an_hour_past_closing_is_closed_by_maintenance() {
+    let (_world, parts, control, sale) = with_open_sale(5, 1, Terms::default()).await;
     let hours_ago = Millis(parts.gate.clock().await.unwrap().0 - 2 * 3_600_000);
     let over = Sale {
         window: Window { opens_at: Millis(0), closes_at: Some(hours_ago) },
@@ -111,16 +114,16 @@ async fn a_sale_whose_time_is_long_over_is_closed_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_orders_of_an_archived_sale_are_forgotten_after_their_time() {
+async fn the_orders_of_an_archived_sale_are_purged_after_their_retention() {
     let world = World::new(Database::Sqlite).await;
-    let (running, sale, order) = bought_one(&world).await;
+    let (running, sale, order) = with_one_order(&world).await;
     let control = Control::new(running.parts.gate.clone(), running.parts.store.clone());
-    assert_eq!(control.purge_old_sales(Duration::ZERO).await.unwrap(), 0, "it is not archived");
+    assert_eq!(control.purge_old_sales(Duration::ZERO).await.unwrap(), 0, "the sale is not archived");
     control.close(&sale.id, &keyed("c")).await.unwrap();
     control.archive(&sale.id, &keyed("a")).await.unwrap();
     assert_eq!(control.purge_old_sales(Duration::ZERO).await.unwrap(), 1);
     assert!(running.parts.store.order(order.order_id().parse().unwrap()).await.unwrap().is_none());
-    assert_eq!(control.purge_old_sales(Duration::ZERO).await.unwrap(), 0, "once");
+    assert_eq!(control.purge_old_sales(Duration::ZERO).await.unwrap(), 0, "it is purged once");
     let acts = control.acts(&sale.id, 1).await.unwrap();
     assert_eq!((acts[0].kind.as_str(), acts[0].by.as_str()), ("purge", "schedule"));
     running.stop().await;

@@ -1,4 +1,4 @@
-//! Books that differ: compared, named, repaired; and orders that the gate does not know, adopted.
+//! Differences between gate and database are found, named and repaired; orders unknown to the gate are adopted.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use doorbuster::process::{Role, Running};
 use doorbuster::queue::OrderLog;
 use doorbuster::recovery::{DifferenceKind, compare};
 
-use crate::recovery::repair::{left, lost_in_mid_sale, none_failed, rebuild};
+use crate::recovery::repair::{assert_none_failed, left, lost_mid_sale, rebuild};
 use crate::seams::queue::channel;
 use crate::support::{
     Database, World, ask_redis, at_rest, attempt, buy, id, run, sale, servers, until, verdicts,
@@ -17,26 +17,27 @@ use crate::support::{
 const LONG: Duration = Duration::from_secs(40);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_order_that_only_a_message_knows_of_is_adopted_when_it_gets_its_row() {
-    let (world, front, sale, _) = lost_in_mid_sale(9).await;
+async fn an_order_known_only_from_a_message_is_adopted_once_it_has_its_row() {
+    let (world, front, sale, _) = lost_mid_sale(9).await;
     let name = format!("{}.log", world.name);
     channel(&world).await.queue_delete(name.as_str().into(), Default::default()).await.unwrap();
     let (code, out, err) = run(Some(&world), &["rebuild", "--sale", sale.id.as_str(), "--yes"]).await;
     assert!(code == 0 && out.contains("0 orders in flight"), "{out}{err}");
-    // Four orders are in the queue alone, and the gate thinks that five units are left: there is one.
+    // Four orders are only in the queue. The gate counts five units as left, but only one is.
     assert_eq!(left(&front.parts, &sale).await, 5);
     buy(&front, &sale, 30..31).await;
     let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
-    until("all are adopted", LONG, async || (left(&front.parts, &sale).await == 0).then_some(())).await;
+    until("all orders are adopted", LONG, async || (left(&front.parts, &sale).await == 0).then_some(()))
+        .await;
     assert_eq!(at_rest(&front, &sale).await.live_orders, 9);
-    none_failed(&front, &sale).await;
+    assert_none_failed(&front, &sale).await;
     worker.stop().await;
     front.stop().await;
 }
 
-/// Every kind of difference that can be made by hand, named and repaired.
+/// Makes each kind of difference that can be made by hand.
 #[tokio::test(flavor = "multi_thread")]
-async fn every_difference_is_named_and_mended() {
+async fn every_difference_is_named_and_repaired() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("sweep.every_ms=60000").set("maintenance.every_ms=60000");
     let front = world.running_as(Role::Front).await;
@@ -50,10 +51,10 @@ async fn every_difference_is_named_and_mended() {
     let redis = async |command: String| {
         let _: redis::Value = ask_redis(&servers().redis, &command).await;
     };
-    // Held by nobody: its user's record is gone, and its unit on sale.
+    // Not held in the gate: the user's record is gone, and the unit is on sale.
     redis(format!("HDEL {} user0", key("users"))).await;
     redis(format!("HINCRBY {} unit 1", key("items"))).await;
-    // Ended in its row, and held all the same.
+    // Ended in its row, and still held in the gate.
     let parts = &front.parts;
     let lease = parts.leases.take(sale.id.as_str(), ["user1"], LeaseOptions::default()).await.unwrap();
     let change = doorbuster::store::Change {
@@ -66,26 +67,26 @@ async fn every_difference_is_named_and_mended() {
     let number = parts.gate.describe(&sale.id).await.unwrap().expect("loaded").number;
     parts.store.finish_returns(&sale.id, number, &[orders[1]]).await.unwrap();
     drop(lease);
-    // Published, and then gone from queue and outbox: the log has it.
+    // Published, and then lost from queue and outbox. The log has it.
     let lost = buy(&front, &sale, 4..5).await;
     let name = format!("{}.orders", world.name);
     channel(&world).await.queue_purge(name.as_str().into(), Default::default()).await.unwrap();
     redis(format!("HDEL {} {}", key("outbox"), lost[0].uuid().simple())).await;
-    // Known to the gate alone.
+    // Known only to the gate.
     let leaked = attempt(&sale.id, "user5", Some("k"), 1);
     verdicts(&parts.gate, &sale.id, std::slice::from_ref(&leaked)).await;
     redis(format!("HDEL {} {}", key("outbox"), leaked.id.uuid().simple())).await;
-    // In the outbox, and nowhere else.
+    // In the outbox and nowhere else.
     let waiting = attempt(&sale.id, "user6", Some("k"), 1);
     verdicts(&parts.gate, &sale.id, std::slice::from_ref(&waiting)).await;
 
     let log = OrderLog::open(world.config().queue());
-    let look = async |older: u64| {
+    let compare_older_than = async |older: u64| {
         compare(&parts.gate, &parts.store, Some(&log), &sale.id, Duration::from_secs(older)).await.unwrap()
     };
-    assert!(look(3_600).await.differences.is_empty(), "what is young is left alone");
-    let found = look(0).await;
-    let whys: Vec<_> = found.differences.iter().map(|differs| (differs.why, differs.order_id)).collect();
+    assert!(compare_older_than(3_600).await.differences.is_empty(), "young orders are left alone");
+    let found = compare_older_than(0).await;
+    let kinds: Vec<_> = found.differences.iter().map(|differs| (differs.why, differs.order_id)).collect();
     let expected = [
         (DifferenceKind::Lost, lost[0]),
         (DifferenceKind::Leaked, leaked.id),
@@ -93,7 +94,7 @@ async fn every_difference_is_named_and_mended() {
         (DifferenceKind::Unreturned, orders[1]),
         (DifferenceKind::UnknownToGate, orders[0]),
     ];
-    assert_eq!(whys, expected);
+    assert_eq!(kinds, expected);
     let audit = ["audit", "--sale", sale.id.as_str(), "--older-than", "0"];
     let (code, out, err) = run(Some(&world), &audit).await;
     assert!(code == 4 && out.contains("unknown_to_gate") && out.contains("leaked"), "{out}{err}");
@@ -105,8 +106,8 @@ async fn every_difference_is_named_and_mended() {
     assert_eq!((books.live_orders, left(parts, &sale).await), (5, 15));
     let row = parts.store.order(leaked.id).await.unwrap().expect("a row in a final state");
     assert_eq!(row.status, OrderStatus::Expired);
-    assert!(look(0).await.balances());
-    // The same once more changes nothing.
+    assert!(compare_older_than(0).await.balances());
+    // Repair is idempotent.
     let (code, out, err) = run(Some(&world), &repair).await;
     assert!(code == 0 && !out.contains("repaired"), "{out}{err}");
     worker.stop().await;
@@ -114,7 +115,7 @@ async fn every_difference_is_named_and_mended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gate_with_too_many_units_or_too_few_is_put_right_and_the_sale_is_paused() {
+async fn a_gate_with_too_many_or_too_few_units_pauses_the_sale_and_is_repaired() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("audit.every_s=1").set("audit.pause_sale=true").set("maintenance.every_ms=100");
     let running = world.running().await;
@@ -141,14 +142,14 @@ async fn a_gate_with_too_many_units_or_too_few_is_put_right_and_the_sale_is_paus
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_of_stock_that_is_half_way_is_no_leak() {
+async fn an_unfinished_restock_is_not_a_leak() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("maintenance.every_ms=60000");
     let front = world.running_as(Role::Front).await;
     let sale = sale(&world.name, 5, 1);
     world.open_sale(&front.parts, &sale).await;
-    let asked = ActRequest::by("ada");
-    front.parts.store.begin_restock(&sale.id, &id("unit"), 3, &asked).await.unwrap().unwrap();
+    let request = ActRequest::by("ada");
+    front.parts.store.begin_restock(&sale.id, &id("unit"), 3, &request).await.unwrap().unwrap();
     let repair = ["audit", "--sale", sale.id.as_str(), "--repair", "--yes"];
     let (_, out, err) = run(Some(&world), &repair).await;
     assert!(!out.contains("repaired"), "{out}{err}");
@@ -159,9 +160,9 @@ async fn a_change_of_stock_that_is_half_way_is_no_leak() {
     front.stop().await;
 }
 
-/// A worker died between its ack and telling the gate; the gate was rebuilt without the order.
+/// A worker died between its ack and the settlement, and the gate was rebuilt without the order.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_no_worker_had_adopted_is_looked_for_and_what_ended_here_and_lives_there_lives() {
+async fn an_order_that_no_worker_adopted_is_found_and_a_live_row_wins_over_an_ended_gate_entry() {
     let world = World::new(Database::Sqlite).await;
     let running = world.running().await;
     let sale = sale(&world.name, 5, 1);
@@ -173,8 +174,9 @@ async fn what_no_worker_had_adopted_is_looked_for_and_what_ended_here_and_lives_
     let key = |name: &str| format!("{}:{{{}}}:{name}", world.name, sale.id);
     let _: i64 = ask_redis(&servers().redis, &format!("HDEL {} user0", key("users"))).await;
     let _: i64 = ask_redis(&servers().redis, &format!("HINCRBY {} unit 1", key("items"))).await;
-    until("it is adopted", LONG, async || (left(&running.parts, &sale).await == 3).then_some(())).await;
-    // The gate has it as ended, as after a restored database.
+    until("the order is adopted", LONG, async || (left(&running.parts, &sale).await == 3).then_some(()))
+        .await;
+    // The gate has the order as ended, as it does after the database was restored.
     let settlement = doorbuster::gate::Settlement {
         id: orders[1],
         user: id("user1"),

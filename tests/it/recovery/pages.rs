@@ -1,4 +1,4 @@
-//! docs/recovery.md, page by page: a server loses its data, and the page's own commands repair it.
+//! Follows docs/recovery.md page by page: a server loses its data, and the page's own commands recover it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,15 +16,14 @@ use crate::support::{
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// The commands of a page, one after the other, and what they printed. `codes` are the exit codes that
-/// they must have.
-async fn follow(world: &World, title: &str, sale: &Sale, codes: &[i32]) -> String {
+/// Runs the commands of a page in order and returns their output. Each must exit with its code from `codes`.
+async fn follow_page(world: &World, title: &str, sale: &Sale, codes: &[i32]) -> String {
     let text = read("docs/recovery.md");
     let (_, page) = text.split_once(&format!("\n## {title}\n")).expect("the page");
     let page = page.split("\n## ").next().expect("a part");
     let commands = commands(page);
     assert_eq!(commands.len(), codes.len(), "{commands:?}");
-    let mut said = String::new();
+    let mut output = String::new();
     for (command, code) in commands.iter().zip(codes) {
         let words: Vec<String> = words(command)
             .into_iter()
@@ -33,18 +32,18 @@ async fn follow(world: &World, title: &str, sale: &Sale, codes: &[i32]) -> Strin
             .collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let (got, out, err) = run(Some(world), &words).await;
-        said += &format!("$ {command}\n{out}{err}");
-        assert_eq!(got, *code, "{said}");
+        output += &format!("$ {command}\n{out}{err}");
+        assert_eq!(got, *code, "{output}");
     }
-    // Shown with --nocapture, for the page.
-    println!("{}", said.replace(sale.id.as_str(), "drop"));
-    said
+    // With --nocapture this shows the output to paste into the page.
+    println!("{}", output.replace(sale.id.as_str(), "drop"));
+    output
 }
 
-/// Sells what is left to a crowd; afterwards all is sold, and nobody was promised what is not there.
-async fn sells_out(running: &Running, sale: &Sale) {
-    // What a front knows of a sale may be half a second old.
-    until("it sells again", LONG, async || {
+/// Sells the remaining units to a crowd. All units are sold, and no accepted order fails.
+async fn sell_out(running: &Running, sale: &Sale) {
+    // A front's cached view of a sale may be half a second old.
+    until("the sale sells again", LONG, async || {
         let answer = Buyer::of(running, "first").buy(sale.id.as_str(), "k").await;
         (answer.status != 503).then_some(())
     })
@@ -68,8 +67,8 @@ fn address(url: &str) -> std::net::SocketAddr {
     address.expect("an address").parse().unwrap()
 }
 
-/// A Redis of its own behind a proxy, so that it comes back under the same address.
-async fn own_redis_behind(world: &mut World, folder: &Path) -> (Server, Proxy) {
+/// A private Redis behind a proxy, so that it can restart under the same address.
+async fn private_redis_behind(world: &mut World, folder: &Path) -> (Server, Proxy) {
     let server = private_redis(world, folder).await;
     let proxy = behind_proxy(world, "redis.url").await;
     (server, proxy)
@@ -78,7 +77,7 @@ async fn own_redis_behind(world: &mut World, folder: &Path) -> (Server, Proxy) {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_broker_was_wiped() {
     let mut world = World::new(Database::Sqlite).await;
-    // By itself it would come again later: here somebody does not want to wait.
+    // The sweep would publish the orders later. Here an operator does not wait for it.
     world.set("sweep.overtaken_after_ms=600000");
     let folder = tempfile::tempdir().unwrap();
     let broker = Server::start(Kind::Rabbitmq, folder.path()).await.unwrap();
@@ -93,12 +92,12 @@ async fn the_broker_was_wiped() {
     let broker = Server::start(Kind::Rabbitmq, folder.path()).await.unwrap();
     proxy.point_to(vec![address(&broker.url)]);
     front.publisher_is_up(LONG).await.unwrap();
-    let said = follow(&world, "The broker was wiped", &sale, &[0, 0, 0]).await;
+    let said = follow_page(&world, "The broker was wiped", &sale, &[0, 0, 0]).await;
     assert!(said.contains("12 inserted"), "{said}");
     let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
     assert_eq!(at_rest(&front, &sale).await.live_orders, 12);
-    sells_out(&front, &sale).await;
-    // A log that lacks what was before says so.
+    sell_out(&front, &sale).await;
+    // A log that begins after the sale did says so.
     let mut database = sqlx::SqliteConnection::connect(&world.config().database.url).await.unwrap();
     database.execute("UPDATE sales SET created_at_ms = created_at_ms - 3600000").await.unwrap();
     let (code, out, err) = run(Some(&world), &["replay", "plan", "log", "--since", "30d"]).await;
@@ -112,7 +111,7 @@ async fn the_broker_was_wiped() {
 async fn redis_lost_everything() {
     let mut world = World::new(Database::Sqlite).await;
     let folder = tempfile::tempdir().unwrap();
-    let (redis, proxy) = own_redis_behind(&mut world, folder.path()).await;
+    let (redis, proxy) = private_redis_behind(&mut world, folder.path()).await;
     let front = world.running_as(Role::Front).await;
     let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
     let sale = sale(&world.name, 30, 1);
@@ -120,22 +119,22 @@ async fn redis_lost_everything() {
     buy(&front, &sale, 0..12).await;
     at_rest(&front, &sale).await;
     worker.stop().await;
-    // These wait in the queue.
+    // These orders wait in the queue.
     buy(&front, &sale, 12..16).await;
     redis.stop(Ending::AtOnce).await;
     std::fs::remove_dir_all(folder.path().join("redis")).unwrap();
     let redis = Server::start(Kind::Redis, folder.path()).await.unwrap();
     proxy.point_to(vec![address(&redis.url)]);
-    until("it says that nothing is sold", LONG, async || {
+    until("the front refuses to sell", LONG, async || {
         let answer = Buyer::of(&front, "eve").buy(sale.id.as_str(), "k").await;
         assert_ne!(answer.status, 202, "{}", answer.text);
         (answer.code() == "gate_unavailable" && answer.text.contains("rebuilt")).then_some(())
     })
     .await;
-    let said = follow(&world, "Redis lost everything", &sale, &[4, 0, 0]).await;
+    let said = follow_page(&world, "Redis lost everything", &sale, &[4, 0, 0]).await;
     assert!(said.contains("4 orders in flight"), "{said}");
     let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
-    sells_out(&front, &sale).await;
+    sell_out(&front, &sale).await;
     worker.stop().await;
     front.stop().await;
     redis.stop(Ending::AtOnce).await;
@@ -146,14 +145,14 @@ async fn redis_came_back_in_time() {
     let mut world = World::new(Database::Sqlite).await;
     let folder = tempfile::tempdir().unwrap();
     let redis = private_redis(&mut world, folder.path()).await;
-    // No worker: what Redis is about to forget has no row.
+    // No worker runs: the orders that Redis is about to lose have no rows.
     let front = world.running_as(Role::Front).await;
     let sale = sale(&world.name, 9, 1);
     world.open_sale(&front.parts, &sale).await;
     buy(&front, &sale, 0..3).await;
     let second = |at: Millis| at.0 / 1_000;
     let before = second(front.parts.gate.clock().await.unwrap());
-    // The file has a mark for each second in which something was written.
+    // The append-only file has a timestamp for each second with a write.
     until("the next second but one", LONG, async || {
         (second(front.parts.gate.clock().await.unwrap()) > before + 1).then_some(())
     })
@@ -169,8 +168,8 @@ async fn redis_came_back_in_time() {
         .arg(manifest.expect("a manifest"))
         .output()
         .expect("redis-check-aof runs");
-    let told = String::from_utf8_lossy(&cut.stdout).into_owned();
-    assert!(cut.status.success() && told.contains("Successfully truncated"), "{told}");
+    let printed = String::from_utf8_lossy(&cut.stdout).into_owned();
+    assert!(cut.status.success() && printed.contains("Successfully truncated"), "{printed}");
     let redis = private_redis(&mut world, folder.path()).await;
 
     let front = world.running_as(Role::Front).await;
@@ -180,12 +179,12 @@ async fn redis_came_back_in_time() {
     assert_eq!(
         (gate.state, gate.items[0].left, gate.waiting),
         (SaleState::Frozen, 6, 3),
-        "three are forgotten"
+        "Redis has lost three orders"
     );
-    let said = follow(&world, "Redis came back in time", &sale, &[0, 0, 0]).await;
+    let said = follow_page(&world, "Redis came back in time", &sale, &[0, 0, 0]).await;
     assert!(said.contains("frozen") && said.contains("6 orders in flight"), "{said}");
     let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
-    sells_out(&front, &sale).await;
+    sell_out(&front, &sale).await;
     worker.stop().await;
     front.stop().await;
     redis.stop(Ending::AtOnce).await;
@@ -219,22 +218,22 @@ async fn the_database_is_a_backup() {
         running.parts.store.clone(),
         running.parts.leases.clone(),
     );
-    let asked = doorbuster::domain::ActRequest::by("operator ada");
+    let request = doorbuster::domain::ActRequest::by("operator ada");
     let rows = running.parts.store.orders_after(&sale.id, None, 100).await.unwrap();
     for (nth, row) in rows.iter().enumerate() {
         let act = if nth % 4 == 0 { doorbuster::domain::Act::Cancel } else { doorbuster::domain::Act::Pay };
-        orders.act(&sale.id, row.order.id, act, &asked).await.unwrap();
+        orders.act(&sale.id, row.order.id, act, &request).await.unwrap();
     }
     let books = at_rest(&running, &sale).await;
     let lost = running.parts.store.orders_after(&sale.id, None, 100).await.unwrap();
-    until("the log lacks nothing", LONG, async || {
+    until("the log is complete", LONG, async || {
         running.parts.store.unlogged(1).await.unwrap().ids.is_empty().then_some(())
     })
     .await;
     running.stop().await;
 
     world.set(&format!("database.url={server}/{name}_backup"));
-    let said = follow(&world, "The database is a backup", &sale, &[0, 0, 0, 0]).await;
+    let said = follow_page(&world, "The database is a backup", &sale, &[0, 0, 0, 0]).await;
     assert!(said.contains("7 inserted") && said.contains("5 brought up to date"), "{said}");
     let running = world.running().await;
     let restored = at_rest(&running, &sale).await;
@@ -247,7 +246,7 @@ async fn the_database_is_a_backup() {
     };
     let rows = running.parts.store.orders_after(&sale.id, None, 100).await.unwrap();
     assert_eq!(states(&rows), states(&lost));
-    sells_out(&running, &sale).await;
+    sell_out(&running, &sale).await;
     running.stop().await;
 }
 
@@ -267,25 +266,25 @@ async fn a_flood_of_dead_letters() {
     execute(bad.into()).await;
     execute("CREATE TRIGGER bad BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION bad()".into()).await;
     buy(&running, &sale, 0..4).await;
-    let letters = running.parts.letters.clone().expect("connected");
+    let dead_letters = running.parts.letters.clone().expect("connected");
     let all_dead = async || {
         until("all are dead letters", LONG, async || {
-            (letters.list(100).await.ok()?.len() == 4).then_some(())
+            (dead_letters.list(100).await.ok()?.len() == 4).then_some(())
         })
         .await;
     };
     all_dead().await;
-    // The cause is not fixed: they come back, and are not replayed for ever.
+    // While the cause persists they come back, and replays stop at their limit.
     let again = ["replay", "run", "dead-letters", "--yes", "--max-replays", "1"];
     let (code, out, err) = run(Some(&world), &again).await;
     assert!(code == 0 && out.contains("4 inserted"), "{out}{err}");
     all_dead().await;
     let (code, out, err) = run(Some(&world), &again).await;
     assert!(code == 3 && out.contains("4 came back too often"), "{out}{err}");
-    assert_eq!(letters.list(100).await.unwrap().len(), 4);
+    assert_eq!(dead_letters.list(100).await.unwrap().len(), 4);
 
     execute("DROP TRIGGER bad ON orders".into()).await;
-    let said = follow(&world, "A flood of dead letters", &sale, &[0, 0, 0, 0]).await;
+    let said = follow_page(&world, "A flood of dead letters", &sale, &[0, 0, 0, 0]).await;
     assert!(said.contains("4 inserted") && said.contains("no dead letters"), "{said}");
     assert_eq!(at_rest(&running, &sale).await.live_orders, 4);
     running.stop().await;
@@ -301,8 +300,8 @@ async fn wrong_stock() {
     at_rest(&running, &sale).await;
     let by_hand = format!("HSET {}:{{{}}}:items unit 500", world.name, sale.id);
     let _: i64 = ask_redis(&crate::support::servers().redis, &by_hand).await;
-    let said = follow(&world, "Wrong stock", &sale, &[0, 4, 0, 0]).await;
+    let said = follow_page(&world, "Wrong stock", &sale, &[0, 4, 0, 0]).await;
     assert!(said.contains("missing -492") && said.contains("8 left now"), "{said}");
-    sells_out(&running, &sale).await;
+    sell_out(&running, &sale).await;
     running.stop().await;
 }

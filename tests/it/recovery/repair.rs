@@ -1,4 +1,4 @@
-//! A gate that lost writes, or everything: rebuilt, while orders wait, fail, end and get their rows.
+//! A gate that lost some or all of its writes is rebuilt, while orders wait, fail, end and get their rows.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub(crate) fn rebuild(world: &World, parts: &Parts) -> Rebuild {
     }
 }
 
-/// Redis no longer knows the sale.
+/// Deletes the sale from Redis.
 pub(crate) async fn forget(world: &World, sale: &Sale) {
     for key in ["sale", "items", "stock", "users", "outbox", "age", "due", "rates"] {
         let command = format!("DEL {}:{{{}}}:{key}", world.name, sale.id);
@@ -39,18 +39,19 @@ pub(crate) async fn act(parts: &Parts, sale: &Sale, order: OrderId, act: Act) {
     orders.act(&sale.id, order, act, &ActRequest::by("operator ada")).await.unwrap();
 }
 
+/// Units that the gate can still sell.
 pub(crate) async fn left(parts: &Parts, sale: &Sale) -> i64 {
     parts.gate.describe(&sale.id).await.unwrap().expect("loaded").items[0].left
 }
 
-pub(crate) async fn none_failed(running: &Running, sale: &Sale) {
+pub(crate) async fn assert_none_failed(running: &Running, sale: &Sale) {
     for row in running.parts.store.orders_after(&sale.id, None, 1_000).await.unwrap() {
-        assert_ne!(row.status, OrderStatus::Failed, "nobody was promised what is not there: {row:?}");
+        assert_ne!(row.status, OrderStatus::Failed, "no accepted order fails: {row:?}");
     }
 }
 
 /// A front, orders with rows in every state, a backlog in the queue, and a sale that Redis has lost.
-pub(crate) async fn lost_in_mid_sale(stock: i64) -> (World, Running, Sale, Vec<OrderId>) {
+pub(crate) async fn lost_mid_sale(stock: i64) -> (World, Running, Sale, Vec<OrderId>) {
     let mut world = World::new(Database::Sqlite).await;
     world.set("sweep.overtaken_after_ms=1000").set("sweep.every_ms=200").set("maintenance.every_ms=100");
     let front = world.running_as(Role::Front).await;
@@ -72,12 +73,12 @@ pub(crate) async fn lost_in_mid_sale(stock: i64) -> (World, Running, Sale, Vec<O
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sale_that_redis_lost_during_a_backlog_is_rebuilt_and_sells_nothing_twice() {
-    let (world, front, sale, orders) = lost_in_mid_sale(12).await;
+    let (world, front, sale, orders) = lost_mid_sale(12).await;
     let (code, out, err) = run(Some(&world), &["rebuild", "--sale", sale.id.as_str()]).await;
     assert!(code == 2 && err.contains("--yes"), "{out}{err}");
     let (code, out, err) = run(Some(&world), &["rebuild", "--sale", sale.id.as_str(), "--yes"]).await;
     assert!(code == 0 && out.contains("is open again") && out.contains("4 orders in flight"), "{out}{err}");
-    // Nine were sold, one of them ended.
+    // Nine units were sold, and one of those orders has ended.
     assert_eq!(left(&front.parts, &sale).await, 4);
     for (user, order) in orders.iter().enumerate() {
         let again = Buyer::of(&front, &format!("user{user}")).buy(sale.id.as_str(), "k").await;
@@ -90,7 +91,7 @@ async fn a_sale_that_redis_lost_during_a_backlog_is_rebuilt_and_sells_nothing_tw
     assert_eq!((late.status, late.code()), (409, "sold_out"), "{}", late.text);
     let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
     assert_eq!(at_rest(&front, &sale).await.live_orders, 12);
-    none_failed(&front, &sale).await;
+    assert_none_failed(&front, &sale).await;
     let (_, out, _) = run(Some(&world), &["sale", "acts", sale.id.as_str()]).await;
     assert!(out.contains("rebuild"), "{out}");
     worker.stop().await;
@@ -98,28 +99,29 @@ async fn a_sale_that_redis_lost_during_a_backlog_is_rebuilt_and_sells_nothing_tw
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rebuild_that_dies_at_any_step_is_done_again() {
+async fn a_rebuild_that_dies_at_any_step_can_be_repeated() {
     for point in doorbuster::fault::REBUILD_POINTS {
-        let (world, front, sale, _) = lost_in_mid_sale(12).await;
+        let (world, front, sale, _) = lost_mid_sale(12).await;
         let command = ["rebuild", "--sale", sale.id.as_str(), "--yes"];
         let (code, out, err) = run_with(Some(&world), &command, Some(&format!("{point}=abort"))).await;
         assert!(code != 0 && err.contains(point), "{point}: {out}{err}");
         let paused = Buyer::of(&front, "eve").buy(sale.id.as_str(), "k").await;
         assert_eq!(paused.status, 503, "{point}: {}", paused.text);
-        // Its lease ends by itself.
-        until("it is rebuilt", LONG, async || (run(Some(&world), &command).await.0 == 0).then_some(())).await;
+        // The dead rebuild's lease expires.
+        until("the sale is rebuilt", LONG, async || (run(Some(&world), &command).await.0 == 0).then_some(()))
+            .await;
         assert_eq!(left(&front.parts, &sale).await, 4, "{point}");
         let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
         assert_eq!(at_rest(&front, &sale).await.live_orders, 8, "{point}");
-        none_failed(&front, &sale).await;
+        assert_none_failed(&front, &sale).await;
         worker.stop().await;
         front.stop().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_order_that_gets_its_row_between_the_two_readings_is_counted_once() {
-    let (world, front, sale, orders) = lost_in_mid_sale(12).await;
+async fn an_order_persisted_between_the_two_readings_is_counted_once() {
+    let (world, front, sale, orders) = lost_mid_sale(12).await;
     let rebuild = rebuild(&world, &front.parts);
     let begun = rebuild.begin(&sale.id).await.unwrap();
     let gathered = rebuild.gather(&begun).await.unwrap();
@@ -128,22 +130,22 @@ async fn an_order_that_gets_its_row_between_the_two_readings_is_counted_once() {
         front.parts.store.order(orders[8]).await.unwrap().map(|_| ())
     })
     .await;
-    // And one of them has ended by then.
+    // One of these orders also ends before the load.
     act(&front.parts, &sale, orders[8], Act::Cancel).await;
     let loaded = rebuild.load(&begun, &gathered).await.unwrap();
     assert_eq!((loaded.users, loaded.in_flight), (9, 0));
-    // What ends now, the frozen gate cannot take back: it does when it sells again.
+    // A frozen gate cannot take back the unit of an order that ends now. It does so once it sells again.
     act(&front.parts, &sale, orders[7], Act::Cancel).await;
     rebuild.finish(&begun, &gathered, loaded).await.unwrap();
     at_rest(&front, &sale).await;
     assert_eq!(left(&front.parts, &sale).await, 6);
-    none_failed(&front, &sale).await;
+    assert_none_failed(&front, &sale).await;
     worker.stop().await;
     front.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn more_sold_than_there_is_leaves_less_than_none_until_units_come_back() {
+async fn an_oversold_gate_has_a_negative_count_until_units_come_back() {
     let world = World::new(Database::Sqlite).await;
     let running = world.running().await;
     let sale = sale(&world.name, 2, 1);
@@ -151,7 +153,7 @@ async fn more_sold_than_there_is_leaves_less_than_none_until_units_come_back() {
     let orders = buy(&running, &sale, 0..2).await;
     at_rest(&running, &sale).await;
     forget(&world, &sale).await;
-    // As if the gate had been loaded without them, and had sold one already.
+    // Simulates a gate that was loaded without these orders and has already sold a unit.
     let parts = &running.parts;
     let second = doorbuster::gate::Versions { epoch: 2, ..Default::default() };
     parts.gate.load(&sale, &second).await.unwrap();
@@ -163,18 +165,18 @@ async fn more_sold_than_there_is_leaves_less_than_none_until_units_come_back() {
         let settler = Settler { gate: &parts.gate, store: &parts.store, leases: &parts.leases };
         let adopt = async || settler.adopt(&sale.id, &user, *order).await;
         assert!(adopt().await.unwrap());
-        assert!(!adopt().await.unwrap(), "once");
+        assert!(!adopt().await.unwrap(), "it is adopted once");
     }
     assert_eq!(left(parts, &sale).await, -1);
     let late = Buyer::of(&running, "late").buy(sale.id.as_str(), "k").await;
     assert_eq!(late.code(), "sold_out", "{}", late.text);
-    // The database refuses the one that is too many: then none is left, and not less than none.
+    // The database refuses the order that is one too many. Then zero units are left, not minus one.
     let phantom = sold.into_iter().next().expect("one");
     let Verdict::Accepted(phantom) = phantom else { panic!("{phantom:?}") };
     running.parts.publisher.clone().expect("up").publish(&[phantom]).await.unwrap();
-    until("it is refused", LONG, async || (left(parts, &sale).await == 0).then_some(())).await;
+    until("the order is refused", LONG, async || (left(parts, &sale).await == 0).then_some(())).await;
     let row = parts.store.sale(&sale.id).await.unwrap().expect("a row");
-    until("the pause is in the row, too", LONG, async || {
+    until("the sale's row is paused, too", LONG, async || {
         let row = parts.store.sale(&sale.id).await.unwrap()?;
         (row.state == SaleState::Paused).then_some(())
     })
@@ -186,17 +188,17 @@ async fn more_sold_than_there_is_leaves_less_than_none_until_units_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_rebuilds_the_older_one_loads_nothing() {
-    let (world, front, sale, _) = lost_in_mid_sale(12).await;
+async fn the_older_of_two_rebuilds_loads_nothing() {
+    let (world, front, sale, _) = lost_mid_sale(12).await;
     let rebuild = rebuild(&world, &front.parts);
     let first = rebuild.begin(&sale.id).await.unwrap();
     let error = rebuild.begin(&sale.id).await.err().expect("one at a time");
     assert!(matches!(error, RebuildError::UnderWay(_)), "{error}");
     let gathered = rebuild.gather(&first).await.unwrap();
-    // As if its lease had ended, and another had begun.
+    // Simulates that the lease of this rebuild ended and another rebuild began.
     let row = front.parts.store.sale(&sale.id).await.unwrap().expect("a row");
     front.parts.gate.begin_rebuild(&row.sale, 7).await.unwrap();
-    let error = rebuild.load(&first, &gathered).await.expect_err("another's epoch");
+    let error = rebuild.load(&first, &gathered).await.expect_err("the other rebuild's epoch");
     assert!(error.to_string().contains("another rebuild"), "{error}");
     drop(first);
     until("the lease is free", LONG, async || {
@@ -209,9 +211,9 @@ async fn of_two_rebuilds_the_older_one_loads_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_of_stock_that_is_under_way_is_neither_lost_nor_done_twice() {
+async fn a_rebuild_neither_loses_nor_repeats_an_unfinished_restock() {
     for units in [-2, 3] {
-        let (world, front, sale, _) = lost_in_mid_sale(12).await;
+        let (world, front, sale, _) = lost_mid_sale(12).await;
         front
             .parts
             .store
@@ -221,8 +223,8 @@ async fn a_change_of_stock_that_is_under_way_is_neither_lost_nor_done_twice() {
             .unwrap();
         let rebuild = rebuild(&world, &front.parts);
         rebuild.run(&sale.id, &ActRequest::by("operator ada")).await.unwrap();
-        // The next process to come finishes it: here, maintenance.
-        until("the change has ended", LONG, async || {
+        // The next process finishes the restock: here, maintenance.
+        until("the restock is finished", LONG, async || {
             front.parts.store.pending_restocks(&sale.id).await.unwrap().is_empty().then_some(())
         })
         .await;
@@ -236,19 +238,19 @@ async fn a_change_of_stock_that_is_under_way_is_neither_lost_nor_done_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_database_that_is_older_than_the_log_is_brought_up_to_date_before() {
-    let (world, front, sale, orders) = lost_in_mid_sale(12).await;
-    until("the log has the end", LONG, async || {
+async fn a_database_older_than_the_log_must_catch_up_before_a_rebuild() {
+    let (world, front, sale, orders) = lost_mid_sale(12).await;
+    until("the log is complete", LONG, async || {
         front.parts.store.unlogged(1).await.unwrap().ids.is_empty().then_some(())
     })
     .await;
     use sqlx::{Connection as _, Executor as _};
     let mut database = sqlx::SqliteConnection::connect(&world.config().database.url).await.unwrap();
-    let paid = format!(
+    let outdated = format!(
         "UPDATE orders SET status = 'confirmed', version = 1 WHERE hex(id) = '{}'",
         orders[0].uuid().simple().to_string().to_uppercase()
     );
-    let changed = database.execute(sqlx::AssertSqlSafe(paid)).await.unwrap();
+    let changed = database.execute(sqlx::AssertSqlSafe(outdated)).await.unwrap();
     assert_eq!(changed.rows_affected(), 1);
     let (code, _, err) = run(Some(&world), &["rebuild", "--sale", sale.id.as_str(), "--yes"]).await;
     assert!(code == 1 && err.contains("replay run log"), "{err}");
@@ -260,22 +262,22 @@ async fn a_database_that_is_older_than_the_log_is_brought_up_to_date_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_parked_order_is_counted_and_stays_parked() {
+async fn a_rebuild_counts_a_parked_order_and_keeps_it_parked() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("queue.delivery_limit=1").set("sweep.overtaken_after_ms=60000");
     let front = world.running_as(Role::Front).await;
     let sale = sale(&world.name, 3, 1);
     world.open_sale(&front.parts, &sale).await;
     let orders = buy(&front, &sale, 0..1).await;
-    // Given back more often than the broker allows: it becomes a dead letter.
+    // Returned more often than the broker allows, the message becomes a dead letter.
     for _ in 0..3 {
         let mut consumer = doorbuster::queue::Consumer::new(world.config().queue(), 1);
-        let patience = Duration::from_secs(2);
-        consumer.next_batch_within(1, Duration::from_millis(20), patience).await;
+        let timeout = Duration::from_secs(2);
+        consumer.next_batch_within(1, Duration::from_millis(20), timeout).await;
         consumer.close().await;
     }
-    let letters = DeadLetters::open(world.config().queue());
-    until("it is a dead letter", LONG, async || letters.list(10).await.unwrap().pop()).await;
+    let dead_letters = DeadLetters::open(world.config().queue());
+    until("the order is a dead letter", LONG, async || dead_letters.list(10).await.unwrap().pop()).await;
     forget(&world, &sale).await;
     let rebuild = rebuild(&world, &front.parts);
     let rebuilt = rebuild.run(&sale.id, &ActRequest::by("operator ada")).await.unwrap();
@@ -291,7 +293,7 @@ async fn a_parked_order_is_counted_and_stays_parked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_it_is_configured_a_lost_sale_is_rebuilt_by_itself_and_paused_stays_paused() {
+async fn an_automatic_rebuild_restores_a_lost_sale_and_keeps_it_paused() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("gate.rebuild=auto").set("maintenance.every_ms=100");
     let running = world.running().await;
@@ -300,7 +302,7 @@ async fn where_it_is_configured_a_lost_sale_is_rebuilt_by_itself_and_paused_stay
     buy(&running, &sale, 0..3).await;
     at_rest(&running, &sale).await;
     forget(&world, &sale).await;
-    until("it is rebuilt", LONG, async || {
+    until("the sale is rebuilt", LONG, async || {
         let gate = running.parts.gate.describe(&sale.id).await.ok()??;
         (gate.state == SaleState::Open).then_some(())
     })
@@ -308,7 +310,7 @@ async fn where_it_is_configured_a_lost_sale_is_rebuilt_by_itself_and_paused_stay
     assert_eq!(left(&running.parts, &sale).await, 2);
     running.control.pause(&sale.id, None, &ActRequest::by("test")).await.unwrap();
     forget(&world, &sale).await;
-    until("it is paused again", LONG, async || {
+    until("the sale is paused again", LONG, async || {
         let gate = running.parts.gate.describe(&sale.id).await.ok()??;
         (gate.state == SaleState::Paused).then_some(())
     })
@@ -320,13 +322,13 @@ async fn where_it_is_configured_a_lost_sale_is_rebuilt_by_itself_and_paused_stay
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sale_is_not_frozen_for_a_rebuild_that_could_not_read_the_log() {
+async fn a_rebuild_that_cannot_read_the_log_does_not_freeze_the_sale() {
     let world = World::new(Database::Sqlite).await;
     let running = world.running().await;
     let sale = sale(&world.name, 5, 1);
     world.open_sale(&running.parts, &sale).await;
-    let away = ["--set", "queue.url=amqp://127.0.0.1:1", "--set", "queue.timeout_ms=500"];
-    let command = [&away[..], &["rebuild", "--sale", sale.id.as_str(), "--yes"]].concat();
+    let no_broker = ["--set", "queue.url=amqp://127.0.0.1:1", "--set", "queue.timeout_ms=500"];
+    let command = [&no_broker[..], &["rebuild", "--sale", sale.id.as_str(), "--yes"]].concat();
     let (code, _, err) = run(Some(&world), &command).await;
     assert!(code == 1 && err.contains("the order log cannot be read"), "{err}");
     buy(&running, &sale, 0..1).await;
@@ -334,13 +336,13 @@ async fn a_sale_is_not_frozen_for_a_rebuild_that_could_not_read_the_log() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gate_that_is_set_back_while_it_is_rebuilt_is_not_opened() {
-    let (world, front, sale, _) = lost_in_mid_sale(12).await;
+async fn a_gate_set_back_during_its_rebuild_stays_frozen() {
+    let (world, front, sale, _) = lost_mid_sale(12).await;
     let rebuild = rebuild(&world, &front.parts);
     let begun = rebuild.begin(&sale.id).await.unwrap();
     let gathered = rebuild.gather(&begun).await.unwrap();
     let loaded = rebuild.load(&begun, &gathered).await.unwrap();
-    // Redis is as it was before the load; to the sums nothing has changed.
+    // Redis goes back to before the load. The sums stay the same.
     let key = format!("{}:{{{}}}:sale", world.name, sale.id);
     let _: i64 = ask_redis(&servers().redis, &format!("HSET {key} seq 0")).await;
     let error = rebuild.finish(&begun, &gathered, loaded).await.expect_err("not the gate that was loaded");
@@ -348,15 +350,16 @@ async fn a_gate_that_is_set_back_while_it_is_rebuilt_is_not_opened() {
     let state = front.parts.gate.describe(&sale.id).await.unwrap().expect("loaded").state;
     assert_eq!(state, SaleState::Frozen);
     let resumed = front.control.resume(&sale.id, &ActRequest::by("test")).await;
-    assert!(resumed.is_err(), "nor by hand: {resumed:?}");
+    assert!(resumed.is_err(), "an operator cannot resume it either: {resumed:?}");
     drop(begun);
-    until("it is rebuilt", LONG, async || rebuild.run(&sale.id, &ActRequest::by("test")).await.ok()).await;
+    until("the sale is rebuilt", LONG, async || rebuild.run(&sale.id, &ActRequest::by("test")).await.ok())
+        .await;
     assert_eq!(left(&front.parts, &sale).await, 4);
     front.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rebuild_does_not_wait_for_workers_that_drain_a_backlog() {
+async fn a_rebuild_does_not_wait_for_workers_to_drain_a_backlog() {
     let mut world = World::new(Database::Postgres).await;
     world.set("worker.batch=5");
     let front = world.running_as(Role::Front).await;
@@ -384,10 +387,10 @@ async fn a_rebuild_does_not_wait_for_workers_that_drain_a_backlog() {
     })
     .await;
     let rebuilt = rebuild(&world, &front.parts).run(&sale.id, &ActRequest::by("test")).await.unwrap();
-    assert!(rebuilt.in_flight > 0, "the backlog was gone too soon: {rebuilt:?}");
+    assert!(rebuilt.in_flight > 0, "the backlog drained too soon: {rebuilt:?}");
     assert_eq!(left(&front.parts, &sale).await, 499);
     assert_eq!(at_rest(&front, &sale).await.live_orders, 1_501);
-    none_failed(&front, &sale).await;
+    assert_none_failed(&front, &sale).await;
     worker.stop().await;
     front.stop().await;
 }

@@ -1,4 +1,4 @@
-//! Replays: from the order log, a file, the outbox and the dead-letter queue. Replays are idempotent.
+//! Replays from the order log, a file, the outbox and the dead-letter queue. Replays are idempotent.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::support::{Database, World, at_rest, buy, id, run, sale, until};
 
 const LONG: Duration = Duration::from_secs(40);
 
-/// Everything that the database has of a sale, but for what says when a row was written.
+/// Everything that the database has of a sale, except the times at which rows were written.
 #[derive(Debug, PartialEq)]
 struct Contents {
     orders: BTreeMap<OrderId, (OrderRow, Vec<doorbuster::store::OrderEvent>)>,
@@ -30,7 +30,7 @@ async fn contents(parts: &Parts, sale: &SaleId) -> Contents {
     let mut orders = BTreeMap::new();
     for mut row in store.orders_after(sale, None, 10_000).await.unwrap() {
         let events = store.history(row.order.id).await.unwrap();
-        // A row that was written anew was written later.
+        // A replayed row is written later than the original.
         (row.recorded_at, row.updated_at, row.pay_by) = (Millis(0), Millis(0), None);
         orders.insert(row.order.id, (row, events));
     }
@@ -59,7 +59,7 @@ pub(crate) async fn act(running: &Running, sale: &Sale, order: OrderId, act: Act
     orders.act(&sale.id, order, act, &ActRequest::by("operator ada")).await.unwrap();
 }
 
-/// On return a provider has reported the payment, and the order is paid.
+/// On return a payment for the order has been received and applied.
 pub(crate) async fn pay(running: &Running, sale: &Sale, order: OrderId) {
     let payment = Payment {
         provider: "acme".into(),
@@ -74,23 +74,23 @@ pub(crate) async fn pay(running: &Running, sale: &Sale, order: OrderId) {
         received_at: Millis::now(),
     };
     running.parts.store.receive_payment(&payment).await.unwrap();
-    until("it is applied", LONG, async || {
+    until("the payment is applied", LONG, async || {
         let row = running.parts.store.order(order).await.unwrap()?;
         (row.status == OrderStatus::Paid).then_some(())
     })
     .await;
 }
 
-/// On return the order log lacks nothing.
-pub(crate) async fn logged(running: &Running) {
-    until("the order log lacks nothing", LONG, async || {
+/// On return the order log is complete.
+pub(crate) async fn until_logged(running: &Running) {
+    until("the order log is complete", LONG, async || {
         running.parts.store.unlogged(1).await.unwrap().ids.is_empty().then_some(())
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_database_from_a_backup_is_brought_up_to_date_from_the_order_log() {
+async fn a_restored_backup_catches_up_from_the_order_log() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("maintenance.every_ms=100");
     let running = world.running().await;
@@ -99,7 +99,7 @@ async fn a_database_from_a_backup_is_brought_up_to_date_from_the_order_log() {
     let early = buy(&running, &shoes, 0..6).await;
     at_rest(&running, &shoes).await;
     act(&running, &shoes, early[0], Act::Pay).await;
-    logged(&running).await;
+    until_logged(&running).await;
     let folder = tempfile::tempdir().unwrap();
     let backup = folder.path().join("backup.db");
     back_up(&world, &backup).await;
@@ -120,7 +120,7 @@ async fn a_database_from_a_backup_is_brought_up_to_date_from_the_order_log() {
     buy(&running, &coats, 0..2).await;
     at_rest(&running, &shoes).await;
     at_rest(&running, &coats).await;
-    logged(&running).await;
+    until_logged(&running).await;
     let (lost_shoes, lost_coats) =
         (contents(&running.parts, &shoes.id).await, contents(&running.parts, &coats.id).await);
     assert_eq!((lost_shoes.orders.len(), lost_coats.orders.len()), (13, 2));
@@ -142,7 +142,7 @@ async fn a_database_from_a_backup_is_brought_up_to_date_from_the_order_log() {
     assert_eq!(contents(&parts, &shoes.id).await, lost_shoes);
     assert_eq!(contents(&parts, &coats.id).await, lost_coats);
 
-    // The last few messages alone: what they tell is there already.
+    // The last few messages alone bring nothing new.
     let (code, out, err) = run(Some(&world), &["replay", "plan", "log", "--offset", "5"]).await;
     assert!(
         code == 0 && !out.contains("inserted or queued") && !out.contains("brought up to date"),
@@ -157,7 +157,7 @@ async fn a_database_from_a_backup_is_brought_up_to_date_from_the_order_log() {
         "{again}"
     );
     assert_eq!(contents(&parts, &shoes.id).await, lost_shoes);
-    // Units that the log gives back are the gate's already.
+    // The gate already has the units that the log returns.
     let running = world.running().await;
     at_rest(&running, &shoes).await;
     let (code, out, _) = run(Some(&world), &["replay", "list"]).await;
@@ -165,11 +165,11 @@ async fn a_database_from_a_backup_is_brought_up_to_date_from_the_order_log() {
     running.stop().await;
 }
 
-/// The gate had more than there was for a while: what was accepted then and refused must stay refused.
+/// For a while the gate has a unit too many. The order that was accepted and then refused must stay refused.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_had_failed_stays_failed_and_an_end_that_is_logged_late_takes_nobodys_unit() {
+async fn failed_orders_stay_failed_and_an_end_logged_late_takes_no_unit() {
     let mut world = World::new(Database::Sqlite).await;
-    // Ends are logged late: behind the order that got the unit.
+    // Ends are logged late, after the order that got the unit.
     world.set("maintenance.every_ms=5000");
     let running = world.running().await;
     let sale = sale(&world.name, 1, 1);
@@ -179,7 +179,7 @@ async fn what_had_failed_stays_failed_and_an_end_that_is_logged_late_takes_nobod
     at_rest(&running, &sale).await;
     let backup = folder.path().join("backup.db");
     back_up(&world, &backup).await;
-    // One unit, three times: the log has the orders before it has the ends of those before them.
+    // One unit is sold three times: the log has each order before the end of the previous one.
     act(&running, &sale, first[0], Act::Cancel).await;
     let second = buy(&running, &sale, 1..2).await;
     at_rest(&running, &sale).await;
@@ -189,27 +189,27 @@ async fn what_had_failed_stays_failed_and_an_end_that_is_logged_late_takes_nobod
     let left = format!("HSET {}:{{{}}}:items unit 1", world.name, sale.id);
     let _: i64 = crate::support::ask_redis(&crate::support::servers().redis, &left).await;
     let phantom = buy(&running, &sale, 3..4).await;
-    until("it is refused", LONG, async || {
+    until("the phantom order is refused", LONG, async || {
         let row = running.parts.store.order(phantom[0]).await.unwrap()?;
         (row.status == OrderStatus::Failed).then_some(())
     })
     .await;
-    logged(&running).await;
+    until_logged(&running).await;
     let lost = contents(&running.parts, &sale.id).await;
     running.stop().await;
     world.set(&format!("database.url=sqlite:{}", backup.display()));
     let parts = world.parts().await;
-    // One at a time, as a log of many thousand orders would split them.
+    // One order at a time, as the batches of a log of many thousand orders would split them.
     let (code, out, err) = run(Some(&world), &["replay", "run", "log", "--yes", "--rate", "1"]).await;
     assert_eq!(code, 0, "{out}{err}");
     let mut now = contents(&parts, &sale.id).await;
-    // Nobody asked for the pause that the worker made in the gate.
+    // The worker paused the sale in the gate. That is not an act, so the log does not have it.
     now.state = lost.state;
     assert_eq!(now, lost);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sale_goes_from_database_to_database_as_a_file() {
+async fn a_sale_moves_between_databases_as_a_file() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("maintenance.every_ms=100");
     let running = world.running().await;
@@ -237,7 +237,7 @@ async fn a_sale_goes_from_database_to_database_as_a_file() {
     assert!(out.contains("left: 2: ") && out.contains("left: 3: ") && out.contains("5 inserted"), "{out}");
     assert_eq!(contents(&parts, &sale.id).await, expected);
 
-    // A disk without room, and a place without rights to it: said, and nothing is half there.
+    // A full disk and a missing folder are reported as errors.
     let (code, _, err) =
         run(Some(&world), &["export", "--sale", sale.id.as_str(), "--file", "/dev/full"]).await;
     assert!(code == 1 && err.contains("/dev/full could not be written"), "{err}");
@@ -248,9 +248,9 @@ async fn a_sale_goes_from_database_to_database_as_a_file() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_that_lost_its_queue_gets_the_orders_again_from_the_outbox() {
+async fn a_broker_that_lost_its_queue_is_refilled_from_the_outbox() {
     let mut world = World::new(Database::Sqlite).await;
-    // The sweep would do it by itself, after a while.
+    // The sweep would publish the orders itself, after a while.
     world.set("sweep.every_ms=60000");
     let front = world.running_as(Role::Front).await;
     let sale = sale(&world.name, 40, 1);
@@ -276,9 +276,9 @@ async fn a_broker_that_lost_its_queue_gets_the_orders_again_from_the_outbox() {
     front.stop().await;
 }
 
-/// From one database to another kind: sales in every state, payments, stock that went up and down.
+/// From one kind of database to another: sales in every state, payments, and stock that went up and down.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_log_makes_of_another_kind_of_database_what_the_old_one_was() {
+async fn the_log_reproduces_a_database_on_another_kind_of_server() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("maintenance.every_ms=100");
     let running = world.running().await;
@@ -293,15 +293,15 @@ async fn the_log_makes_of_another_kind_of_database_what_the_old_one_was() {
         act(&running, &shoes, *order, Act::Cancel).await;
     }
     at_rest(&running, &shoes).await;
-    let asked = ActRequest::by("operator ada");
+    let request = ActRequest::by("operator ada");
     let control = Control::new(running.parts.gate.clone(), running.parts.store.clone());
-    // Stock for five: with the ten that were live once it would not fit.
-    control.restock(&shoes.id, &id("unit"), -5, &asked).await.unwrap();
+    // The stock is now five. The ten orders that were once live would no longer fit.
+    control.restock(&shoes.id, &id("unit"), -5, &request).await.unwrap();
     pay(&running, &shoes, orders[9]).await;
     at_rest(&running, &coats).await;
-    control.close(&coats.id, &asked).await.unwrap();
-    control.archive(&coats.id, &asked).await.unwrap();
-    logged(&running).await;
+    control.close(&coats.id, &request).await.unwrap();
+    control.archive(&coats.id, &request).await.unwrap();
+    until_logged(&running).await;
     let old = [contents(&running.parts, &shoes.id).await, contents(&running.parts, &coats.id).await];
     let paid = running.parts.store.payments_of(orders[9]).await.unwrap();
     running.stop().await;
@@ -317,18 +317,18 @@ async fn the_log_makes_of_another_kind_of_database_what_the_old_one_was() {
     }
 }
 
-/// A message that lay in the queue was persisted into the backup before it was brought up to date.
+/// A message from the queue is persisted into a restored database before the replay has finished.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_end_that_was_written_before_the_row_wins_against_a_late_message_and_poison_stands_alone() {
+async fn an_end_recorded_before_its_row_wins_over_a_late_message_and_poison_fails_alone() {
     let mut world = World::new(Database::Postgres).await;
     world.set("maintenance.every_ms=100");
     let front = world.running_as(Role::Front).await;
     let sale = sale(&world.name, 9, 1);
     world.open_sale(&front.parts, &sale).await;
     let orders = buy(&front, &sale, 0..4).await;
-    // No worker: they have no row yet, and one of them never was more than cancelled.
+    // No worker runs: the orders have no rows yet, and one is cancelled before it is confirmed.
     act(&front, &sale, orders[1], Act::Cancel).await;
-    logged(&front).await;
+    until_logged(&front).await;
     front.stop().await;
 
     let other = World::new(Database::Postgres).await;
@@ -336,7 +336,7 @@ async fn an_end_that_was_written_before_the_row_wins_against_a_late_message_and_
     let parts = world.parts().await;
     let entry = ["replay", "run", "log", "--yes", "--order"];
     let order = |nth: usize| orders[nth].to_string();
-    // As a worker would write it that had the message alone.
+    // The row as a worker would write it from the message alone.
     let ticket = parts.gate.ticket(&sale.id, orders[0]).await.unwrap().expect("in flight").order;
     let cancelled = doorbuster::domain::Order {
         id: orders[1],

@@ -1,4 +1,4 @@
-//! Runs of a replay: mistakes, two at once, slowed down, cancelled and resumed, many transactions at once.
+//! Replay runs: mistakes, concurrent runs, rate limits, cancelling and resuming, outages, parallel transactions.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -10,12 +10,12 @@ use doorbuster::rehearsal::chaos::Weather;
 use doorbuster::store::{PaymentState, RunState};
 use tokio_util::sync::CancellationToken;
 
-use crate::recovery::replay::{act, logged, pay};
+use crate::recovery::replay::{act, pay, until_logged};
 use crate::support::{Database, World, at_rest, attempt, behind_proxy, buy, run, sale, until, verdicts};
 
 const LONG: Duration = Duration::from_secs(40);
 
-/// A user may have orders in every part, but only one transaction at a time can hold the user's lease.
+/// A user may have orders in every batch, and only one transaction at a time can hold the user's lease.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_orders_of_few_users_are_replayed_once_each() {
     const USERS: usize = 20;
@@ -59,10 +59,10 @@ async fn many_orders_of_few_users_are_replayed_once_each() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn mistakes_are_told_and_two_replays_of_one_source_do_not_meet() {
+async fn mistakes_are_reported_and_a_source_has_one_replay_at_a_time() {
     let world = World::new(Database::Sqlite).await;
     let parts = world.parts().await;
-    for (args, code, told) in [
+    for (args, code, message) in [
         (&["replay", "run", "nowhere", "--yes"][..], 2, "possible values: outbox, dead-letters, log, file"),
         (&["replay", "run", "file", "--yes"], 2, "FILE"),
         (&["replay", "run", "file", "/no/such/file", "--yes"], 1, "/no/such/file: No such file"),
@@ -82,7 +82,7 @@ async fn mistakes_are_told_and_two_replays_of_one_source_do_not_meet() {
         (&["export", "--sale", "nobodys", "--file", "-"], 1, "there is no sale nobodys"),
     ] {
         let (got, out, err) = run(Some(&world), args).await;
-        assert!(got == code && err.contains(told), "{args:?}: {got} {out}{err}");
+        assert!(got == code && err.contains(message), "{args:?}: {got} {out}{err}");
     }
     let options = doorbuster::lease::LeaseOptions::lasting(Duration::from_secs(60));
     let other = parts.leases.take("_replay", ["outbox"], options).await.unwrap();
@@ -94,14 +94,14 @@ async fn mistakes_are_told_and_two_replays_of_one_source_do_not_meet() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replay_is_slowed_down_ended_by_another_command_and_gone_on_with() {
+async fn a_replay_can_be_slowed_cancelled_and_resumed() {
     let world = World::new(Database::Sqlite).await;
     let running = world.running().await;
     let sale = sale(&world.name, 40, 1);
     world.open_sale(&running.parts, &sale).await;
     buy(&running, &sale, 0..12).await;
     at_rest(&running, &sale).await;
-    logged(&running).await;
+    until_logged(&running).await;
     running.stop().await;
     let mut other = World::new(Database::Sqlite).await;
     other.set(&format!("redis.prefix={}", world.name)).set(&format!("queue.prefix={}", world.name));
@@ -110,8 +110,9 @@ async fn a_replay_is_slowed_down_ended_by_another_command_and_gone_on_with() {
         run(Some(&other), &["replay", "run", "log", "--rate", "2", "--yes", "--output", "json"]).await
     };
     let end = async {
-        let id = until("it is under way", LONG, async || parts.store.runs(1).await.ok()?.pop()).await.id;
-        until("some are there", LONG, async || {
+        let id =
+            until("the replay is under way", LONG, async || parts.store.runs(1).await.ok()?.pop()).await.id;
+        until("some orders have rows", LONG, async || {
             (parts.store.orders_after(&sale.id, None, 50).await.ok()?.len() > 1).then_some(())
         })
         .await;
@@ -125,7 +126,7 @@ async fn a_replay_is_slowed_down_ended_by_another_command_and_gone_on_with() {
     assert!((1..12).contains(&some), "{some}");
     let (code, out, _) = run(Some(&other), &["replay", "status", &id]).await;
     assert!(code == 0 && out.contains("cancelled"), "{out}");
-    // At two a second the rest takes some seconds: nothing of the wish for the end is left.
+    // At two a second the rest takes some seconds: the request to cancel does not outlive the resume.
     let (code, out, err) = run(Some(&other), &["replay", "resume", &id]).await;
     assert!(code == 0 && out.contains("is done"), "{out}{err}");
     assert_eq!(parts.store.orders_after(&sale.id, None, 50).await.unwrap().len(), 12);
@@ -133,9 +134,9 @@ async fn a_replay_is_slowed_down_ended_by_another_command_and_gone_on_with() {
     assert!(code == 1 && err.contains("is done"), "{err}");
 }
 
-/// A sale of eight orders, of which three were cancelled and perhaps one was paid; nothing of it is in the
-/// database of the world that is given back.
-async fn lost(kind: Database, paid: bool) -> (World, Sale) {
+/// A sale of eight orders, three of them cancelled and, if `paid`, one paid. The returned world has an empty
+/// database.
+async fn with_lost_database(kind: Database, paid: bool) -> (World, Sale) {
     let world = World::new(Database::Sqlite).await;
     let running = world.running().await;
     let sale = sale(&world.name, 40, 1);
@@ -148,7 +149,7 @@ async fn lost(kind: Database, paid: bool) -> (World, Sale) {
     if paid {
         pay(&running, &sale, orders[3]).await;
     }
-    logged(&running).await;
+    until_logged(&running).await;
     running.stop().await;
     let mut other = World::new(kind).await;
     other.set(&format!("redis.prefix={}", world.name)).set(&format!("queue.prefix={}", world.name));
@@ -168,7 +169,7 @@ async fn replay_of(world: &World) -> Replay {
     }
 }
 
-/// The whole log, slowly enough that a server can be taken away in the middle.
+/// Requests the whole log, slowly enough that a server can fail in the middle.
 fn slow_log() -> ReplayRequest {
     ReplayRequest {
         source: Source::Log,
@@ -180,7 +181,7 @@ fn slow_log() -> ReplayRequest {
     }
 }
 
-/// Replays the log. `advance` and `say` receive its progress, and what it waits for.
+/// Replays the log. `advance` receives its progress, `say` the reasons why it waits.
 async fn replay_log(
     world: &World,
     advance: &(dyn Fn(u64, u64) + Sync),
@@ -190,10 +191,10 @@ async fn replay_log(
     replay.run(&slow_log(), "test", &Progress { advance, say }, CancellationToken::new()).await
 }
 
-/// The broker is there when the plan begins, and then confirms nothing for longer than `queue.timeout_ms`.
+/// The broker is up when the plan begins, and then confirms nothing for longer than `queue.timeout_ms`.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plan_waits_for_a_broker_that_is_slow_to_confirm_the_mark_of_the_logs_end() {
-    let (mut world, _) = lost(Database::Sqlite, false).await;
+async fn a_plan_waits_for_a_broker_that_is_slow_to_confirm_the_end_mark() {
+    let (mut world, _) = with_lost_database(Database::Sqlite, false).await;
     world.set("queue.timeout_ms=1000");
     let proxy = behind_proxy(&mut world, "queue.url").await;
     let replay = replay_of(&world).await;
@@ -207,14 +208,15 @@ async fn a_plan_waits_for_a_broker_that_is_slow_to_confirm_the_mark_of_the_logs_
         }
     };
     let progress = Progress { advance: &|_, _| {}, say: &say };
-    let plan = replay.plan(&slow_log(), &progress, CancellationToken::new()).await.expect("it waits");
-    assert!(waits.into_inner(), "the broker was away in time");
+    let plan =
+        replay.plan(&slow_log(), &progress, CancellationToken::new()).await.expect("it waits out the outage");
+    assert!(waits.into_inner(), "the plan never met the broker's outage");
     assert_eq!(plan.counts.inserted, 8, "{plan:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replay_waits_for_a_broker_that_is_away_for_a_while() {
-    let (mut world, sale) = lost(Database::Sqlite, true).await;
+async fn a_replay_waits_out_a_broker_outage() {
+    let (mut world, sale) = with_lost_database(Database::Sqlite, true).await;
     world.set("queue.timeout_ms=1000");
     let proxy = behind_proxy(&mut world, "queue.url").await;
     let parts = world.parts().await;
@@ -225,24 +227,24 @@ async fn a_replay_waits_for_a_broker_that_is_away_for_a_while() {
     };
     let run = replay_log(&world, &|_, _| {}, &say);
     let outage = async {
-        // Those that have ended come first; the log is read once more for those that live.
-        until("some are there", LONG, async || (rows().await > 0).then_some(())).await;
+        // Ended orders come first. The log is read a second time for live orders.
+        until("some orders have rows", LONG, async || (rows().await > 0).then_some(())).await;
         proxy.set(Weather::Frozen);
-        until("it waits", LONG, async || waits.load(Ordering::SeqCst).then_some(())).await;
-        assert_eq!(rows().await, 3, "those that have ended are there");
+        until("the replay waits", LONG, async || waits.load(Ordering::SeqCst).then_some(())).await;
+        assert_eq!(rows().await, 3, "only the ended orders have rows");
         proxy.set(Weather::Fair);
     };
     let (done, ()) = futures_util::future::join(run, outage).await;
-    let done = done.expect("it waits");
+    let done = done.expect("it waits out the outage");
     assert_eq!((done.state, done.report.counts.inserted), (RunState::Done, 8), "{:?}", done.report);
     assert_eq!(rows().await, 8);
 }
 
-/// What comes after the last batch has to wait as well: a payment, or the comparison of the books.
+/// The steps after the last batch wait as well: a payment, or the comparison of the books.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replay_waits_for_a_database_that_is_away_when_its_orders_are_written() {
+async fn a_replay_waits_out_a_database_outage_after_its_last_order() {
     for paid in [true, false] {
-        let (mut world, _) = lost(Database::Postgres, paid).await;
+        let (mut world, _) = with_lost_database(Database::Postgres, paid).await;
         world.set("database.timeout_ms=3000");
         let proxy = behind_proxy(&mut world, "database.url").await;
         let advance = |done: u64, total: u64| {
@@ -257,8 +259,8 @@ async fn a_replay_waits_for_a_database_that_is_away_when_its_orders_are_written(
                 proxy.set(Weather::Fair);
             }
         };
-        let done = replay_log(&world, &advance, &say).await.expect("it waits");
-        assert!(waits.into_inner(), "the database was away in time");
+        let done = replay_log(&world, &advance, &say).await.expect("it waits out the outage");
+        assert!(waits.into_inner(), "the replay never met the database's outage");
         assert_eq!((done.state, done.report.counts.inserted), (RunState::Done, 8), "{:?}", done.report);
         assert_eq!(done.report.after.len(), 1, "{:?}", done.report);
         let payments = world.parts().await.store.payments(PaymentState::Applied, 10).await.unwrap();
