@@ -307,7 +307,7 @@ async fn doctor_names_each_server_that_is_away_and_examines_the_others() {
 async fn doctor_names_settings_that_start_refuses_and_queues_with_others() {
     let folder = tempfile::tempdir().unwrap();
     let mut world = World::new(Database::Sqlite).await;
-    let redis = crate::support::own_redis(&mut world, folder.path()).await;
+    let redis = crate::support::private_redis(&mut world, folder.path()).await;
     world.running().await.stop().await;
     let _: String = crate::support::ask_redis(&redis.url, "CONFIG SET appendfsync everysec").await;
     world.set("queue.delivery_limit=7");
