@@ -19,6 +19,7 @@
 // The futures of whole commands nest deeper than the compiler's usual 128 types; the optimiser is
 // the first to notice, so only a release build would fail.
 #![recursion_limit = "256"]
+#![warn(missing_docs)]
 
 pub mod audit;
 pub mod cli;

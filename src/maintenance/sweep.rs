@@ -141,7 +141,7 @@ impl Sweep {
                 return dead_letters_lost;
             }
             let waits = ticket.durability == Durability::Outbox;
-            // Due long after its confirm, although a later order has its row: the message is lost.
+            // It is due again long after its confirm, although a later order has its row: the message is lost.
             let overtaken = persisted.is_some_and(|persisted| ticket.order.number < persisted);
             waits || overtaken || idle
         });

@@ -46,7 +46,7 @@ pub async fn examine(settings: &QueueSettings) -> Result<BrokerFacts, QueueError
             queues.push((declared.name, facts));
         }
         let _ = tokio::time::timeout(Duration::from_secs(1), connection.close(200, "done".into())).await;
-        // Asked for last: a broker that greets oddly is still examined.
+        // The last question: a broker that greets oddly is still examined.
         let version = version(settings).await.unwrap_or_default();
         Ok(BrokerFacts { version, queues })
     };

@@ -8,7 +8,7 @@ use sea_orm::{
 use super::error::StoreError;
 use super::handle::Store;
 
-/// Asked just before COMMIT: does the caller still hold the lease under which it writes? A lease can expire
+/// The question just before COMMIT: does the caller still hold the lease under which it writes? A lease can expire
 /// while the transaction runs.
 pub type MayCommit<'a> = &'a (dyn Fn() -> bool + Sync);
 

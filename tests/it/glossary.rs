@@ -51,7 +51,11 @@ fn every_word_of_the_code_and_the_documents_is_one_that_the_glossary_wants() {
     assert!(unwanted.len() > 30, "only {} unwanted words: the test no longer finds them", unwanted.len());
     let folders =
         [("src", "rs"), ("tests/it", "rs"), ("migrations", "rs"), ("lua", "lua"), ("config", "toml")];
-    let code = folders.iter().flat_map(|(folder, ending)| files(folder, ending));
+    // This file plants unwanted words.
+    let code = folders
+        .iter()
+        .flat_map(|(folder, ending)| files(folder, ending))
+        .filter(|(file, _)| file != "tests/it/glossary.rs");
     let pages = crate::documents::pages().into_iter().filter(|page| !page.ends_with("glossary.md"));
     let prose = pages.map(|page| (page.clone(), crate::documents::read(&page)));
     let texts: Vec<(bool, String, String)> = code

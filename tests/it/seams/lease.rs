@@ -1,5 +1,4 @@
-//! Taking and releasing leases, against a real Redis. Renewal is in `lease_renewal`, waiting in `lease_waiting`, and
-//! several processes are in `lease_processes`.
+//! Taking and releasing leases, against a real Redis.
 
 use std::time::Duration;
 
@@ -12,8 +11,7 @@ use crate::support::{Database, World, ask_redis, behind_proxy, private_redis, ru
 const LONG: Duration = Duration::from_secs(40);
 
 pub fn leases_of(world: &World) -> Leases {
-    let config = world.config();
-    Leases::open(&config.redis(), &config.redis.prefix).expect("leases")
+    Leases::open(&world.config().redis(), &world.config().redis.prefix).expect("leases")
 }
 
 pub async fn leases() -> (World, Leases) {

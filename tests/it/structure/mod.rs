@@ -137,9 +137,9 @@ fn every_lua_file_says_what_it_takes_and_answers() {
             let section =
                 line.split("-- ARGV").next().expect("a part").split("-- Reply").next().expect("a part");
             for n in 1..=highest {
-                let told = section.contains(&format!(" {n} "));
+                let named = section.contains(&format!(" {n} "));
                 assert!(
-                    told || section.contains("each"),
+                    named || section.contains("each"),
                     "{file}: {array}[{n}] is used, and the header does not say what it is"
                 );
             }
@@ -167,7 +167,7 @@ fn leases_know_no_clock_but_that_of_redis_and_a_monotonic_one() {
         assert!(text.contains("redis.call('TIME')"), "{file} judges by another clock");
         let times = text.split("-- ARGV").nth(1).and_then(|text| text.split("-- Reply").next());
         let times = times.expect("a header").replace("cursor", "");
-        assert!(!times.contains("now in"), "{file} is told the time by its caller");
+        assert!(!times.contains("now in"), "{file} takes the time from its caller");
     }
     for (file, text) in files("src", "rs").into_iter().filter(|(file, _)| file.starts_with("src/lease/")) {
         for clock in ["SystemTime", "Millis", "Utc", "UNIX_EPOCH"] {
