@@ -236,15 +236,8 @@ async fn a_thousand_users_take_one_call_each_way() {
     let names: Vec<String> = (0..MAX_NAMES_PER_CALL).map(|nth| format!("user{nth}")).collect();
     let names = || names.iter().map(String::as_str);
     // After this first round the scripts are loaded and the scope is registered.
-    leases
-        .take("sale", names(), LeaseOptions::default())
-        .await
-        .unwrap()
-        .guard
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
+    let first = leases.take("sale", names(), LeaseOptions::default()).await.unwrap().guard.unwrap();
+    first.release().await.unwrap();
     leases.wait_until_idle(LONG).await;
     let before = script_calls(&server.url).await;
     let guard = leases.take("sale", names(), LeaseOptions::default()).await.unwrap().guard.unwrap();
