@@ -27,7 +27,7 @@ pub(super) struct Needs {
     pub(super) secret: bool,
     /// It signs tokens: a public key is not enough.
     pub(super) signs: bool,
-    /// It works with servers that somebody else runs, or with their secret, so it looks for their address.
+    /// It works with servers that are already running, or with their secret, so it looks for their addresses.
     /// Commands that start private servers must not meet any others.
     pub(super) discovers: bool,
 }

@@ -11,7 +11,7 @@ use crate::gate::GateSale;
 use crate::store::SaleRow;
 
 /// By how much the clocks of Redis, the database and this host may differ.
-const CLOCK_TOLERANCE: Duration = Duration::from_millis(250);
+pub const CLOCK_TOLERANCE: Duration = Duration::from_millis(250);
 
 /// The result of one check.
 #[derive(Debug, Clone, Serialize)]

@@ -13,7 +13,7 @@ mod lifecycle;
 mod record;
 mod sales;
 
-pub use check::Check;
+pub use check::{CLOCK_TOLERANCE, Check};
 pub use dead_letters::{DeadLetterActs, DeadLetterEnd, DeadLetterError, dead_letter_json};
 pub use error::ControlError;
 pub use sales::{Control, SaleStatus};

@@ -60,7 +60,7 @@ pub struct Parts {
     /// `Some` in a front that was started: only fronts publish orders.
     pub publisher: Option<Publisher>,
     /// `Some` in a process that was started.
-    pub letters: Option<DeadLetters>,
+    pub dead_letters: Option<DeadLetters>,
 }
 
 impl Parts {
@@ -79,7 +79,7 @@ impl Parts {
                 .await
                 .map_err(|source| StartError::Database { url: redact(&config.database.url), source })?,
             publisher: None,
-            letters: None,
+            dead_letters: None,
         })
     }
 

@@ -53,7 +53,7 @@ impl Running {
         let listeners = Listeners::open(config, role).await?;
         let metrics = metrics::handle();
         let dead_letters = DeadLetters::open(config.queue());
-        parts.letters = Some(dead_letters.clone());
+        parts.dead_letters = Some(dead_letters.clone());
         let publisher = listeners.buyers.is_some().then(|| Publisher::open(config.queue()));
         parts.publisher = publisher.clone();
 

@@ -14,12 +14,12 @@ pub(super) async fn examine(config: &Config) -> Vec<Finding> {
     let mut findings = Findings::of(SERVER);
     match crate::queue::examine(&config.queue()).await {
         Ok(facts) => {
-            findings.ok("reachable", redact(&config.queue.url));
+            findings.reachable(redact(&config.queue.url));
             judge(facts, &mut findings);
         }
         Err(error) => {
             let found = format!("{}: {error}", redact(&config.queue.url));
-            findings.amiss("reachable", found, UNREACHABLE);
+            findings.unreachable(found, UNREACHABLE);
         }
     }
     findings.into_vec()

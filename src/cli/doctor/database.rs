@@ -14,7 +14,7 @@ pub(super) const UNREACHABLE: &str = "start it and run `doorbuster migrate`, or 
 pub(super) async fn examine(config: &Config) -> Vec<Finding> {
     let mut findings = Findings::of(SERVER);
     if let Err(error) = look(config, &mut findings).await {
-        findings.amiss("reachable", format!("{}: {error}", redact(&config.database.url)), UNREACHABLE);
+        findings.unreachable(format!("{}: {error}", redact(&config.database.url)), UNREACHABLE);
     }
     findings.into_vec()
 }
@@ -23,7 +23,7 @@ async fn look(config: &Config, findings: &mut Findings) -> Result<(), StoreError
     let settings = config.store();
     let store = Store::open_unchanged(&settings).await?;
     let facts = store.examine(&settings).await?;
-    findings.ok("reachable", redact(&config.database.url));
+    findings.reachable(redact(&config.database.url));
     findings.ok("version", format!("{} {}", store.engine(), facts.version));
     findings.settings(store.broken_promises().await?);
     let before = Millis::now();

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+const REACHABLE: &str = "reachable";
+
 /// What was found, and what to do if it is amiss.
 #[derive(Debug, Serialize)]
 pub(super) struct Finding {
@@ -46,6 +48,16 @@ impl Findings {
     pub(super) fn amiss(&mut self, check: &'static str, found: impl Into<String>, advice: impl Into<String>) {
         let (server, advice) = (self.server, Some(advice.into()));
         self.found.push(Finding { server, check, ok: false, found: found.into(), advice });
+    }
+
+    /// The server cannot be examined, or stopped answering half way.
+    pub(super) fn unreachable(&mut self, found: impl Into<String>, advice: impl Into<String>) {
+        self.found.retain(|finding| finding.check != REACHABLE);
+        self.amiss(REACHABLE, found, advice);
+    }
+
+    pub(super) fn reachable(&mut self, url: impl Into<String>) {
+        self.ok(REACHABLE, url);
     }
 
     /// The same for settings that start refuses: their text ends with what to change.

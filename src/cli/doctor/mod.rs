@@ -67,7 +67,7 @@ async fn in_time(
 ) -> Vec<Finding> {
     tokio::time::timeout(WITHIN, examination).await.unwrap_or_else(|_| {
         let mut findings = Findings::of(server);
-        findings.amiss("reachable", format!("no complete answer within {WITHIN:?}"), advice);
+        findings.unreachable(format!("no complete answer within {WITHIN:?}"), advice);
         findings.into_vec()
     })
 }

@@ -13,7 +13,7 @@ pub(super) const UNREACHABLE: &str = "start it, or correct redis.url (host, port
 pub(super) async fn examine(config: &Config) -> Vec<Finding> {
     let mut findings = Findings::of(SERVER);
     if let Err(error) = look(config, &mut findings).await {
-        findings.amiss("reachable", format!("{}: {error}", redact(&config.redis.url)), UNREACHABLE);
+        findings.unreachable(format!("{}: {error}", redact(&config.redis.url)), UNREACHABLE);
     }
     findings.into_vec()
 }
@@ -21,7 +21,7 @@ pub(super) async fn examine(config: &Config) -> Vec<Finding> {
 async fn look(config: &Config, findings: &mut Findings) -> Result<(), GateError> {
     let gate = Gate::open(config.gate())?;
     let facts = gate.examine().await?;
-    findings.ok("reachable", redact(&config.redis.url));
+    findings.reachable(redact(&config.redis.url));
     let running = format!("{} {}", facts.software, facts.version);
     if version::is_at_least(&facts.version, &[7, 0]) {
         findings.ok("version", running);

@@ -79,7 +79,7 @@ pub(super) enum Which {
 }
 
 impl Args {
-    /// Is the drill against a stack that somebody else runs?
+    /// Is the drill against a stack that is already running?
     pub(in crate::cli) fn has_target(&self) -> bool {
         self.url.is_some()
     }

@@ -1,5 +1,6 @@
 //! Watches the servers once a second: readiness, gauges, and the settings of a Redis that was replaced by another.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -8,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::domain::{Millis, SaleState};
 use crate::front::{Dependency, Readiness};
+use crate::gate::GateError;
 use crate::maintenance::NotCompared;
 use crate::process::parts::Parts;
 use crate::process::shared::Shared;
@@ -62,8 +64,7 @@ impl Health {
                     known_run.clone_from(run);
                 }
             }
-            let readiness =
-                self.readiness(redis.map(|_| ()).map_err(|error| error.to_string()), &promises).await;
+            let readiness = self.readiness(redis.map(|_| ()), &promises).await;
             for (name, dependency) in &readiness.dependencies {
                 metrics::gauge!("dependency_up", "dependency" => *name)
                     .set(f64::from(u8::from(dependency.up)));
@@ -100,7 +101,7 @@ impl Health {
         }
     }
 
-    async fn readiness(&self, redis: Result<(), String>, promises: &[String]) -> Readiness {
+    async fn readiness(&self, redis: Result<(), GateError>, promises: &[String]) -> Readiness {
         let mut redis = dependency(redis);
         if redis.up && !promises.is_empty() {
             redis = Dependency { up: false, detail: Some(promises.join("; ")) };
@@ -115,7 +116,7 @@ impl Health {
             true => Dependency { up: true, detail: None },
             false => Dependency { up: false, detail: Some("not connected, or blocked".into()) },
         };
-        let database = dependency(self.parts.store.check().await.map_err(|error| error.to_string()));
+        let database = dependency(self.parts.store.check().await);
         let status = match (redis.up, broker.up && database.up) {
             (true, true) => "ready",
             (true, false) => "degraded",
@@ -128,7 +129,7 @@ impl Health {
     }
 
     async fn gauges(&self) {
-        if let Some(depths) = self.parts.letters.as_ref().and_then(DeadLetters::depths) {
+        if let Some(depths) = self.parts.dead_letters.as_ref().and_then(DeadLetters::depths) {
             for (queue, waiting) in
                 [("orders", depths.orders), ("dead", depths.dead), ("unrouted", depths.unrouted)]
             {
@@ -155,9 +156,9 @@ impl Health {
     }
 }
 
-fn dependency(state: Result<(), String>) -> Dependency {
+fn dependency(state: Result<(), impl Display>) -> Dependency {
     match state {
         Ok(()) => Dependency { up: true, detail: None },
-        Err(detail) => Dependency { up: false, detail: Some(detail) },
+        Err(why) => Dependency { up: false, detail: Some(why.to_string()) },
     }
 }

@@ -78,7 +78,7 @@ async fn a_database_outage_counts_no_attempt_and_orders_stay_readable() {
         assert_eq!(answer.status, 202, "{}", answer.text);
         assert_eq!(buyer.get(&answer.headers["location"]).await.json["status"], "accepted");
     }
-    let dead_letters = running.parts.letters.clone().expect("dead letters");
+    let dead_letters = running.parts.dead_letters.clone().expect("dead letters");
     until("the worker has returned its deliveries to the queue", LONG, async || {
         dead_letters.depths().filter(|depths| depths.orders >= 3)
     })

@@ -266,7 +266,7 @@ async fn a_flood_of_dead_letters() {
     execute(bad.into()).await;
     execute("CREATE TRIGGER bad BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION bad()".into()).await;
     buy(&running, &sale, 0..4).await;
-    let dead_letters = running.parts.letters.clone().expect("connected");
+    let dead_letters = running.parts.dead_letters.clone().expect("connected");
     let all_dead = async || {
         until("all are dead letters", LONG, async || {
             (dead_letters.list(100).await.ok()?.len() == 4).then_some(())
