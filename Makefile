@@ -23,8 +23,8 @@ chaos:
 	$(CARGO) build --release
 	@target/release/doorbuster drill chaos
 
-# Plants known mistakes in a copy of the sources, one at a time; a test must catch each one. Takes half an hour
-# the first time, because it builds in a separate folder.
+# Plants known mistakes in a copy of the sources, one at a time; a test must catch each one. Takes about
+# an hour, because it builds in a separate folder.
 controls:
 	@scripts/install-servers test
 	$(CARGO) test --test controls

@@ -43,7 +43,7 @@ impl Control {
             Ok(()) => checks.push(Check::good("database", "answers, and has its tables")),
             Err(error) => checks.push(Check::wrong("database", format!("{error}; try: doorbuster migrate"))),
         }
-        let promises = self.store.broken_promises().await.unwrap_or_default();
+        let promises = self.store.wrong_settings().await.unwrap_or_default();
         checks.extend(promises.into_iter().map(|wrong| Check::wrong("database", wrong)));
         let row = self.row(id).await?;
         match self.gate.describe(id).await {
@@ -53,7 +53,7 @@ impl Control {
             }
             Err(error) => checks.push(Check::wrong("redis", error.to_string())),
         }
-        match self.gate.broken_promises().await {
+        match self.gate.wrong_settings().await {
             Ok(Some(wrong)) => checks.extend(wrong.into_iter().map(|wrong| Check::wrong("redis", wrong))),
             Ok(None) => checks.push(Check::good("redis", "hides its settings, so they were not checked")),
             // It is away, and the check above says so.

@@ -18,10 +18,10 @@ mod outbox;
 mod rebuild;
 mod refusal_age;
 mod repair;
+mod required_settings;
 mod restart;
 mod sale;
 mod scripts;
-mod server;
 mod settle;
 mod wire;
 

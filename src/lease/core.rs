@@ -12,7 +12,7 @@ use tokio_util::sync::DropGuard;
 use tokio_util::task::TaskTracker;
 
 use super::LeaseError;
-use super::acquisition::Acquisition;
+use super::held::Acquisition;
 use super::waiters::Waiters;
 use super::watchlist::{Place, Watchlist};
 use super::wire::{Extension, Wire};

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::LeaseError;
-use super::acquisition::Acquisition;
 use super::core::{Core, Released, joined};
+use super::held::Acquisition;
 use super::watchlist::Place;
 
 /// What the guards of one acquisition share. The last of them releases the leases.

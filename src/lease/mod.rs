@@ -78,10 +78,10 @@
 //! | acknowledgement by replicas | on by default | several masters instead | several masters instead | left out: a lease that a failover forgets is held twice, and so is one whose holder was stopped; the fencing token and the database's keys cover both. Orders must survive a failover, but no lease keeps them |
 
 mod acquire;
-mod acquisition;
 mod core;
 mod error;
 mod guard;
+mod held;
 mod inspect;
 mod leases;
 mod listener;

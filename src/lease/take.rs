@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::LeaseError;
-use super::acquisition::Acquisition;
 use super::core::{Core, joined};
 use super::guard::Guard;
+use super::held::Acquisition;
 use super::request::Request;
 use super::wire::NameReply;
 use crate::link::Fault;

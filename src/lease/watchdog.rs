@@ -9,8 +9,8 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
 
-use super::acquisition::Acquisition;
 use super::core::{Core, MAX_RENEWALS_PER_CALL};
+use super::held::Acquisition;
 use super::watchlist::Place;
 use super::{LeaseError, Renewal};
 use crate::link::Fault;

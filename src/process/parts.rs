@@ -45,7 +45,7 @@ pub enum StartError {
     },
     /// Settings of servers that can lose orders, each with what to change.
     #[error("a server is set up so that orders could be lost:\n  {}", .0.join("\n  "))]
-    Promises(Vec<String>),
+    Settings(Vec<String>),
 }
 
 /// Handles to the servers, cheap to clone.
@@ -85,16 +85,16 @@ impl Parts {
 
     /// Refuses server settings that break a promise. A server that is away is not checked here; Redis is checked
     /// when it comes back.
-    pub(super) async fn check_promises(&self, config: &Config) -> Result<(), StartError> {
+    pub(super) async fn check_settings(&self, config: &Config) -> Result<(), StartError> {
         let mut wrong = Vec::new();
         if config.redis.check_settings
-            && let Ok(Some(redis)) = self.gate.broken_promises().await
+            && let Ok(Some(redis)) = self.gate.wrong_settings().await
         {
             wrong.extend(redis);
         }
-        if let Ok(database) = self.store.broken_promises().await {
+        if let Ok(database) = self.store.wrong_settings().await {
             wrong.extend(database);
         }
-        if wrong.is_empty() { Ok(()) } else { Err(StartError::Promises(wrong)) }
+        if wrong.is_empty() { Ok(()) } else { Err(StartError::Settings(wrong)) }
     }
 }

@@ -49,7 +49,7 @@ impl Running {
     /// fix is an error.
     pub async fn start(config: &Config, role: Role) -> Result<Self, StartError> {
         let mut parts = Parts::open(config).await?;
-        parts.check_promises(config).await?;
+        parts.check_settings(config).await?;
         let listeners = Listeners::open(config, role).await?;
         let metrics = metrics::handle();
         let dead_letters = DeadLetters::open(config.queue());

@@ -13,8 +13,8 @@ mod dead_letters;
 mod examine;
 mod headers;
 mod link;
-mod log;
 mod message;
+mod order_log;
 mod publisher;
 mod topology;
 
@@ -24,8 +24,8 @@ pub use consumer::{Consumer, Delivery};
 pub use dead_letter::{DeadLetter, Reason, Rejection};
 pub use dead_letters::{DeadLetters, HeldDeadLetter, HeldDeadLetters};
 pub use examine::{BrokerFacts, QueueFacts, examine};
-pub use log::{LogFrom, LogHead, LogMessage, LogReader, OrderLog};
 pub use message::{Unreadable, VERSION};
+pub use order_log::{LogFrom, LogHead, LogMessage, LogReader, OrderLog};
 pub use publisher::{PublishError, Publisher};
 pub use topology::Depths;
 

@@ -8,7 +8,6 @@
 
 mod clock;
 mod connect;
-mod durability;
 mod entities;
 mod error;
 mod examine;
@@ -19,6 +18,7 @@ mod many;
 mod orders;
 mod payments;
 mod recovery;
+mod required_settings;
 mod sales;
 mod states;
 mod transaction;

@@ -1,111 +1,141 @@
-//! One attempt to persist a batch: lease, transaction, ack, release, settle.
+//! A batch until it is done: suspects apart, outages waited out, the rest left for the next batch.
 
-use std::time::Duration;
+use rand::seq::SliceRandom as _;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::pending::PendingDelivery;
-use super::{Worker, WorkerError};
-use crate::domain::Order;
-use crate::fault::fault;
-use crate::lease::{COMMIT_MARGIN, Guard, LeaseOptions, release_all};
-use crate::settlement::{Outcomes, Settler};
-use crate::store::{Claim, Recorded};
+use super::{Outage, Worker, WorkerError};
+use crate::link::Backoff;
+use crate::store::StoreError;
 
-/// How long a worker that hangs in the middle of a batch locks its users out.
-const LONGEST_HOLD: Duration = Duration::from_secs(60);
+/// A message with this many redeliveries is processed alone, after all others: it may have crashed the workers that
+/// had it. One is no sign of that, since every restart of the broker or of a worker gives back everything that
+/// was lent.
+const SUSPECT_AFTER: u64 = 2;
 
-/// The place of an order: its delivery in the batch, and its place in that delivery.
-type Place = (usize, usize);
-
-/// Orders whose users' leases are held, ready for one transaction.
-#[derive(Default)]
-struct Claimed {
-    claims: Vec<Claim>,
-    /// The place of each claim's order.
-    places: Vec<Place>,
-    guards: Vec<Guard>,
-}
+/// With this many redeliveries, each order of the message is processed alone.
+const APART_AFTER: u64 = 3;
 
 impl Worker {
-    /// Persists the orders whose users' leases are free. Orders with a committed outcome leave the batch and are
-    /// settled; a message without further orders is acknowledged. Retry what is left. On an error nothing was
-    /// acknowledged, and the whole batch may be retried.
-    pub(super) async fn persist(&self, batch: &mut [PendingDelivery]) -> Result<(), WorkerError> {
-        #[cfg_attr(not(debug_assertions), expect(unused_mut, reason = "a failure point takes the guards"))]
-        let mut claimed = self.claim(batch).await?;
-        let result = self.commit(&claimed).await;
-        if let Ok((_, stale)) = &result {
-            let mut done: Vec<Vec<bool>> =
-                batch.iter().map(|pending| vec![false; pending.orders.len()]).collect();
-            for ((at, nth), stale) in claimed.places.iter().zip(stale) {
-                done[*at][*nth] = !stale;
+    /// Processes a batch. Returns the deliveries that must be retried: a user's lease was busy, the dead-letter queue
+    /// did not take an order, or it is time to stop.
+    pub(super) async fn process(
+        &self,
+        batch: Vec<PendingDelivery>,
+        stop: &CancellationToken,
+    ) -> Result<Vec<PendingDelivery>, Outage> {
+        let (mut suspects, together): (Vec<_>, Vec<_>) =
+            batch.into_iter().partition(|pending| pending.delivery.redeliveries >= SUSPECT_AFTER);
+        let mut held = self.persist_until_done(together, stop).await?;
+        // Messages that were lent together have the same number of redeliveries. Without shuffling, the same one
+        // would come first each time and take those behind it along.
+        suspects.shuffle(&mut rand::rng());
+        suspects.sort_by_key(|pending| pending.delivery.redeliveries);
+        for suspect in suspects {
+            if stop.is_cancelled() {
+                held.push(suspect);
+            } else if suspect.delivery.redeliveries < APART_AFTER {
+                held.extend(self.persist_until_done(vec![suspect], stop).await?);
+            } else {
+                held.extend(self.persist_apart(suspect, stop).await?);
             }
-            fault!("ack.before", done.iter_mut().for_each(|done| done.fill(false)));
-            for (pending, done) in batch.iter_mut().zip(done) {
-                let mut done = done.into_iter();
-                pending.orders.retain(|_| !done.next().unwrap_or(false));
-                if pending.is_done() {
-                    pending.acknowledge().await;
+        }
+        Ok(held)
+    }
+
+    /// Persists each order in a separate transaction. Returns the delivery if some must be retried.
+    async fn persist_apart(
+        &self,
+        mut pending: PendingDelivery,
+        stop: &CancellationToken,
+    ) -> Result<Option<PendingDelivery>, Outage> {
+        let mut orders = std::mem::take(&mut pending.orders);
+        orders.shuffle(&mut rand::rng());
+        let mut left = Vec::new();
+        while let Some(order) = orders.pop() {
+            pending.orders.push(order);
+            pending.later = orders.len() + left.len();
+            let begin = Instant::now();
+            let Some(back) = self.persist_until_done(vec![pending], stop).await?.pop() else {
+                return Ok(None);
+            };
+            pending = back;
+            left.append(&mut pending.orders);
+            // An outage that held up this order would hold up each of the others for as long.
+            if stop.is_cancelled() || begin.elapsed() > self.settings.hold {
+                left.append(&mut orders);
+            }
+        }
+        (pending.orders, pending.later) = (left, 0);
+        Ok(Some(pending))
+    }
+
+    /// Waits while the database or Redis is unavailable: an outage is not the message's fault, and no attempt is
+    /// counted. Returns the deliveries that must be retried.
+    async fn persist_until_done(
+        &self,
+        mut batch: Vec<PendingDelivery>,
+        stop: &CancellationToken,
+    ) -> Result<Vec<PendingDelivery>, Outage> {
+        if batch.is_empty() {
+            return Ok(batch);
+        }
+        let mut backoff = Backoff::default();
+        let mut since: Option<Instant> = None;
+        loop {
+            match self.persist(&mut batch).await {
+                Ok(()) => {
+                    batch.retain(|pending| !pending.is_done());
+                    return Ok(batch);
+                }
+                Err(WorkerError::Store(StoreError::Broken(why))) => {
+                    tracing::error!(
+                        why,
+                        deliveries = batch.len(),
+                        "a batch cannot be persisted; trying one by one"
+                    );
+                    return Ok(self.one_by_one(batch, stop).await);
+                }
+                Err(error) => {
+                    let since = *since.get_or_insert_with(Instant::now);
+                    if backoff.tries() == 0 {
+                        tracing::warn!(%error, deliveries = batch.len(), "worker waits");
+                    }
+                    metrics::counter!("worker_waits_total").increment(1);
+                    if since.elapsed() > self.settings.hold {
+                        if !self.servers_answer().await {
+                            return Err(Outage);
+                        }
+                        // Both answer and still refuse the batch: a full disk, a missing right, or one order among
+                        // many. Given back, it would be redelivered at once and counted; so the worker holds it and
+                        // tries each order alone.
+                        return Ok(self.one_by_one(batch, stop).await);
+                    }
+                    let pause = tokio::time::sleep(backoff.delay());
+                    if stop.run_until_cancelled(pause).await.is_none() {
+                        return Ok(batch);
+                    }
                 }
             }
         }
-        fault!("ack.after");
-        // Also after an error, and awaited, because the next attempt needs the same leases. Leases that are not
-        // released expire.
-        fault!("release.before", claimed.guards.drain(..).for_each(Guard::abandon));
-        release_all(claimed.guards).await;
-        fault!("release.after");
-        let (outcomes, _) = result?;
-        fault!("settle.before", return Ok(()));
-        outcomes.settle(Settler { gate: &self.gate, store: &self.store, leases: &self.leases }).await;
-        fault!("settle.after");
-        Ok(())
     }
 
-    /// Takes one lease per user and sale. Orders whose lease is busy are left out.
-    async fn claim(&self, batch: &[PendingDelivery]) -> Result<Claimed, WorkerError> {
-        let mut orders: Vec<(Place, &Order)> = Vec::new();
-        for (at, pending) in batch.iter().enumerate() {
-            orders.extend(pending.orders.iter().enumerate().map(|(nth, order)| ((at, nth), order)));
-        }
-        // Rows that are neighbours in an index are written together.
-        orders.sort_by_key(|(_, order)| &order.sale);
-        fault!(
-            "lease.before",
-            return Err(
-                crate::lease::LeaseError::from(crate::lease::Fault::Unavailable("injected".into())).into()
-            )
-        );
-        let options = LeaseOptions::lasting(self.settings.lease).max_hold(LONGEST_HOLD);
-        let users = orders.iter().map(|(_, order)| (order.sale.as_str(), order.user.as_str()));
-        let (guards, tokens) = self.leases.take_in_scopes(users, options).await?;
-        let mut claimed = Claimed { guards, ..Claimed::default() };
-        for (place, order) in orders {
-            if let Some(fence) = tokens.get(&(order.sale.as_str(), order.user.as_str())) {
-                claimed.claims.push(Claim { order: order.clone(), fence: *fence });
-                claimed.places.push(place);
-            } else {
-                metrics::counter!("worker_lease_busy_total").increment(1);
+    pub(super) async fn servers_answer(&self) -> bool {
+        self.store.check().await.is_ok() && self.gate.ping().await.is_ok()
+    }
+
+    /// Returns once database and Redis answer, or at `stop`.
+    pub(super) async fn wait_for_servers(&self, stop: &CancellationToken) {
+        let mut backoff = Backoff::default();
+        loop {
+            if self.servers_answer().await {
+                tracing::info!("database and redis answer again");
+                return;
+            }
+            if stop.run_until_cancelled(tokio::time::sleep(backoff.delay())).await.is_none() {
+                return;
             }
         }
-        fault!(
-            "lease.after",
-            return Err(crate::lease::LeaseError::from(crate::lease::Fault::Late("injected".into())).into())
-        );
-        Ok(claimed)
-    }
-
-    /// The transaction. Returns the outcomes, and for each claim whether its fencing token was refused.
-    async fn commit(&self, claimed: &Claimed) -> Result<(Outcomes, Vec<bool>), WorkerError> {
-        let valid = || claimed.guards.iter().all(|guard| guard.is_valid_for(COMMIT_MARGIN));
-        let started = std::time::Instant::now();
-        let recorded = self.store.record(&claimed.claims, &valid).await?;
-        metrics::histogram!("worker_persist_seconds").record(started.elapsed().as_secs_f64());
-        metrics::histogram!("worker_batch_orders").record(claimed.claims.len() as f64);
-        let stale = recorded.iter().map(|recorded| *recorded == Recorded::Stale).collect();
-        let mut outcomes = Outcomes::default();
-        for (claim, recorded) in claimed.claims.iter().zip(recorded) {
-            outcomes.add(&self.store, &claim.order, recorded).await?;
-        }
-        Ok((outcomes, stale))
     }
 }

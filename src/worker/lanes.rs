@@ -14,15 +14,15 @@ use crate::queue::{Consumer, Delivery};
 /// How long a delivery that must be retried waits for others to join it.
 const RETRY_AFTER: Duration = Duration::from_millis(20);
 
-/// How long to wait for a delivery while lanes are busy: less than the second after which a consumer checks
+/// How long to wait for a delivery while lanes run: less than the second after which a consumer checks
 /// whether the broker has forgotten it.
-const WHILE_BUSY: Duration = Duration::from_millis(900);
+const WHILE_RUNNING: Duration = Duration::from_millis(900);
 
 pub(super) struct Lanes {
     worker: Arc<Worker>,
     consumer: Consumer,
     stop: CancellationToken,
-    busy: JoinSet<Result<Vec<PendingDelivery>, Outage>>,
+    running: JoinSet<Result<Vec<PendingDelivery>, Outage>>,
     /// Lanes, at most.
     most: usize,
     /// Deliveries to be retried in the next batch.
@@ -38,7 +38,7 @@ impl Lanes {
             worker: Arc::new(worker),
             consumer,
             stop,
-            busy: JoinSet::new(),
+            running: JoinSet::new(),
             most,
             held: Vec::new(),
             unreadable: Vec::new(),
@@ -47,7 +47,7 @@ impl Lanes {
 
     pub(super) async fn run(mut self) {
         loop {
-            let free = self.busy.len() < self.most;
+            let free = self.running.len() < self.most;
             if free {
                 fault!("delivery.before", self.consumer.close().await);
             }
@@ -57,7 +57,7 @@ impl Lanes {
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => break,
-                Some(ended) = self.busy.join_next() => match joined(ended) {
+                Some(ended) = self.running.join_next() => match joined(ended) {
                     Ok(left) => self.held.extend(left),
                     Err(Outage) => self.wait_out_the_outage().await,
                 },
@@ -76,7 +76,7 @@ impl Lanes {
             return RETRY_AFTER;
         }
         // A consumer that gets nothing for long reconnects, which must not happen while lanes hold its deliveries.
-        if self.busy.is_empty() { Duration::MAX } else { WHILE_BUSY }
+        if self.running.is_empty() { Duration::MAX } else { WHILE_RUNNING }
     }
 
     /// Starts a batch of new and held deliveries in a lane.
@@ -94,7 +94,7 @@ impl Lanes {
             batch.clear();
         });
         let (worker, stop) = (self.worker.clone(), self.stop.clone());
-        self.busy.spawn(async move { worker.process(batch, &stop).await });
+        self.running.spawn(async move { worker.process(batch, &stop).await });
     }
 
     /// Gives all deliveries back and returns once database and Redis answer, or at `stop`.
@@ -102,7 +102,7 @@ impl Lanes {
         tracing::warn!("worker consumes no more until database and redis answer; the queue holds");
         self.consumer.close().await;
         // Deliveries in other lanes go back with the connection.
-        while let Some(ended) = self.busy.join_next().await {
+        while let Some(ended) = self.running.join_next().await {
             let _ = joined(ended);
         }
         self.held.clear();
@@ -111,7 +111,7 @@ impl Lanes {
     }
 
     async fn finish(mut self) {
-        while let Some(ended) = self.busy.join_next().await {
+        while let Some(ended) = self.running.join_next().await {
             self.held.extend(joined(ended).unwrap_or_default());
         }
         if self.held.is_empty() {

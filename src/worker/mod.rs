@@ -5,14 +5,14 @@
 //! before COMMIT lets another worker in too early. An order that is settled before COMMIT is in neither server for a
 //! moment.
 //!
-//! Reading order: `lanes` takes deliveries and runs several batches at once, `persist` retries a batch until it is
-//! done, `batch` is one attempt, `poison` finds orders that no retry will persist, and `pending` holds a message
+//! Reading order: `lanes` takes deliveries and runs several batches at once, `batch` retries a batch until it is
+//! done, `attempt` is one try, `poison` finds orders that no retry will persist, and `pending` holds a message
 //! until each of its orders has an outcome.
 
+mod attempt;
 mod batch;
 mod lanes;
 mod pending;
-mod persist;
 mod poison;
 
 use std::time::Duration;

@@ -25,7 +25,7 @@ async fn look(config: &Config, findings: &mut Findings) -> Result<(), StoreError
     let facts = store.examine(&settings).await?;
     findings.reachable(redact(&config.database.url));
     findings.ok("version", format!("{} {}", store.engine(), facts.version));
-    findings.settings(store.broken_promises().await?);
+    findings.settings(store.wrong_settings().await?);
     let before = Millis::now();
     let time = store.read_clock().await?;
     clock::compare(findings, before, time, Millis::now());

@@ -28,7 +28,7 @@ async fn look(config: &Config, findings: &mut Findings) -> Result<(), GateError>
     } else {
         findings.amiss("version", running, "install Redis 7.0 or later, or Valkey");
     }
-    match (config.redis.check_settings, gate.broken_promises().await?) {
+    match (config.redis.check_settings, gate.wrong_settings().await?) {
         (false, _) => findings.ok("settings", "not checked, because redis.check_settings is false"),
         (true, Some(broken)) => findings.settings(broken),
         (true, None) => findings.ok("settings", "not shown by the server (CONFIG GET); check them yourself"),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::args::Args;
-use super::verdict::verdict;
+use super::exit::verdict;
 use crate::cli::ended::{Ended, Failed};
 use crate::process::{Sources, signal};
 use crate::rehearsal::chaos::{self, ChaosPlan};

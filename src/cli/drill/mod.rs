@@ -2,16 +2,16 @@
 
 mod args;
 mod chaos;
+mod exit;
 mod plan;
 mod private;
 mod returns;
 mod target;
-mod verdict;
 
 pub(super) use self::args::Args;
 use self::args::{ChaosArgs, Which};
+pub(super) use self::exit::verdict;
 pub(super) use self::private::on_private_stack;
-pub(super) use self::verdict::verdict;
 use super::ended::{Ended, Failed};
 use crate::process::{Sources, log, signal};
 use crate::rehearsal::drill::{self, Progress};

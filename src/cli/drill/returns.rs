@@ -1,9 +1,9 @@
 //! `drill returns`: half of the buyers never pay, until every unit is paid for.
 
 use super::args::Args;
+use super::exit::verdict;
 use super::private::with_private_stack;
 use super::target::target;
-use super::verdict::verdict;
 use crate::cli::ended::{Ended, Failed};
 use crate::process::{Sources, signal};
 use crate::rehearsal::drill::{self, Plan, Progress, Returns, Target};

@@ -59,7 +59,7 @@ impl Health {
                 && *run != known_run
             {
                 // Without an answer it is asked again at the next look.
-                if let Some(broken) = self.broken_promises().await {
+                if let Some(broken) = self.wrong_settings().await {
                     promises = broken;
                     known_run.clone_from(run);
                 }
@@ -82,11 +82,11 @@ impl Health {
     }
 
     /// `None` if Redis did not answer.
-    async fn broken_promises(&self) -> Option<Vec<String>> {
+    async fn wrong_settings(&self) -> Option<Vec<String>> {
         if !self.check_settings {
             return Some(Vec::new());
         }
-        match self.parts.gate.broken_promises().await {
+        match self.parts.gate.wrong_settings().await {
             Ok(Some(wrong)) => {
                 for wrong in &wrong {
                     tracing::error!(wrong, "orders are not safe");

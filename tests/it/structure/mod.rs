@@ -190,7 +190,7 @@ fn every_failure_point_is_in_the_code_once() {
     assert_eq!(rust.matches("fault!(\"").count(), points.len(), "a point is not listed");
 }
 
-/// The controls themselves take half an hour; that they still fit takes a moment.
+/// A run of the controls takes an hour; this check that they still fit takes a moment.
 #[test]
 fn every_negative_control_fits_the_sources_and_names_a_test() {
     let text = std::fs::read_to_string(root().join("tests/controls/controls.toml")).expect("readable");

@@ -7,7 +7,7 @@ use super::handle::Store;
 
 impl Store {
     /// The settings of the database that break a promise, each with the value to set. Empty where all is well.
-    pub async fn broken_promises(&self) -> Result<Vec<String>, StoreError> {
+    pub async fn wrong_settings(&self) -> Result<Vec<String>, StoreError> {
         let checks: &[(&str, &str, &str)] = match self.db.get_database_backend() {
             DbBackend::Postgres => &[
                 ("SHOW fsync", "on", "fsync = on"),

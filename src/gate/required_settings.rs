@@ -6,7 +6,7 @@ use crate::domain::Millis;
 use crate::link::Fault;
 
 /// Settings of Redis that the promises need: name, required value, and what breaks otherwise.
-const PROMISES: [(&str, &str, &str); 3] = [
+const REQUIRED: [(&str, &str, &str); 3] = [
     ("maxmemory-policy", "noeviction", "an evicted key is a sold unit forgotten"),
     ("appendonly", "yes", "a restart would forget every order that has no row yet"),
     ("appendfsync", "always", "a power cut would forget accepted orders"),
@@ -30,9 +30,9 @@ impl Gate {
 
     /// The settings of Redis that break a promise, each with the command that corrects it; empty if all are right.
     /// `None` if the server does not let clients read its settings, as managed services forbid CONFIG.
-    pub async fn broken_promises(&self) -> Result<Option<Vec<String>>, GateError> {
+    pub async fn wrong_settings(&self) -> Result<Option<Vec<String>>, GateError> {
         let mut wrong = Vec::new();
-        for (name, good, why) in PROMISES {
+        for (name, good, why) in REQUIRED {
             let answer: Result<Vec<String>, _> =
                 self.link.query(redis::cmd("CONFIG").arg("GET").arg(name)).await;
             match answer {
