@@ -2,19 +2,19 @@
 
 use super::{IdempotencyKey, Invalid, check_text};
 
-/// A request to do something to an order or a sale. It goes into their history.
+/// A request to do something to an order or a sale, as their history records it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActRequest {
     /// Who requests it, such as `buyer`, `operator ada`, `payment acme`, `deadline`.
     pub by: String,
     /// Why, in the requester's words.
     pub reason: Option<String>,
-    /// Requests with the same key are done once.
+    /// Requests with the same key take effect once.
     pub key: Option<IdempotencyKey>,
 }
 
 impl ActRequest {
-    /// A request without reason and key.
+    /// A request with neither reason nor key.
     pub fn by(who: impl Into<String>) -> Self {
         Self { by: who.into(), reason: None, key: None }
     }

@@ -1,8 +1,7 @@
-//! The entries of the order log. Each holds the whole state of something after a change, with a version, so entries
-//! may arrive twice and in any order: the highest version counts.
+//! The entries of the order log. Each holds the full state of something after a change, with a version, so entries may
+//! arrive twice and in any order: the highest version wins.
 //!
-//! Entries outlive the process that wrote them, also as lines of a file. Fields that are added later must have a
-//! default.
+//! Entries outlive the process that wrote them, also as lines of a file. Any field added later needs a default.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,11 +9,11 @@ use super::{
     Failure, Millis, Number, Order, OrderId, OrderStatus, Sale, SaleId, SaleState, Sku, Terms, UserId, Window,
 };
 
-/// One line of an export, and one part of a message in the log.
+/// One line of an export, or one element of a log message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Entry {
-    /// The gate accepted the order. Without a later entry it was confirmed, or it still waits for its row.
+    /// The gate accepted the order. If no later entry follows, it was confirmed or still waits for its row.
     Accepted(Order),
     /// The order has a row.
     Order(Box<OrderEntry>),
@@ -59,13 +58,13 @@ pub struct OrderEntry {
     /// Why it failed. Set only for `failed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
-    /// 1 for the row as it was first written, plus 1 for each change.
+    /// 1 when the row is first written, plus 1 per change.
     pub version: i32,
     /// When the row was first written.
     pub recorded_at: Millis,
     /// When the row last changed.
     pub updated_at: Millis,
-    /// The payment deadline. `None` if the order can wait for ever, or no longer waits.
+    /// The payment deadline. `None` if the order has none, or no longer waits for its payment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pay_by: Option<Millis>,
     /// The changes since the row was first written.
@@ -87,7 +86,7 @@ pub struct Step {
     /// Why, if a reason was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// When.
+    /// When it happened.
     pub at: Millis,
 }
 
@@ -125,7 +124,7 @@ pub struct SaleEntry {
 pub struct ItemEntry {
     /// The item.
     pub sku: Sku,
-    /// All its units, sold ones included.
+    /// All of its units, including those sold.
     pub stock: i64,
     /// The version of its stock.
     pub version: i64,
@@ -219,7 +218,7 @@ pub struct PaymentEntry {
     pub detail: Option<String>,
     /// When the event arrived.
     pub received_at: Millis,
-    /// When it is tried next.
+    /// When it is next tried.
     pub due_at: Millis,
     /// When its processing last changed.
     pub updated_at: Millis,

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::Invalid;
 
-/// A checked text: `$valid` is the whole rule, and there is no other way to make a value.
+/// A checked text: `$valid` is the whole rule, and no value exists that has not passed it.
 macro_rules! checked_text {
     ($(#[$doc:meta])* $name:ident, $what:literal, $rule:literal, $valid:expr) => {
         $(#[$doc])*
@@ -95,7 +95,8 @@ checked_text!(
         && text.bytes().all(|c| c.is_ascii_alphanumeric() || b"._:@-".contains(&c))
 );
 checked_text!(
-    /// A buyer's name for one click, as sent in the `Idempotency-Key` header, or an operator's for one act.
+    /// The name that a buyer gives one click, as sent in the `Idempotency-Key` header, or that an operator gives one
+    /// act.
     IdempotencyKey,
     "an Idempotency-Key",
     "1 to 64 visible ASCII characters",
@@ -145,7 +146,7 @@ impl fmt::Display for OrderId {
     }
 }
 
-/// A truncated SHA-256, written as unpadded base64url in every text.
+/// A truncated SHA-256, written in every text as unpadded base64url.
 macro_rules! digest_text {
     ($(#[$doc:meta])* $name:ident, $bytes:literal, $what:literal, $rule:literal) => {
         $(#[$doc])*
@@ -216,12 +217,13 @@ impl IdempotencyKey {
 }
 
 impl KeyDigest {
-    /// `None` stands for a buyer who sent no key. Its digest collides with no key, because a header cannot be empty.
+    /// `None` means that the buyer sent no key. Its digest is that of the empty text, which no key can have: a header
+    /// cannot be empty.
     pub fn of_key(key: Option<&IdempotencyKey>) -> Self {
         Self::of(key.map_or(b"", |key| key.as_str().as_bytes()))
     }
 
-    /// The digest of a key that Doorbuster makes up itself.
+    /// The digest of a key that Doorbuster itself makes up.
     pub fn of_text(text: &str) -> Self {
         Self::of(text.as_bytes())
     }

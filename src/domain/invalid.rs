@@ -4,9 +4,9 @@
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} must be {rule}")]
 pub struct Invalid {
-    /// What the value was meant to be, such as `a sale id`.
+    /// The intended kind of value, such as `a sale id`.
     pub what: &'static str,
-    /// What it must be.
+    /// The rule that it breaks.
     pub rule: &'static str,
 }
 

@@ -14,15 +14,15 @@ use super::Invalid;
 #[serde(try_from = "String", into = "String")]
 pub struct Millis(pub i64);
 
-/// The most by which the clocks of hosts and servers may differ. A reader of the order log that starts at a time starts
-/// this much earlier.
+/// The most by which the clocks of hosts and servers may differ. A reader that looks for a point in time in the order
+/// log starts this much earlier.
 pub const CLOCK_SKEW: Duration = Duration::from_secs(60);
 
 /// 9999-12-31T23:59:59.999Z: an RFC 3339 year has four digits.
 const LAST: i64 = 253_402_300_799_999;
 
 impl Millis {
-    /// The host's clock. Not for decisions that a server makes: Redis's clock decides whether a sale is open.
+    /// The host's clock. Not for decisions that belong to a server: Redis's clock decides whether a sale is open.
     pub fn now() -> Self {
         let since_epoch =
             std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or(Duration::ZERO);

@@ -1,4 +1,4 @@
-//! What the words mean: sales, orders and verdicts, as values that are valid once they exist.
+//! The domain's terms: sales, orders and verdicts, as values that are valid once they exist.
 //!
 //! All outside input passes through a constructor here before another module sees it. This module knows no server and
 //! no protocol, and nothing in it depends on the time of day.

@@ -176,22 +176,22 @@ impl OrderStatus {
         )
     }
 
-    /// Those of the acts that are legal in this state.
+    /// The acts in `of` that are legal in this state.
     pub fn allowed(self, of: &[Act]) -> Vec<Act> {
         of.iter().copied().filter(|act| self.allows(*act)).collect()
     }
 }
 
-/// Why the database, the last line, refused an order that the gate had accepted. Each is committed as an outcome that
-/// the buyer can read.
+/// Why the database, the last line of defence, refused an order that the gate had accepted. Each failure is committed
+/// as an outcome that the buyer can read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Failure {
     /// The item's stock was used up: the gate held more units than there are.
     OutOfStock,
-    /// The user's live units had reached the limit, through another order of theirs.
+    /// The user had already reached the limit with another live order.
     OverLimit,
-    /// Another order has the same (sale, epoch, seq): the gate lost writes and gave the number out again.
+    /// Another order has the same (sale, epoch, seq): the gate lost writes and issued the number again.
     NumberReused,
     /// The sale or the sku has no row.
     UnknownItem,
@@ -215,7 +215,8 @@ impl Failure {
         }
     }
 
-    /// Whether the gate made a promise that the database cannot keep. The sale then stops until an operator has looked.
+    /// Whether the gate made a promise that the database cannot keep. If so, the sale is paused until an operator has
+    /// looked into it.
     pub fn stops_the_sale(self) -> bool {
         !matches!(self, Self::OverLimit | Self::GivenUp)
     }

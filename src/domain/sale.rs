@@ -87,7 +87,7 @@ pub struct Window {
 pub struct Item {
     /// Its id, unique within the sale.
     pub sku: Sku,
-    /// All its units, sold ones included: 0 to [`MAX_STOCK`].
+    /// All of its units, including those sold: 0 to [`MAX_STOCK`].
     pub stock: i64,
     /// The most units of this item per user. `None`: only the sale's limit applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -103,7 +103,7 @@ pub struct Sale {
     pub name: String,
     /// When buyers may order.
     pub window: Window,
-    /// The most units per user, of all items together: 1 to [`MAX_QUANTITY`].
+    /// The most units per user, across all items: 1 to [`MAX_QUANTITY`].
     pub limit_per_user: u32,
     /// The other terms that an operator can change.
     pub terms: Terms,
@@ -112,7 +112,7 @@ pub struct Sale {
 }
 
 impl Sale {
-    /// Whether the sale could be sold. The error names the first field that is wrong, and its rule.
+    /// Checks whether the sale can be sold. The error names the first invalid field and its rule.
     pub fn check(&self) -> Result<(), Invalid> {
         let wrong = |what, rule| Err(Invalid { what, rule });
         check_text("a sale's name", &self.name, 200)?;

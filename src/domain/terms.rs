@@ -71,7 +71,7 @@ impl<'de> Deserialize<'de> for Rate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LatePayment {
-    /// A new order takes the units, if they are free; otherwise as `Refund`.
+    /// A new order takes the units if they are free; otherwise the same as `Refund`.
     #[default]
     Retake,
     /// The payment is recorded for a refund.
@@ -112,10 +112,10 @@ pub struct Terms {
     pub rebuy: bool,
     /// What happens to a payment for an order that has ended.
     pub late_payment: LatePayment,
-    /// Attempts of one user. Repeats are not counted. `None`: no limit.
+    /// Limits the attempts of one user. Repeats are not counted. `None`: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_rate: Option<Rate>,
-    /// Attempts of all users together. `None`: no limit.
+    /// Limits the attempts of all users together. `None`: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sale_rate: Option<Rate>,
     /// Shown to buyers while the sale is paused: 1 to 200 characters.

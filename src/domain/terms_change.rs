@@ -1,4 +1,4 @@
-//! What an operator changes about a sale while it sells.
+//! Changes that an operator makes to a sale while it sells.
 
 use std::collections::BTreeMap;
 
@@ -46,12 +46,12 @@ pub struct TermsChange {
 }
 
 impl TermsChange {
-    /// Whether it changes nothing.
+    /// Whether it leaves everything as it is.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The sale with the new terms, if it could be sold with them at `now`. Changes nothing else.
+    /// Returns the sale with the new terms, if it could be sold with them at `now`. Nothing else changes.
     pub fn apply(&self, sale: &Sale, now: Millis) -> Result<Sale, Invalid> {
         let mut sale = sale.clone();
         if let Some(opens_at) = self.opens_at {

@@ -22,7 +22,7 @@ pub struct Attempt {
     pub quantity: u32,
     /// The digest of the idempotency key.
     pub key: KeyDigest,
-    /// Whether the buyer sent a key. Without one, another body is a second order and not a misused key.
+    /// Whether the buyer sent a key. Without one, a different body is a second order and not a misused key.
     pub keyed: bool,
     /// The fingerprint of the request.
     pub fingerprint: Fingerprint,
@@ -65,18 +65,18 @@ pub struct Ticket {
     pub durability: Durability,
     /// Whether it waits on the dead-letter queue.
     pub parked: bool,
-    /// Whether its row has already ended while the gate could not take its units back yet. The row has the status.
+    /// Whether the order has ended in its row, but the gate could not take its units back yet. The row has the status.
     pub ended: bool,
 }
 
 /// A rate that was exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limited {
-    /// Whether it is the rate of one user. Otherwise it is that of the whole sale.
+    /// Whether the rate applies to one user. Otherwise it applies to the whole sale.
     pub of_user: bool,
     /// The rate.
     pub rate: Rate,
-    /// How long until the next attempt may be made.
+    /// How long until another attempt is allowed.
     pub retry_after: Duration,
 }
 

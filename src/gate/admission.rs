@@ -85,7 +85,7 @@ impl Gate {
         let limit = read_limit(&mut reply)?;
         self.observe_number(sale, number);
         self.observe_waiting(sale, u64::try_from(waiting).unwrap_or(0));
-        // An unreadable verdict, of an entry that a later version wrote, fails one attempt and not the call.
+        // An unreadable verdict, from an entry that a later version wrote, fails one attempt and not the whole call.
         let read = |attempt: &Attempt| match reply.value()? {
             redis::Value::Int(seq) => {
                 Ok(Verdict::Accepted(attempt.admitted(Number { seq: *seq, ..number }, limit, now)))

@@ -22,8 +22,8 @@ pub struct GateSettings {
     pub prefix: String,
     /// Maximum entries in the outbox of one sale; beyond it attempts are refused as overloaded.
     pub outbox_bound: u64,
-    /// Maximum entries in the outboxes of all sales together. Other sales count with the number that this process
-    /// observed last, about a second ago.
+    /// Maximum entries in the outboxes of all sales together. Other sales count with the number that this process last
+    /// observed, about a second ago.
     pub outbox_bound_in_all: u64,
     /// Maximum attempts in one script call.
     pub batch: usize,
@@ -49,7 +49,7 @@ pub struct Gate {
     pub(super) batcher: Handle,
 }
 
-/// What this process has seen of a sale.
+/// This process's observations of a sale.
 #[derive(Default)]
 pub(super) struct Observed {
     highest: Number,
@@ -92,8 +92,8 @@ impl Gate {
         [highest.epoch.to_string(), highest.seq.to_string()]
     }
 
-    /// Keeps the highest number seen of the sale, from a reply of the gate or from a row. Later scripts freeze a
-    /// gate that is behind it.
+    /// Records the highest number seen of the sale, from a reply of the gate or from a row. Later scripts freeze a gate
+    /// that is behind it.
     pub fn observe_number(&self, sale: &SaleId, number: Number) {
         let mut observed = self.observed();
         // `entry` would clone the sale id on each call.
@@ -105,7 +105,7 @@ impl Gate {
         }
     }
 
-    /// Keeps how many orders of a known sale are in flight.
+    /// Records how many orders of a known sale are in flight.
     pub(super) fn observe_waiting(&self, sale: &SaleId, waiting: u64) {
         if let Some(observed) = self.observed().get_mut(sale) {
             observed.waiting = waiting;

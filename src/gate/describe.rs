@@ -11,7 +11,7 @@ use super::keys;
 use super::wire::{Reader, broken, word};
 use crate::domain::{Millis, Number, SaleId, SaleState, Terms, Window};
 
-/// What the gate holds of a sale at one moment.
+/// A sale in the gate at one moment.
 #[derive(Debug, Clone)]
 pub struct GateSale {
     /// The name that buyers see.
@@ -65,8 +65,7 @@ impl Gate {
         Ok(Some(described))
     }
 
-    /// Every sale that was loaded and not unloaded, in the order of the ids. A name without a loaded sale is
-    /// possible.
+    /// Every sale that was loaded and not unloaded, ordered by id. May include an id whose sale is not loaded.
     pub async fn sales(&self) -> Result<Vec<SaleId>, GateError> {
         let register = keys::sales(&self.settings.prefix);
         let mut names: Vec<String> = self.link.query(redis::cmd("SMEMBERS").arg(register)).await?;

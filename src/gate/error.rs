@@ -1,4 +1,4 @@
-//! What can go wrong at the gate, by what the caller can do about it.
+//! The errors of the gate, by what the caller can do about them.
 
 use crate::link::Fault;
 

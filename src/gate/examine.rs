@@ -1,4 +1,4 @@
-//! What an operator should know of Redis before a sale: which software it is, and what this user may do there.
+//! Facts about Redis that an operator needs before a sale: which software it is, and what this user may do there.
 //! Changes nothing.
 
 use super::core::Gate;
@@ -12,13 +12,13 @@ pub struct RedisFacts {
     pub software: &'static str,
     /// The version of that software, such as `7.0.15`.
     pub version: String,
-    /// Why the gate cannot work there, in the server's words: a right that is missing, a replica. Empty is good.
+    /// Why the gate cannot work there, in the server's words: a missing right, a replica. Empty if it can.
     pub refused: Vec<String>,
 }
 
 impl Gate {
-    /// Reads the version, and tries what the gate does without doing it: PERSIST on a key that does not exist needs
-    /// the right to write, a script that nobody has loaded the right to run one.
+    /// Reads the version and tests the gate's rights without changing anything: PERSIST on a key that does not exist
+    /// needs the right to write, and EVALSHA of an unknown script needs the right to run scripts.
     pub async fn examine(&self) -> Result<RedisFacts, GateError> {
         let info: String = self.link.query(redis::cmd("INFO").arg("server")).await?;
         let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);

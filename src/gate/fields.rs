@@ -49,7 +49,7 @@ pub(super) fn terms(sale: &Sale) -> Vec<String> {
     .collect()
 }
 
-/// A sale that an earlier version loaded lacks these fields. It keeps the defaults that it was sold by.
+/// A sale that an earlier version loaded lacks these fields. It keeps the defaults with which it was sold.
 pub(super) fn read_terms(fields: &BTreeMap<String, String>) -> Result<Terms, GateError> {
     let set = |name: &str| fields.get(name).filter(|text| !text.is_empty());
     fn read<T: std::str::FromStr>(text: Option<&String>) -> Result<Option<T>, GateError> {

@@ -26,7 +26,7 @@ pub struct Holding {
 
 impl Gate {
     /// All holdings of a sale. Not a snapshot: an order that is held during the whole call is in the answer; one that
-    /// comes or goes meanwhile may be.
+    /// comes or goes during the call may or may not be.
     pub async fn holdings(&self, sale: &SaleId) -> Result<Vec<Holding>, GateError> {
         let mut holdings = Vec::new();
         let mut cursor = 0_u64;
@@ -48,7 +48,7 @@ impl Gate {
         }
     }
 
-    /// Everyone who holds anything of a sale, hashed by `hash`; `None` if they are more than `most`. Not a snapshot,
+    /// Everyone who holds anything of a sale, hashed by `hash`; `None` if there are more than `most`. Not a snapshot,
     /// like [`Gate::holdings`].
     pub async fn holder_hashes(
         &self,

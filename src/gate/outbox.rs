@@ -56,14 +56,14 @@ impl Gate {
         self.mark(sale, ids, ["parked", &wait, ",outbox,broker,"]).await
     }
 
-    /// Marks orders that were taken from the dead-letter queue and confirmed by RabbitMQ again.
+    /// Marks orders that were taken from the dead-letter queue and that RabbitMQ has confirmed again.
     pub async fn mark_replayed(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
         let wait = self.settings.overtaken_after.as_millis().to_string();
         self.mark(sale, ids, ["broker", &wait, ",outbox,broker,parked,"]).await
     }
 
-    /// Marks orders that have ended in their rows. Used if the gate cannot take their units back now; readers are
-    /// then answered from the row.
+    /// Marks orders that have ended in their rows. For a gate that cannot take their units back now; readers then get
+    /// the status from the row.
     pub async fn mark_ended(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
         let wait = self.settings.parked_after.as_millis().to_string();
         self.mark(sale, ids, ["ended", &wait, ",outbox,broker,parked,"]).await

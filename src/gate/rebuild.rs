@@ -1,5 +1,5 @@
 //! Rebuilding a sale in the gate: freeze it in a new epoch, refill the outbox, load holders and items in one step.
-//! Nothing is sold meanwhile.
+//! Nothing is sold in the meantime.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ const STAGED_S: u64 = 3_600;
 /// The outcome of [`Gate::begin_rebuild`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RebuildStart {
-    /// The sale is frozen in the new epoch. The state is the one before, if the gate knew the sale.
+    /// The sale is frozen in the new epoch. Carries its previous state, if the gate knew the sale.
     Frozen(Option<SaleState>),
     /// The requested epoch is not above the gate's own; nothing changed.
     Behind {
@@ -160,7 +160,7 @@ fn record_of(held: &RebuiltHolding) -> String {
     }
 }
 
-/// Fails if the script found the sale no longer frozen in the epoch of this rebuild.
+/// Fails if the script reports that the sale is no longer frozen in this rebuild's epoch.
 fn unless_lost(reply: &redis::Value) -> Result<(), GateError> {
     match word(reply).as_deref() {
         Some("lost") => Err(GateError::Broken(

@@ -15,8 +15,8 @@ use tokio::time::Instant;
 /// How long a front may refuse from a reading of a sale, counted from the moment it asked the gate.
 pub const REFUSAL_MAX_AGE: Duration = Duration::from_millis(4);
 
-/// Returns when no front can refuse any more by the state of a sale before the reply `heard` from the gate. Call it
-/// with the time of that reply, before reporting its news outside this process.
+/// Returns once no front can still refuse by a state of the sale from before the gate's reply at `heard`. Call it with
+/// the time of that reply, before reporting its news outside this process.
 pub async fn until_refusals_expire(heard: Instant) {
     tokio::time::sleep_until(heard + REFUSAL_MAX_AGE).await;
 }

@@ -20,9 +20,9 @@ pub enum Adjusted {
 }
 
 impl Gate {
-    /// Takes an order into the gate that is live in the database and missing in the gate. Returns the gate's number
-    /// afterwards, which the caller records; `None` if the gate had the order. May be repeated. The caller holds the
-    /// lease of the order's user.
+    /// Adds an order to the gate that is live in the database and missing in the gate. Returns the gate's number
+    /// afterwards, which the caller records, or `None` if the gate already had the order. May be repeated. The caller
+    /// holds the lease of the order's user.
     pub async fn adopt(&self, order: &Order) -> Result<Option<Number>, GateError> {
         let mut args = self.highest_args(&order.sale).to_vec();
         args.extend([
@@ -43,8 +43,7 @@ impl Gate {
     }
 
     /// Adds `units` (negative to subtract) to the units left of an item, if the gate's number is still `at`, so
-    /// that the books that were compared are still the books that are corrected. A repeat returns
-    /// [`Adjusted::Stale`].
+    /// that the correction applies to the books that were compared. A repeat returns [`Adjusted::Stale`].
     pub async fn adjust(
         &self,
         sale: &SaleId,

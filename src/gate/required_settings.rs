@@ -29,7 +29,7 @@ impl Gate {
     }
 
     /// The settings of Redis that break a promise, each with the command that corrects it; empty if all are right.
-    /// `None` if the server does not let clients read its settings, as managed services forbid CONFIG.
+    /// `None` if the server does not let clients read its settings: managed services forbid CONFIG.
     pub async fn wrong_settings(&self) -> Result<Option<Vec<String>>, GateError> {
         let mut wrong = Vec::new();
         for (name, good, why) in REQUIRED {

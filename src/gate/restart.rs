@@ -15,7 +15,7 @@ use super::error::GateError;
 use super::wire::{Reader, word};
 use crate::domain::{Number, SaleId};
 
-/// How long a failed comparison is not repeated. Otherwise every attempt would wait for the same timeout.
+/// How long to wait before a failed comparison is repeated. Otherwise every attempt would wait for the same timeout.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// How often Redis may be replaced during the comparison.

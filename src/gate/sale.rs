@@ -1,7 +1,7 @@
 //! Loading a sale into the gate, changing it there, and unloading it.
 //!
-//! A change of state, terms or stock takes the sale's next number and can be repeated. It returns only when no
-//! process refuses a buyer by the state before it: see [`until_refusals_expire`].
+//! A change of state, terms or stock takes the sale's next number and can be repeated. It returns only once no process
+//! still refuses buyers by the previous state: see [`until_refusals_expire`].
 
 use std::collections::BTreeMap;
 
@@ -82,7 +82,7 @@ pub enum Unloaded {
 pub enum Moved {
     /// This call moved the sale, with this number.
     Now(Number),
-    /// The sale was in the wanted state before.
+    /// The sale was already in the requested state.
     Already(Number),
     /// The move is not allowed from this state; nothing changed.
     Refused(SaleState),
@@ -120,7 +120,7 @@ impl Gate {
     }
 
     /// Moves the sale to `to` if it is in one of the states `from`. May be repeated. A gate that is behind what this
-    /// process knows is frozen instead. On return no process refuses by the previous state.
+    /// process knows is frozen instead. On return no process still refuses buyers by the previous state.
     pub async fn move_sale(
         &self,
         sale: &SaleId,
@@ -151,7 +151,7 @@ impl Gate {
     }
 
     /// Gives the sale the terms of `sale`: window, limits, other terms, name. May be repeated; a version that is not
-    /// higher than the last changes nothing. On return no process refuses by the previous terms.
+    /// higher than the last changes nothing. On return no process still refuses buyers by the previous terms.
     pub async fn set_terms(&self, sale: &Sale, version: i64) -> Result<Number, GateError> {
         let mut args = self.highest_args(&sale.id).to_vec();
         args.push(version.to_string());
@@ -166,9 +166,9 @@ impl Gate {
         Ok(number)
     }
 
-    /// Adds `units` to an item; a negative number takes away units that are neither sold nor in flight. `version`
-    /// is the item's version afterwards. May be repeated with the same answer. On return no process refuses by the
-    /// previous stock.
+    /// Adds `units` to an item; a negative number takes away units that are neither sold nor in flight. `version` is
+    /// the item's version afterwards. May be repeated with the same answer. On return no process still refuses buyers
+    /// by the previous stock.
     pub async fn restock(
         &self,
         sale: &SaleId,

@@ -28,7 +28,7 @@ pub struct Settlement {
     pub id: OrderId,
     /// Its user.
     pub user: UserId,
-    /// What the database has committed.
+    /// The outcome that the database has committed.
     pub outcome: Outcome,
 }
 

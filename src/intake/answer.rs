@@ -80,7 +80,7 @@ pub enum Answer {
     Overloaded,
     /// The gate could not decide, for this reason. Nothing was taken.
     GateUnavailable(String),
-    /// The unit may be taken, and the reason why this is not known. Repeating with the same key gives the outcome.
+    /// The unit may or may not be taken, for this reason. Repeating with the same key gives the outcome.
     OutcomeUnknown(OrderId, String),
 }
 

@@ -14,7 +14,7 @@ use crate::domain::{
 use crate::fault::fault;
 use crate::gate::{GateError, until_refusals_expire};
 
-/// When a buyer is asked to retry an order for a draft whose opening time has passed.
+/// How soon a buyer should retry an order for a draft whose opening time has passed.
 const UNTIL_OPENED: Duration = Duration::from_secs(5);
 
 /// The policy requires the broker's confirm, and it did not come in time. The order is in the outbox.
@@ -26,7 +26,7 @@ impl Intake {
     /// Places an order. On `Accepted` the servers named by `durability` hold it. A repeat with the same key returns
     /// the same order.
     ///
-    /// No front refuses the buyer as someone without an order after an answer that tells them of one: see
+    /// After an answer that shows the buyer an order, no front refuses them as someone without one: see
     /// [`until_refusals_expire`].
     pub async fn place(&self, request: OrderRequest) -> Answer {
         let sku = match self.sku(&request).await {
@@ -120,8 +120,8 @@ impl Intake {
             (None, [only]) => only.sku.clone(),
             (None, _) => return Err(Answer::SkuRequired),
         };
-        // Only zero is refused here. The gate checks the limit, which may have changed since an order that is being
-        // repeated now.
+        // Only zero is refused here. The gate checks the limit, which may have changed since the order that this
+        // request repeats.
         if request.quantity == 0 {
             return Err(Answer::InvalidQuantity { limit: sale.limit_per_user });
         }

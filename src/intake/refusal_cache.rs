@@ -1,12 +1,11 @@
 //! Refusing without the gate: "sold out", "not open yet" and "closed" come from this process's cache for buyers who
 //! hold nothing. Most requests of a rush are refused, and most of them at once.
 //!
-//! A cached refusal never contradicts an earlier answer. Everything that can change a sale's answer takes the
-//! sale's next number: an order, a returned unit, a restock, a change of state or terms, a rebuild. So the cache
-//! keeps who held anything of the sale at number N, and the gate's description of the sale. While requests arrive,
-//! it reads the sale again and again, to see whether N is still its number. A request is refused only by a reading
-//! that was requested at most [`REFUSAL_MAX_AGE`] ago; if there is none, it waits for the next reading, which
-//! serves all that wait.
+//! A cached refusal never contradicts an earlier answer. Everything that can change a sale's answer takes the sale's
+//! next number: an order, a returned unit, a restock, a change of state or terms, a rebuild. So the cache keeps who
+//! held anything of the sale at number N, and the gate's description of the sale. While requests arrive, it keeps
+//! reading the sale to check that N is still its number. A request is refused only by a reading that was requested at
+//! most [`REFUSAL_MAX_AGE`] ago; if there is none, it waits for the next reading, which serves all that wait.
 //!
 //! The other half of the rule is in [`crate::gate::until_refusals_expire`]: a change at the gate is reported to
 //! nobody before every reading from before it is too old. Buyers do not learn of their order earlier, nor operators

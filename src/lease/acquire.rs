@@ -1,4 +1,4 @@
-//! Waiting for leases: calls that take, with sleeps in between that a release cuts short.
+//! Waiting for leases: take calls, separated by sleeps that a release cuts short.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,14 +19,14 @@ use crate::link::{Backoff, Fault};
 const POLL_EVERY: Duration = Duration::from_secs(1);
 
 impl Leases {
-    /// Takes all of `names` or none, and waits up to `within` until they are free together: `None` if they were not.
-    /// It holds none while it waits for another, so two callers that want the same names in a different order do not
-    /// block each other.
+    /// Takes all of `names` or none, and waits up to `within` for all of them to be free at once; `None` if they were
+    /// not. It holds none while it waits for another, so two callers that want the same names in a different order do
+    /// not block each other.
     ///
-    /// A release wakes one waiter of the name in each process. Each waiter also looks by itself when the lease
-    /// expires, and about once a second. Waiters are not served in order. While Redis is unavailable, calls are
-    /// retried with up to two seconds in between, and the last error is returned when the time is over. A request
-    /// that is under way by then is waited for, up to three times the reply timeout.
+    /// A release wakes one waiter of the name in each process. Each waiter also looks by itself when the lease expires,
+    /// and about once a second. Waiters are not served in order. While Redis is unavailable, calls are retried with up
+    /// to two seconds in between, and the last error is returned when the time is up. A request that is still under way
+    /// then gets up to three times the reply timeout to finish.
     ///
     /// A dropped future leaves nothing behind.
     pub async fn acquire<'a>(
@@ -54,7 +54,7 @@ struct Waiting<'a> {
     backoff: Backoff,
 }
 
-/// What follows a call.
+/// The next step after a call.
 enum Next {
     Return(Option<Guard>),
     /// Call again right away.
@@ -101,8 +101,8 @@ impl Waiting<'_> {
             let changed_lines = before.is_some();
             drop(before);
             self.core.listener.notify_one();
-            // It calls once more from within the line before it sleeps. After a change of lines it pauses first, or
-            // two names could alternate for ever.
+            // Calls once more after joining the line, before it sleeps. After a change of lines it pauses first, or two
+            // names could alternate for ever.
             if changed_lines {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
@@ -150,8 +150,8 @@ impl Waiting<'_> {
     }
 }
 
-/// The busy name to wait for, and the time until its lease expires: the name that is already waited for, or else the
-/// one whose lease lasts longest.
+/// The busy name to wait for, and the time until its lease expires: the name that is already waited for, or otherwise
+/// the one whose lease lasts longest.
 fn busiest<'a>(
     names: &'a [String],
     replies: &[NameReply],

@@ -1,5 +1,5 @@
-//! The state that all handles and guards of one process share, and the requests that must not be abandoned half
-//! way: each of them runs in a background task.
+//! The state that all handles and guards of one process share, and the requests that must not be abandoned
+//! halfway: each of them runs in a background task.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -42,7 +42,7 @@ pub(super) struct Core {
     pub(super) _end: DropGuard,
 }
 
-/// What a release found.
+/// The result of a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Released {
     /// All leases were still held. They are free now, or stay taken until their minimum hold is over.
@@ -72,8 +72,8 @@ impl Core {
         place
     }
 
-    /// Renews acquisitions of one scope, in calls of at most [`MAX_RENEWALS_PER_CALL`] leases. The answer says of
-    /// each whether all of its leases were still held. May be repeated.
+    /// Renews acquisitions of one scope, in calls of at most [`MAX_RENEWALS_PER_CALL`] leases. Returns for each whether
+    /// all of its leases were still held. May be repeated.
     pub(super) async fn renew(
         self: &Arc<Self>,
         acquisitions: &[Arc<Acquisition>],
@@ -127,7 +127,7 @@ impl Core {
         self.wire.release(&held.scope, &held.owner, min_hold, &held.names).await
     }
 
-    /// Retries the release until Redis gives an answer that is enough, or until the leases have expired.
+    /// Retries the release until an answer from Redis satisfies `is_enough`, or until the leases have expired.
     pub(super) fn release_in_background(
         self: &Arc<Self>,
         held: Arc<Acquisition>,
@@ -147,7 +147,7 @@ impl Core {
         }));
     }
 
-    /// Records in the background that leases are taken in the scope, unless that was done lately.
+    /// Records in the background that leases are taken in the scope, unless that was done recently.
     pub(super) fn record_scope(self: &Arc<Self>, scope: &str) {
         let now = Instant::now();
         let recent = |recorded: &Instant| now.duration_since(*recorded) < SCOPE_RECORDED_EVERY;

@@ -1,4 +1,4 @@
-//! What can go wrong with a lease.
+//! The errors of leases.
 
 use crate::link::Fault;
 

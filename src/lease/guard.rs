@@ -1,4 +1,4 @@
-//! What a holder has: the fencing token, the remaining time, and the release.
+//! The holder's side of a lease: the fencing token, the remaining time, and the release.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use super::core::{Core, Released, joined};
 use super::held::Acquisition;
 use super::watchlist::Place;
 
-/// What the guards of one acquisition share. The last of them releases the leases.
+/// State that the guards of one acquisition share. The last of them releases the leases.
 struct Hold {
     core: Arc<Core>,
     held: Arc<Acquisition>,
@@ -73,7 +73,7 @@ impl Guard {
         self.remaining() > margin
     }
 
-    /// The same as an error. Ask right before COMMIT, with [`COMMIT_MARGIN`](super::COMMIT_MARGIN).
+    /// The same check as a `Result`. Call it right before COMMIT, with [`COMMIT_MARGIN`](super::COMMIT_MARGIN).
     pub fn ensure_valid(&self, margin: Duration) -> Result<(), LeaseError> {
         if self.is_valid_for(margin) { Ok(()) } else { Err(self.lost_error()) }
     }

@@ -26,7 +26,7 @@ pub(super) struct Acquisition {
 }
 
 impl Acquisition {
-    /// Of all names in `request`, which was sent at `sent`.
+    /// Covers all names in `request`, which was sent at `sent`.
     pub(super) fn new(request: Request, owner: String, token: i64, sent: Instant) -> Self {
         let Request { scope, names, options, .. } = request;
         let hold_ends = match options.renewal() {
@@ -82,7 +82,7 @@ impl Acquisition {
         self.lost.cancelled().await;
     }
 
-    /// Whether the leases are lost. Marks them as lost if their time is over by this process's clock.
+    /// Whether the leases are lost. Marks them as lost if their time is up by this process's clock.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         if self.hold_ends.is_some_and(|hold_ends| hold_ends <= now) {
             self.lose("held too long");
@@ -92,7 +92,7 @@ impl Acquisition {
         self.ends().is_none()
     }
 
-    /// How long a renewal that is sent at `sent` asks for: never beyond the maximum hold.
+    /// How much time a renewal sent at `sent` requests: never beyond the maximum hold.
     pub(super) fn extension(&self, sent: Instant) -> Duration {
         let left = self.hold_ends.map(|hold_ends| hold_ends.saturating_duration_since(sent));
         left.map_or(self.options.duration(), |left| self.options.duration().min(left))

@@ -1,4 +1,4 @@
-//! What operators see and do: who holds which lease, since when and for how long, and a forced release.
+//! For operators: who holds which lease, since when and for how long, and a forced release.
 
 use std::time::Duration;
 
@@ -25,9 +25,9 @@ impl Leases {
         Ok(self.core.wire.list(scope, Some(name)).await?.pop())
     }
 
-    /// Takes a lease away from its holder, for an operator who knows that the holder is gone. `token` says which
-    /// lease is meant: the answer is `false`, and nothing changes, if the name is free or has another holder by
-    /// now. A live holder notices at its next renewal. Until then only its fencing token keeps it from writing.
+    /// Takes a lease away from its holder, for an operator who knows that the holder is gone. `token` identifies the
+    /// lease: if the name is free or has another holder by now, nothing changes and the answer is `false`. A live
+    /// holder notices at its next renewal. Until then only its fencing token keeps it from writing.
     pub async fn force_release(&self, scope: &str, name: &str, token: i64) -> Result<bool, LeaseError> {
         let Some(lease) = self.show(scope, name).await?.filter(|lease| lease.token == token) else {
             return Ok(false);

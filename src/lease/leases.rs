@@ -14,7 +14,7 @@ use super::wire::{NameReply, Wire};
 use super::{LeaseError, LeaseOptions, listener, watchdog};
 use crate::link::{RedisLink, RedisSettings};
 
-/// Waits are capped at a year: longer ones could overflow the clock, and nobody means them.
+/// Waits are capped at a year: longer ones could overflow the clock, and nobody needs them.
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(365 * 86_400);
 
 /// Takes leases, keeps them alive and gives them back. Cheap to clone. One per process is enough: all clones share
@@ -54,9 +54,9 @@ impl Leases {
         Ok(Self { core })
     }
 
-    /// Takes those of `names` that are free, in one round trip, and waits for none. They share one owner, one token
-    /// and one guard. `scope` is the hash tag: the names of a scope are in one slot of a Redis Cluster, and tokens
-    /// rise within it.
+    /// Takes whichever of `names` are free, in one round trip, without waiting for the others. They share one owner,
+    /// one token and one guard. `scope` is the hash tag: the names of a scope are in one slot of a Redis Cluster, and
+    /// tokens rise within it.
     ///
     /// A dropped future leaves nothing behind: what it took is released.
     pub async fn take<'a>(
@@ -81,7 +81,7 @@ impl Leases {
     }
 
     /// Waits until nothing is being taken or released in the background: `true`, or `false` after `within`. A process
-    /// calls this before it ends, so that the leases it dropped are free and do not have to expire.
+    /// calls this before it exits, so that the leases it dropped are freed and do not have to expire.
     pub async fn wait_until_idle(&self, within: Duration) -> bool {
         let idle = async {
             while !self.core.tasks.is_empty() {

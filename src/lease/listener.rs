@@ -1,5 +1,5 @@
 //! One connection per process on which Redis announces freed names, open only while somebody waits. A missed message
-//! costs time and nothing else, because waiters also look by themselves.
+//! costs only time, because waiters also look by themselves.
 
 use std::collections::BTreeSet;
 use std::sync::Weak;

@@ -28,8 +28,8 @@ pub struct LeaseOptions {
 pub enum Renewal {
     /// The process's watchdog, whenever a third of the lease has passed.
     Watchdog {
-        /// After this time in all the holder loses the lease, so that a holder that hangs cannot lock others out
-        /// for ever.
+        /// After this total time the holder loses the lease, so that a holder that hangs cannot lock others out for
+        /// ever.
         max_hold: Duration,
     },
     /// Only the holder, with [`Guard::renew`](super::Guard::renew). A holder that hangs loses the lease.
@@ -51,7 +51,7 @@ impl LeaseOptions {
         Self { duration, renewal, min_hold: Duration::ZERO }
     }
 
-    /// The watchdog renews the lease, and the holder loses it after this time in all. Up to 30 days.
+    /// The watchdog renews the lease, and the holder loses it after this total time. Up to 30 days.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.renewal = Renewal::Watchdog { max_hold };
         self

@@ -72,7 +72,7 @@ fn may_have_run(fault: &Fault) -> bool {
     !matches!(fault, Fault::Unavailable(_) | Fault::Full(_) | Fault::NoScript)
 }
 
-/// The names may have been taken. Nobody has a guard of them, so nobody else would release them.
+/// The names may have been taken. Nobody has a guard for them, so nobody else would release them.
 fn release_unseen(core: &Arc<Core>, request: Request, owner: String, sent: Instant) {
     let request = Request { options: request.options.without_min_hold(), ..request };
     let held = Acquisition::new(request, owner, 0, sent);

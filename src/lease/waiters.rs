@@ -97,7 +97,7 @@ impl Waiter {
         self.name == name
     }
 
-    /// Falls asleep, and returns when woken. If the future is dropped half way, the waiter is still in the line and
+    /// Falls asleep, and returns when woken. If the future is dropped halfway, the waiter is still in the line and
     /// owns the wake-up that came in the meantime.
     pub(super) async fn woken(&mut self) {
         self.in_line(|slot| {

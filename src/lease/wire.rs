@@ -27,7 +27,7 @@ pub(super) struct Wire {
     list_scopes: Script,
 }
 
-/// What `take.lua` replies for one name.
+/// The reply of `take.lua` for one name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NameReply {
     /// Taken, with this fencing token.
@@ -38,7 +38,7 @@ pub(super) enum NameReply {
     Busy(Duration),
 }
 
-/// One argument of `renew.lua`: an owner's lease, and how long it shall last from now on.
+/// One argument of `renew.lua`: an owner's lease, and how long it should last from now on.
 pub(super) struct Extension {
     pub(super) owner: String,
     pub(super) lasts: Duration,

@@ -1,6 +1,6 @@
 //! The delay before the next retry: it doubles from 100 ms to 2 s, and half of it is random, so that a hundred
-//! processes do not reconnect in the same instant. There is no last retry, because a link that gives up needs a
-//! person to notice.
+//! processes do not reconnect in the same instant. Retries never end, because somebody would have
+//! to notice a link that gives up.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! Staying connected, whatever the server: delays between retries, batching, and the one way to reach Redis. It knows
-//! nothing of the commands that are sent.
+//! nothing about the commands that are sent.
 
 mod backoff;
 mod channels;

@@ -14,7 +14,7 @@ use super::error::{Fault, InvalidUrl};
 /// Where Redis is, and how long to wait for it.
 #[derive(Debug, Clone)]
 pub struct RedisSettings {
-    /// `redis://` or `rediss://`, with credentials if the server wants them.
+    /// `redis://` or `rediss://`, with credentials if the server requires them.
     pub url: String,
     /// How long one reply may take. A call, with connecting and a retry after NOSCRIPT, may take three times as long;
     /// then its outcome is unknown.

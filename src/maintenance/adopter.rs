@@ -1,5 +1,5 @@
-//! Rebuilt gates adopt orders whose row came only after the rebuild. The worker that writes such a row has the gate
-//! adopt it at once; this task finds those where the worker could not.
+//! Has rebuilt gates adopt orders whose rows were written only after the rebuild. The worker that writes such a row has
+//! the gate adopt it at once; this task catches those where the worker could not.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const SCOPE: &str = "_adoption";
 /// How often to look for rows of older epochs.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// Every look begins this long before the one before: a row may become visible after rows that are younger.
+/// Each look goes back this far before the previous one: a row may become visible after rows that are younger.
 const OVERLAP: Duration = Duration::from_secs(60);
 
 /// Rows read at once.
@@ -27,11 +27,11 @@ const PAGE: u64 = 500;
 
 /// Looks for orders that a rebuilt gate does not know.
 pub struct Adopter {
-    /// Adopts them.
+    /// Adopts the orders.
     pub gate: Gate,
-    /// Has their rows.
+    /// Has the rows.
     pub store: Store,
-    /// Of all fronts, one looks.
+    /// Lets only one front look at a time.
     pub leases: Leases,
 }
 

@@ -1,6 +1,6 @@
-//! Compares the sums of gate and database for every sale at a fixed interval, raises alarms through metrics, and
-//! pauses a sale whose books do not balance if the configuration says so. A separate task, because a look may
-//! take long.
+//! Compares the sums of gate and database for every sale at a fixed interval, raises alarms through metrics, and pauses
+//! a sale whose books do not balance if the configuration says so. A separate task, because one comparison may take
+//! long.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,26 +18,26 @@ use crate::store::Store;
 
 const SCOPE: &str = "_audit";
 
-/// Checks the books of every sale, in one front of all.
+/// Checks the books of every sale, on one front at a time.
 pub struct BooksCheck {
     /// One side of the books.
     pub gate: Gate,
     /// The other side.
     pub store: Store,
-    /// Of all fronts, one looks.
+    /// Lets only one front look at a time.
     pub leases: Leases,
     /// Pauses a sale.
     pub control: Control,
     /// Time between two looks.
     pub every: Duration,
-    /// Pause a sale whose books do not balance.
+    /// Whether to pause a sale whose books do not balance.
     pub pause_sale: bool,
 }
 
 impl BooksCheck {
     /// Runs until `stop`. Errors are retried at the next look.
     pub async fn run(self, stop: CancellationToken) {
-        // For sales that did not balance in the previous look: the units missing of each item.
+        // For sales that did not balance in the previous look: how many units of each item were missing.
         let mut before: HashMap<SaleId, Vec<i64>> = HashMap::new();
         while stop.run_until_cancelled(tokio::time::sleep(self.every)).await.is_some() {
             // Held for most of the interval, so that the books are checked once although every front tries.
@@ -45,7 +45,7 @@ impl BooksCheck {
             let look = alone(&self.leases, SCOPE, options, self.look(&mut before));
             match stop.run_until_cancelled(look).await {
                 Some(Ok(true)) | None => {}
-                // The front that looks reports.
+                // Another front looks and reports.
                 Some(Ok(false)) => report(0, 0),
                 Some(Err(MaintenanceError::Lease(error))) => {
                     tracing::warn!(%error, "comparing the books is left to another front");
@@ -100,8 +100,8 @@ impl BooksCheck {
     }
 }
 
-/// The sums are exact only if the gate took no number while they were read. Missing units count only if the same
-/// units were missing in the previous look: between the steps of a change some always are.
+/// The sums are exact only if the gate took no number while they were read. Missing units count only if the same units
+/// were missing in the previous look, because some are always missing between the steps of a change.
 fn is_broken(books: &Audit, before: &mut HashMap<SaleId, Vec<i64>>) -> bool {
     let missing: Vec<i64> = books.items.iter().map(ItemBooks::missing).collect();
     let oversold: i64 = books.items.iter().map(ItemBooks::oversold).sum();

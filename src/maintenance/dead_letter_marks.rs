@@ -1,6 +1,6 @@
-//! Marks the outbox entry of every dead letter as parked, so that the sweep does not publish the order again.
-//! Workers mark the dead letters that they write. This finds those that the broker made because their workers
-//! died of them. Part of the sweep; the leader also measures how long the oldest has been waiting.
+//! Marks the outbox entry of every dead letter as parked, so that the sweep does not publish the order again. Workers
+//! mark the dead letters that they write. This part of the sweep finds the others, which the broker made because a
+//! message killed its workers. The leader also measures how long the oldest has been waiting.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::queue::{DeadLetter, DeadLetters};
 /// How often to look even if the number of dead letters has not changed.
 const AT_LEAST_EVERY: Duration = Duration::from_secs(30);
 
-/// Dead letters in one look, at most.
+/// Maximum dead letters in one look.
 const MOST: usize = 5_000;
 
 #[derive(Default)]
@@ -48,18 +48,18 @@ impl DeadLetterMarks {
         metrics::gauge!("dead_letters_oldest_seconds").set(age as f64 / 1000.0);
     }
 
-    /// Marks them while this process holds them, so that nobody can end one in between.
+    /// Marks them while this process holds them, so that nobody can end one meanwhile.
     async fn look(&mut self, gate: &Gate, dead_letters: &DeadLetters, count: u32) {
         match dead_letters.hold(MOST).await {
             Ok(held) => {
-                // Others may hold some just now. Those come back, and the next round looks again.
+                // Other processes may be holding some. Those come back, and the next round looks again.
                 let all = held.letters.len() >= MOST.min(count as usize);
                 self.looked = all.then(|| (Instant::now(), count));
                 self.oldest = held.letters.iter().filter_map(|letter| letter.since).min();
                 mark_parked(gate, &held.letters).await;
                 if let Err(error) = held.split(dead_letters).await {
                     tracing::warn!(%error, "a dead letter with several orders could not be split");
-                    // Look again in the next round although their number is the same.
+                    // Look again in the next round even if the count is the same.
                     self.looked = None;
                 }
                 held.put_back().await;
@@ -68,13 +68,13 @@ impl DeadLetterMarks {
         }
     }
 
-    /// Has the dead-letter queue been empty for so long that whatever is still parked was lost? Not at once:
-    /// a process that reads dead letters holds them for a moment.
+    /// Whether the dead-letter queue has been empty for so long that the orders still parked were lost. One look is not
+    /// enough, because a process that reads dead letters holds them for a moment.
     pub(super) fn were_lost(&self, after: Duration) -> bool {
         self.empty_since.is_some_and(|since| since.elapsed() > after)
     }
 
-    /// Another process measures from now on.
+    /// From now on another process measures.
     pub(super) fn resign(&mut self) {
         self.empty_since = None;
         if std::mem::take(&mut self.leads) {

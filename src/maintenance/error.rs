@@ -7,20 +7,19 @@ use crate::queue::QueueError;
 use crate::settlement::SettlementError;
 use crate::store::StoreError;
 
-/// Why maintenance stopped short. All of it is repeated in a later round, so a caller logs the error and
-/// goes on.
+/// Why maintenance stopped short. A later round repeats the work, so a caller logs the error and continues.
 #[derive(Debug, thiserror::Error)]
 pub enum MaintenanceError {
     /// The lease was lost: another process may do the work by now.
     #[error(transparent)]
     Lease(#[from] LeaseError),
-    /// Redis did not do its part.
+    /// A call to the gate failed.
     #[error(transparent)]
     Gate(#[from] GateError),
-    /// The database did not do its part.
+    /// A call to the database failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The broker did not do its part.
+    /// A call to the broker failed.
     #[error(transparent)]
     Queue(#[from] QueueError),
     /// An act on a sale failed.

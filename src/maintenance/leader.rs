@@ -1,5 +1,4 @@
-//! Which process does the work that only one may do at a time. There are two kinds, because they fail
-//! differently:
+//! Chooses the process for work that only one may do at a time. There are two kinds, because they fail differently:
 //!
 //! - A [`Leader`] works continuously, in short rounds, and renews its lease by hand between them. A leader that
 //!   hangs in a round loses the lead, although its process and its watchdog are alive.
@@ -31,7 +30,7 @@ impl<'a> Leader<'a> {
         Self { leases, scope, guard: None }
     }
 
-    /// Is the lead ours, as far as this process knows?
+    /// Whether this process leads, as far as it knows.
     pub fn leads(&self) -> bool {
         self.guard.is_some()
     }
@@ -55,7 +54,7 @@ impl<'a> Leader<'a> {
         self.leases.take(self.scope, [NAME], options).await.ok()?.guard
     }
 
-    /// Gives the lead away, if it is ours.
+    /// Gives up the lead, if this process has it.
     pub async fn resign(&mut self) {
         if let Some(guard) = self.guard.take() {
             let _ = guard.release().await;
@@ -63,8 +62,8 @@ impl<'a> Leader<'a> {
     }
 }
 
-/// Renews the lead in the middle of a round once half of it has passed. An error changes nothing: the round goes
-/// on until the lease ends.
+/// Renews the lead in the middle of a round once half of it has passed. After an error the round continues until the
+/// lease ends.
 pub async fn keep_leading(guard: &Guard) {
     if !guard.is_valid_for(LEADERSHIP / 2) {
         let _ = guard.renew().await;
@@ -79,7 +78,7 @@ pub fn work_alone() -> LeaseOptions {
     LeaseOptions::lasting(Duration::from_secs(15)).max_hold(LONGEST)
 }
 
-/// Does `work` if no other process does work of this scope. `Ok(false)`: another process does, or Redis is
+/// Runs `work` if no other process works in this scope. `Ok(false)`: another process does, or Redis is
 /// unavailable.
 pub async fn alone(
     leases: &Leases,

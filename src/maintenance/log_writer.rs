@@ -8,7 +8,7 @@ use crate::store::Store;
 /// Entries in one message of the log.
 const BATCH: u64 = 250;
 
-/// Messages in one round, so that other work gets its turn.
+/// Maximum messages in one round, so that other work gets its turn.
 const BATCHES: usize = 40;
 
 /// Writes up to 10,000 entries that the order log lacks, oldest first, and returns how many were written. An entry is

@@ -1,8 +1,8 @@
-//! Work that runs unattended: every front is ready to do it, and leases see to it that only one does.
+//! Work that runs unattended: every front is ready to do it, and leases ensure that only one does.
 //!
 //! Reading order: `leader` decides which process works. `sweep` looks after orders that have no row yet,
 //! `rounds` after everything that comes due later, each as a continuous leader. `books_check` and `adopter`
-//! compare the books now and then, one look at a time. `rebuilder` rebuilds frozen gates where the
+//! compare the books at intervals, one look at a time. `rebuilder` rebuilds frozen gates where the
 //! configuration allows it; `restart_check` keeps every front from selling after a restart of Redis until its
 //! books were compared.
 //!

@@ -27,7 +27,7 @@ impl Rebuilder {
         let mut failed: HashMap<SaleId, Instant> = HashMap::new();
         while stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
             failed.retain(|_, at| at.elapsed() < RETRY_AFTER);
-            // A rebuild that is cut short by a stop is started again by the next process.
+            // If a stop cuts a rebuild short, the next process starts it again.
             if stop.run_until_cancelled(self.rebuild_frozen(&mut failed)).await.is_none() {
                 return;
             }

@@ -1,5 +1,5 @@
-//! After a restart Redis may lack its last writes and would sell their units once more. Before it sells, no sale in
-//! it may be behind the database, nor behind the entries of the order log that have no row yet.
+//! After a restart Redis may lack its last writes and would sell their units again. So it sells nothing until no sale
+//! in it is behind the database, or behind the entries of the order log that have no row yet.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::store::Store;
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Why this process sells nothing. Wait: the check is repeated every second.
+/// Why this process sells nothing for now. The check is repeated every second.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotCompared {
     /// The first comparison is under way.
@@ -26,7 +26,7 @@ pub enum NotCompared {
     Failed(String),
 }
 
-/// Has the gate compare a restarted Redis before the first buyer comes, and publishes the result.
+/// Has the gate check a restarted Redis before the first buyer comes, and publishes the result.
 pub struct RestartCheck {
     gate: Gate,
     report: watch::Sender<Result<(), NotCompared>>,
@@ -108,7 +108,7 @@ async fn highest_recorded(
             let from = at.unwrap_or(row.created_at);
             since = Some(since.map_or(from, |since| since.min(from)));
         }
-        // An operator's act takes a number too: a sale whose pause was lost would sell. So do returned units.
+        // An operator's act takes a number too, or a sale whose pause was lost would sell. So does a return of units.
         let acts = row.map(|row| row.number.max(row.witnessed)).unwrap_or_default();
         known.insert(sale, orders.max(acts));
     }

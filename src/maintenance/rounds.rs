@@ -58,17 +58,17 @@ const GAUGES: [&str; 7] = [
     "log_oldest_unwritten_seconds",
 ];
 
-/// Does the rounds, in one front of all.
+/// Runs the rounds, on one front at a time.
 pub struct Rounds {
-    /// Gets units back.
+    /// Takes the units back.
     pub gate: Gate,
-    /// Decide who leads, and protect users while their orders expire.
+    /// Decides who leads, and protects users while their orders expire.
     pub leases: Leases,
-    /// Knows what is due.
+    /// Has the work that is due.
     pub store: Store,
     /// Retries payments.
     pub payments: Payments,
-    /// Gets every change.
+    /// Receives every change.
     pub log: OrderLog,
     /// Further tasks, each with an interval.
     pub scheduled: Vec<ScheduledTask>,
@@ -122,7 +122,7 @@ impl Rounds {
         }
     }
 
-    /// Sets the gauges of what waits.
+    /// Sets the gauges for waiting work.
     async fn measure(&self) {
         let Ok(waiting) = self.store.backlog().await else { return };
         let age = waiting.oldest_return.map_or(0, |oldest| (Millis::now().0 - oldest.0).max(0));

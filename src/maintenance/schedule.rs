@@ -7,17 +7,17 @@ use futures_util::future::BoxFuture;
 use super::MaintenanceError;
 use crate::control::{Control, ControlError};
 
-/// A task with an interval of its own.
+/// A task with a separate interval.
 pub struct ScheduledTask {
     /// For the log: a verb and its object.
     pub name: &'static str,
-    /// The least time between two runs.
+    /// Minimum time between two runs.
     pub every: Duration,
     /// Runs it once and returns how much was done. Must be idempotent: a run may be cut short and repeated.
     pub work: Box<dyn Fn() -> BoxFuture<'static, Result<usize, MaintenanceError>> + Send + Sync>,
 }
 
-/// The tasks that `control` can do. Archived sales are purged this long after their last change, or never.
+/// The tasks that `control` runs. Archived sales are purged this long after their last change, or never.
 pub fn schedule(control: &Control, purge_after: Option<Duration>) -> Vec<ScheduledTask> {
     let mut tasks = vec![
         task("finish acts that were cut short", 1, control, |control| {

@@ -40,15 +40,15 @@ const SOON: Duration = Duration::from_secs(2);
 
 const SCOPE: &str = "_sweep";
 
-/// Sweeps the outboxes of all sales, in one front of all.
+/// Sweeps the outboxes of all sales, on one front at a time.
 pub struct Sweep {
     /// Has the outboxes.
     pub gate: Gate,
-    /// Decide who leads.
+    /// Decides who leads.
     pub leases: Leases,
     /// Publishes.
     pub relay: Relay,
-    /// Parked orders lie there.
+    /// Holds the messages of parked orders.
     pub dead_letters: DeadLetters,
     /// Has the rows of orders that only need settling.
     pub store: Store,
@@ -61,10 +61,10 @@ impl Sweep {
     pub async fn run(self, stop: CancellationToken) {
         let mut leader = Leader::new(&self.leases, SCOPE);
         let mut marks = DeadLetterMarks::default();
-        // When the broker was usable last, and until when another front gets the chance to lead.
+        // When the broker was last usable, and until when this front leaves the lead to another.
         let (mut usable, mut stand_back) = (Instant::now(), Instant::now());
         while stop.run_until_cancelled(tokio::time::sleep(self.settings.every)).await.is_some() {
-            // A front that cannot publish must not keep others from it.
+            // A front that cannot publish must not keep the lead from one that can.
             let up = self.relay.publisher().is_up();
             if up {
                 usable = Instant::now();

@@ -1,4 +1,4 @@
-//! Taking deliveries, in batches. Connects at first use, and again whenever the connection is lost, with no limit to
+//! Taking deliveries, in batches. Connects at first use, and again whenever the connection is lost, with no limit on
 //! the attempts.
 
 use std::time::Duration;
@@ -85,7 +85,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const QUIET: u32 = 5;
 
 impl Consumer {
-    /// Does not connect yet. `prefetch`: unacknowledged deliveries, at most.
+    /// Does not connect yet. `prefetch` limits the unacknowledged deliveries.
     pub fn new(settings: QueueSettings, prefetch: u16) -> Self {
         Self {
             settings,
@@ -104,9 +104,9 @@ impl Consumer {
         self.up.subscribe()
     }
 
-    /// Waits for a delivery, then takes what comes within `linger`, until it has `most` orders or more: one delivery
-    /// may carry many. Waits while the broker is unavailable. Cancel-safe: deliveries taken by then are in the next
-    /// batch.
+    /// Waits for a delivery, then collects more for up to `linger`, or until it has at least `most` orders: one
+    /// delivery may carry many. Waits while the broker is unavailable. Cancel-safe: deliveries taken by then are in the
+    /// next batch.
     pub async fn next_batch(&mut self, most: usize, linger: Duration) -> Vec<Delivery> {
         self.next_batch_within(most, linger, Duration::MAX).await
     }
@@ -206,8 +206,8 @@ impl Consumer {
         tokio::time::sleep(self.backoff.delay()).await;
     }
 
-    /// Is the consumer connected and without deliveries, although messages wait? Called once per second of silence;
-    /// asks the broker after every [`QUIET`] seconds.
+    /// Whether the consumer is connected and gets no deliveries although messages wait. Called once per second of
+    /// silence; asks the broker after every [`QUIET`] seconds.
     async fn is_forgotten(&mut self) -> bool {
         self.quiet += 1;
         let Some(open) = self.open.as_ref().filter(|_| self.quiet.is_multiple_of(QUIET)) else {

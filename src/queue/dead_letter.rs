@@ -1,5 +1,5 @@
 //! One dead letter: how it is written, and what can be read from it. Workers add headers that say what they tried; a
-//! message that the broker itself gave up carries the broker's `x-death` header instead.
+//! message that the broker itself gave up on carries the broker's `x-death` header instead.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ const LONGEST_TEXT: usize = 500;
 /// Why a message became a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {
-    /// The database refused it each time, because of its data and not because of an outage.
+    /// The database refused it each time because of its data, not because of an outage.
     Broken,
     /// This build cannot read it.
     Unreadable,
@@ -48,7 +48,7 @@ impl Reason {
     }
 }
 
-/// Why a worker gives a delivery up.
+/// Why a worker gives up on a delivery.
 #[derive(Debug, Clone)]
 pub struct Rejection {
     /// The kind of reason.
@@ -155,7 +155,7 @@ impl DeadLetter {
     }
 }
 
-/// The broker's report, if the broker itself gave the message up.
+/// The broker's report, if the broker itself gave up on the message.
 fn last_death(headers: Option<&FieldTable>) -> Option<&FieldTable> {
     match headers::find(headers, "x-death") {
         Some(AMQPValue::FieldArray(deaths)) => match deaths.as_slice().first() {

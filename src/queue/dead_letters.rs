@@ -20,7 +20,7 @@ use super::topology::{Depths, Names};
 use super::{PublishError, Publisher, QueueError, QueueSettings, message};
 use crate::domain::Order;
 
-/// Dead letters that are split in one go: each order is a separate publish.
+/// Maximum dead letters to split in one call: each order is a separate publish.
 const SPLIT_AT_ONCE: usize = 10;
 
 /// A handle to the dead-letter queue. Cheap to clone.
@@ -43,8 +43,9 @@ impl DeadLetters {
         Self { settings, publisher: Publisher::open(one_at_a_time), turn: Arc::default() }
     }
 
-    /// Publishes the orders of a dead letter to the workers, counted as one replay more. On `Ok` the broker has them;
-    /// the dead letter is still to be removed. May be repeated: workers recognise an order that they have seen.
+    /// Publishes the orders of a dead letter to the workers, with its count of replays raised by one. On `Ok` the
+    /// broker has them; the caller still has to remove the dead letter. May be repeated: workers recognise an order
+    /// that they have seen.
     pub async fn replay(&self, letter: &DeadLetter, orders: &[Order]) -> Result<(), PublishError> {
         let mut headers = FieldTable::default();
         headers.insert(REPLAYS.into(), AMQPValue::LongLongInt(i64::from(letter.replays) + 1));
@@ -63,7 +64,7 @@ impl DeadLetters {
     }
 
     /// On `Ok` a dead letter with one order of the delivery, or with its whole message, is on the dead-letter queue;
-    /// the delivery is still to be acknowledged. If repeated, it is there twice.
+    /// the caller still has to acknowledge the delivery. If repeated, it is there twice.
     pub async fn write(
         &self,
         delivery: &Delivery,
@@ -82,9 +83,9 @@ impl DeadLetters {
         self.publisher.publish_dead_letter(id, payload, headers).await
     }
 
-    /// Writes a dead letter for each order of one with several, as the broker leaves when it gives a message up: what an
-    /// operator decides about one order must not happen to the others. On `Ok` the new dead letters are on the queue;
-    /// the old one is still to be removed. If repeated, they are there twice.
+    /// Writes a separate dead letter for each order of a dead letter with several, such as the broker leaves when it
+    /// gives up on a message: an operator's decision about one order must not affect the others. On `Ok` the new dead
+    /// letters are on the queue; the caller still has to remove the old one. If repeated, they are there twice.
     async fn write_split(&self, letter: &DeadLetter, orders: &[Order]) -> Result<(), PublishError> {
         for order in orders {
             let payload = message::write(std::slice::from_ref(order));
@@ -115,7 +116,7 @@ impl DeadLetters {
         Ok(HeldDeadLetters { letters, ackers, link })
     }
 
-    /// Replaces a dead letter that has several orders by one for each. On an error it stays.
+    /// Replaces a dead letter that has several orders by one for each. On an error the old one stays.
     pub async fn split(&self, held: HeldDeadLetter) -> Result<(), QueueError> {
         let orders = held.letter.orders.as_deref().unwrap_or_default();
         match self.write_split(&held.letter, orders).await {
@@ -169,8 +170,8 @@ pub struct HeldDeadLetter {
 }
 
 impl HeldDeadLetter {
-    /// Removes it: its orders have ended, or are published again. If a copy lies on the queue, it has to be ended
-    /// too, which changes nothing.
+    /// Removes it: its orders have ended, or are published again. A copy on the queue has to be ended too, which
+    /// changes nothing.
     pub async fn done(self) -> Result<(), QueueError> {
         self.acker.ack(BasicAckOptions::default()).await?;
         self.link.close().await;
@@ -193,7 +194,7 @@ pub struct HeldDeadLetters {
 }
 
 impl HeldDeadLetters {
-    /// Replaces dead letters that have several orders by one for each order. Does up to ten at a time; the rest, and
+    /// Replaces dead letters that have several orders by one for each order. Splits up to ten per call; the rest, and
     /// those that failed, are left for the next call.
     pub async fn split(&self, by: &DeadLetters) -> Result<(), PublishError> {
         let mut split = 0;

@@ -1,4 +1,4 @@
-//! What an operator should know of the broker before a sale: its version, and whether its queues are as they must
+//! Facts about the broker that an operator needs before a sale: its version, and whether its queues are as they must
 //! be. Changes nothing.
 
 use std::time::Duration;
@@ -46,7 +46,7 @@ pub async fn examine(settings: &QueueSettings) -> Result<BrokerFacts, QueueError
             queues.push((declared.name, facts));
         }
         let _ = tokio::time::timeout(Duration::from_secs(1), connection.close(200, "done".into())).await;
-        // The last question: a broker that greets oddly is still examined.
+        // This comes last, because a broker with an unusual greeting must still be examined.
         let version = version(settings).await.unwrap_or_default();
         Ok(BrokerFacts { version, queues })
     };
@@ -54,11 +54,11 @@ pub async fn examine(settings: &QueueSettings) -> Result<BrokerFacts, QueueError
 }
 
 async fn look_at(connection: &Connection, declared: &Declared) -> Result<QueueFacts, QueueError> {
-    // A channel for each question: the broker closes it with a refusal.
+    // One channel per question, because the broker closes the channel when it refuses.
     let channel = connection.create_channel().await?;
     let passive = QueueDeclareOptions { passive: true, durable: true, ..Default::default() };
     match channel.queue_declare(declared.name.as_str().into(), passive, FieldTable::default()).await {
-        // Declaring a queue that exists changes nothing; other settings, or a right that is missing, are refused.
+        // Declaring a queue that exists changes nothing; different settings or a missing right are refused.
         Ok(_) => Ok(match declared.declare_queue(&channel).await {
             Ok(waiting) => QueueFacts::Declared { waiting },
             Err(error) => QueueFacts::Refused(error.to_string()),
@@ -71,7 +71,7 @@ async fn look_at(connection: &Connection, declared: &Declared) -> Result<QueueFa
 }
 
 /// Asks for a type of queue that does not exist. The broker checks the right to declare first, so it refuses either
-/// way, and how it does says whether the right is there.
+/// way, and the kind of refusal shows whether the right is there.
 async fn may_declare(channel: &Channel, name: &str) -> Result<QueueFacts, QueueError> {
     let mut arguments = FieldTable::default();
     arguments.insert("x-queue-type".into(), AMQPValue::LongString("no such type".into()));
@@ -83,7 +83,7 @@ async fn may_declare(channel: &Channel, name: &str) -> Result<QueueFacts, QueueE
     }
 }
 
-/// The broker introduces itself when a client connects, and lapin does not pass that on. The greeting is a table of
+/// The broker introduces itself when a client connects, but lapin does not pass that on. The greeting is a table of
 /// fields; a field is the length of its name, the name, the letter S for a text, the text's length and the text
 /// (AMQP 0-9-1, 4.2.5.5).
 async fn version(settings: &QueueSettings) -> Result<Option<String>, QueueError> {

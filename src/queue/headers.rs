@@ -21,7 +21,7 @@ pub(super) fn find<'a>(headers: Option<&'a FieldTable>, name: &str) -> Option<&'
     headers?.inner().iter().find(|(key, _)| key.as_str() == name).map(|(_, value)| value)
 }
 
-/// A header that counts something. `None` if it is missing or no count.
+/// A header that counts something. `None` if it is missing or not a count.
 pub(super) fn count(headers: Option<&FieldTable>, name: &str) -> Option<u64> {
     find(headers, name).and_then(number).and_then(|number| u64::try_from(number).ok())
 }

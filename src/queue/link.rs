@@ -17,7 +17,7 @@ pub(super) struct Link {
     /// Kept because dropping the connection closes the channel.
     connection: Connection,
     pub(super) channel: Channel,
-    /// At the time when the link was opened.
+    /// As of when the link was opened.
     pub(super) depths: Depths,
 }
 

@@ -17,7 +17,7 @@ use crate::domain::{Entry, Order};
 /// dead-letter queue, for a build that knows them.
 pub const VERSION: u32 = 1;
 
-/// Orders in one message, at most, so that the broker's frames and a worker's batch stay small.
+/// Maximum orders in one message, so that the broker's frames and a worker's batch stay small.
 const MOST: usize = 1_000;
 
 #[derive(Serialize)]

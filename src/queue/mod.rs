@@ -4,7 +4,7 @@
 //! confirm in time is in doubt, not failed. Publishing and consuming have separate connections, because a broker that
 //! is short of memory blocks connections that publish.
 //!
-//! Reading order: `topology` declares the queues, `message` is what lies on them, `publisher` and `consumer` are the two
+//! Reading order: `topology` declares the queues, `message` is what they carry, `publisher` and `consumer` are the two
 //! ends, `dead_letters` keeps what no worker could process, and `log` is the order log.
 
 mod consumer;
@@ -38,7 +38,7 @@ pub struct QueueSettings {
     pub prefix: String,
     /// How long connecting may take, and each reply of the broker.
     pub timeout: Duration,
-    /// Unconfirmed messages of a publisher, at most.
+    /// Maximum unconfirmed messages of a publisher.
     pub window: usize,
     /// How often the broker delivers a message before it goes to the dead-letter queue.
     pub delivery_limit: u32,

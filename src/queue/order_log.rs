@@ -1,6 +1,6 @@
 //! The order log: a stream that keeps every published order and every later change for as long as the configuration
-//! says; reading removes nothing. From it a database that was restored from a backup is brought up to date, and a gate
-//! that Redis lost is rebuilt.
+//! says; reading removes nothing. It serves to bring a database restored from a backup up to date, and to rebuild a
+//! gate that Redis lost.
 //!
 //! A stream does not say where it ends, so a reader writes a mark and reads up to it. That way it reads everything that
 //! was confirmed before it started, and a broker that takes no writes cannot pass for an empty log.
@@ -16,7 +16,7 @@ use super::topology::Names;
 use super::{Publisher, QueueError, QueueSettings, Unreadable, headers, message};
 use crate::domain::{Entry, Millis};
 
-/// Messages that the broker sends ahead.
+/// Messages that the broker sends ahead of their acks.
 const PREFETCH: u16 = 1_000;
 
 /// Where reading starts.
@@ -37,7 +37,7 @@ pub struct LogMessage {
     pub offset: u64,
     /// When it was published, to the second, by its publisher's clock.
     pub at: Option<Millis>,
-    /// What it says. One entry that this build cannot read hides no other.
+    /// Its entries. One that this build cannot read hides no other.
     pub entries: Vec<Result<Entry, Unreadable>>,
 }
 

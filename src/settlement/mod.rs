@@ -31,11 +31,11 @@ pub enum SettlementError {
 /// The servers that take part in settling a batch of outcomes.
 #[derive(Clone, Copy)]
 pub struct Settler<'a> {
-    /// Gets the outcomes.
+    /// Receives the outcomes.
     pub gate: &'a Gate,
-    /// Has committed them.
+    /// Has the rows with the outcomes.
     pub store: &'a Store,
-    /// Protect a user's orders while one of them is adopted.
+    /// Protects a user's orders while one of them is adopted.
     pub leases: &'a Leases,
 }
 

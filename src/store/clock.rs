@@ -8,8 +8,8 @@ use super::handle::Store;
 use crate::domain::Millis;
 
 impl Store {
-    /// The database's clock in milliseconds, as an expression. It stands still during a statement: otherwise no
-    /// index could be searched by it.
+    /// The database's clock in milliseconds, as an expression. It stands still during a statement, because otherwise it
+    /// could not be used to search an index.
     pub(in crate::store) fn clock(&self) -> sea_orm::sea_query::SimpleExpr {
         Expr::cust(match self.db.get_database_backend() {
             DbBackend::MySql => "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)",

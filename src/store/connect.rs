@@ -1,4 +1,4 @@
-//! Opening the pool, the tables, and what kind of database answers.
+//! Opens the pool, creates the tables, and reports the kind of database.
 
 use std::time::Duration;
 

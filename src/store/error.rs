@@ -2,11 +2,11 @@
 
 use sea_orm::{DbErr, RuntimeErr};
 
-/// An error of the database: one variant for each thing that a caller can do.
+/// An error of the database: one variant per thing that a caller can do.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
-    /// The database is away, busy or not set up yet, or a transaction lost a race: wait, then repeat with the
-    /// same ids. This includes a COMMIT whose answer was lost, and which may have succeeded.
+    /// The database is away, busy or not set up yet, or a transaction lost a race: wait, then repeat with the same ids.
+    /// This includes a COMMIT whose answer was lost: it may have succeeded.
     #[error("the database cannot do it now: {0}")]
     Away(String),
     /// The caller's lease had ended before COMMIT; nothing was written. Repeat under a new lease.
@@ -31,7 +31,7 @@ impl StoreError {
 impl From<DbErr> for StoreError {
     fn from(error: DbErr) -> Self {
         let text = match &error {
-            // sqlx retries until it times out, and no longer knows the cause then.
+            // sqlx retries until it times out, and by then it no longer knows the cause.
             DbErr::ConnectionAcquire(_) | DbErr::Conn(RuntimeErr::SqlxError(_)) => {
                 format!("no connection to it ({error}); is it running, and is database.url right?")
             }
@@ -49,8 +49,8 @@ impl From<DbErr> for StoreError {
     }
 }
 
-/// Only the listed errors are about the data. The database would refuse every order for anything else, such as a
-/// missing table or right, a full disk, or a shutdown: that is an outage, which is waited out.
+/// Only the listed errors are about the data. Anything else, such as a missing table or right, a full disk, or a
+/// shutdown, would make the database refuse every order: that is an outage, and callers wait it out.
 fn is_about_the_data(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Database(error) => {

@@ -1,4 +1,4 @@
-//! What an operator should know of the database before a sale: its version, its tables, and what this user may do.
+//! Facts about the database that an operator needs before a sale: its version, its tables, and what this user may do.
 //! Changes nothing.
 
 use std::path::{Path, PathBuf};

@@ -9,7 +9,7 @@ use super::error::StoreError;
 /// Where the database is, and the limits on using it.
 #[derive(Debug, Clone)]
 pub struct StoreSettings {
-    /// `sqlite:`, `postgres:` or `mysql:`, with credentials where the server needs them.
+    /// `sqlite:`, `postgres:` or `mysql:`, with credentials if the server needs them.
     pub url: String,
     /// The size of the pool.
     pub connections: u32,
@@ -30,8 +30,8 @@ impl Store {
         self.timeout
     }
 
-    /// Runs a query or a transaction within the time limit, because sqlx waits for ever for a silent server.
-    /// Work that times out is rolled back or was committed: callers repeat it with the same ids.
+    /// Runs a query or a transaction within the time limit, because sqlx waits for ever for a silent server. Work that
+    /// times out is rolled back or was committed, so callers repeat it with the same ids.
     pub(in crate::store) async fn within<T>(
         &self,
         work: impl Future<Output = Result<T, StoreError>>,

@@ -1,5 +1,5 @@
-//! Many rows in one prepared statement. A statement with a row of values per order would have another text for each
-//! size of a batch, so the database would parse and plan it each time, and a batch of 256 has five thousand values.
+//! Many rows in one prepared statement. A statement with a row of values per order would have a different text for each
+//! batch size, so the database would parse and plan it each time, and a batch of 256 has five thousand values.
 //!
 //! PostgreSQL gets one array per column (`UNNEST`), so one text serves any number of rows. The other databases get
 //! chunks of a power of two, so few texts serve. Rows are read back only where nothing else gives the answer:
@@ -17,7 +17,7 @@ use super::error::StoreError;
 /// Rows in one statement where each row binds its values: below the bind limit of SQLite, 32,766.
 const MAX_ROWS: usize = 512;
 
-/// What to do about a row whose key already exists.
+/// How to handle a row whose key already exists.
 pub(in crate::store) struct OnExisting {
     /// On all databases but PostgreSQL.
     pub(in crate::store) conflict: OnConflict,
@@ -25,7 +25,7 @@ pub(in crate::store) struct OnExisting {
     pub(in crate::store) postgres: &'static str,
 }
 
-/// Inserts the rows. Answers how many rows the database says it wrote; MySQL counts skipped rows too.
+/// Inserts the rows. Returns how many rows the database says it wrote; MySQL counts skipped rows too.
 pub(in crate::store) async fn insert_many<A>(
     transaction: &DatabaseTransaction,
     rows: Vec<A>,
@@ -48,7 +48,7 @@ where
     Ok(written)
 }
 
-/// Inserts the rows, and answers how they stand afterwards: on PostgreSQL those that existed before, on SQLite all,
+/// Inserts the rows, and returns them as they stand afterwards: on PostgreSQL those that existed before, on SQLite all,
 /// on MySQL none.
 pub(in crate::store) async fn add_many<A>(
     transaction: &DatabaseTransaction,
@@ -96,7 +96,7 @@ fn chunks<A>(rows: Vec<A>) -> impl Iterator<Item = Vec<A>> {
     })
 }
 
-/// A condition: the column, an id or a text, has one of these values. Never true without values. Few statement texts
+/// A condition: the column, an id or a text, has one of these values. Never true without values. A few statement texts
 /// serve any number of values, as above: an array, or the last value repeated up to a power of two.
 pub(in crate::store) fn is_one_of<V: Into<Value>>(
     on: &impl ConnectionTrait,

@@ -1,9 +1,9 @@
-//! What is durable: rows in SQLite, PostgreSQL or MySQL/MariaDB. The only module that names sea-orm.
+//! Durable state: rows in SQLite, PostgreSQL or MySQL/MariaDB. The only module that names sea-orm.
 //!
 //! The database is the last line of defence. A unique key, a counter of each user's units and a conditional
 //! stock counter hold in the transaction that inserts an order, even if Redis forgets everything.
 //!
-//! [`Store`] is the handle; its methods live beside the rows that they read and write. The folders depend on
+//! [`Store`] is the handle; its methods live next to the rows that they read and write. The folders depend on
 //! each other in one direction: `sales`, then `orders`, `payments` and `recovery`.
 
 mod clock;

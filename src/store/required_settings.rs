@@ -6,7 +6,7 @@ use super::error::StoreError;
 use super::handle::Store;
 
 impl Store {
-    /// The settings of the database that break a promise, each with the value to set. Empty where all is well.
+    /// The settings of the database that break a promise, each with the value to set. Empty if all are right.
     pub async fn wrong_settings(&self) -> Result<Vec<String>, StoreError> {
         let checks: &[(&str, &str, &str)] = match self.db.get_database_backend() {
             DbBackend::Postgres => &[

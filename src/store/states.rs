@@ -1,6 +1,6 @@
 //! The states and kinds of rows, as their columns spell them.
 
-/// The state of an operator's act upon a sale.
+/// The state of an operator's act on a sale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ActState {

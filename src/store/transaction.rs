@@ -8,8 +8,8 @@ use sea_orm::{
 use super::error::StoreError;
 use super::handle::Store;
 
-/// The question just before COMMIT: does the caller still hold the lease under which it writes? A lease can expire
-/// while the transaction runs.
+/// Called just before COMMIT: whether the caller still holds the lease under which it writes. A lease can expire while
+/// the transaction runs.
 pub type MayCommit<'a> = &'a (dyn Fn() -> bool + Sync);
 
 impl Store {
@@ -20,7 +20,7 @@ impl Store {
             isolation_level: (self.db.get_database_backend() == DbBackend::MySql)
                 .then_some(IsolationLevel::ReadCommitted),
             access_mode: None,
-            // SQLite has one writer: waiting for the lock at the start beats failing half way.
+            // SQLite has one writer: waiting for the lock at the start beats failing halfway.
             sqlite_transaction_mode: (self.db.get_database_backend() == DbBackend::Sqlite)
                 .then_some(SqliteTransactionMode::Immediate),
         };
@@ -39,7 +39,7 @@ impl Store {
     }
 }
 
-/// Commits if `may_commit` allows it; otherwise rolls back and answers [`StoreError::LeaseEnded`].
+/// Commits if `may_commit` allows it; otherwise rolls back and returns [`StoreError::LeaseEnded`].
 pub(in crate::store) async fn commit_if(
     may_commit: MayCommit<'_>,
     transaction: DatabaseTransaction,

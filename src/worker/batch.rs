@@ -1,4 +1,4 @@
-//! A batch until it is done: suspects apart, outages waited out, the rest left for the next batch.
+//! Works on a batch until it is done: tries suspects alone, waits out outages, and leaves the rest for the next batch.
 
 use rand::seq::SliceRandom as _;
 use tokio::time::Instant;
@@ -9,9 +9,9 @@ use super::{Outage, Worker, WorkerError};
 use crate::link::Backoff;
 use crate::store::StoreError;
 
-/// A message with this many redeliveries is processed alone, after all others: it may have crashed the workers that
-/// had it. One is no sign of that, since every restart of the broker or of a worker gives back everything that
-/// was lent.
+/// A message with this many redeliveries is processed alone, after all others: it may have crashed the workers that had
+/// it. One redelivery is no sign of that, since every restart of the broker or of a worker gives back all
+/// unacknowledged messages.
 const SUSPECT_AFTER: u64 = 2;
 
 /// With this many redeliveries, each order of the message is processed alone.
@@ -28,8 +28,8 @@ impl Worker {
         let (mut suspects, together): (Vec<_>, Vec<_>) =
             batch.into_iter().partition(|pending| pending.delivery.redeliveries >= SUSPECT_AFTER);
         let mut held = self.persist_until_done(together, stop).await?;
-        // Messages that were lent together have the same number of redeliveries. Without shuffling, the same one
-        // would come first each time and take those behind it along.
+        // Messages that were delivered together have the same number of redeliveries. Without shuffling, the same one
+        // would come first each time and take those behind it down with it.
         suspects.shuffle(&mut rand::rng());
         suspects.sort_by_key(|pending| pending.delivery.redeliveries);
         for suspect in suspects {
@@ -108,8 +108,8 @@ impl Worker {
                             return Err(Outage);
                         }
                         // Both answer and still refuse the batch: a full disk, a missing right, or one order among
-                        // many. Given back, it would be redelivered at once and counted; so the worker holds it and
-                        // tries each order alone.
+                        // many. If the worker gave the batch back, it would be redelivered at once and counted. So it
+                        // holds the batch and tries each order alone.
                         return Ok(self.one_by_one(batch, stop).await);
                     }
                     let pause = tokio::time::sleep(backoff.delay());

@@ -23,7 +23,7 @@ pub(super) struct Lanes {
     consumer: Consumer,
     stop: CancellationToken,
     running: JoinSet<Result<Vec<PendingDelivery>, Outage>>,
-    /// Lanes, at most.
+    /// Maximum lanes.
     most: usize,
     /// Deliveries to be retried in the next batch.
     held: Vec<PendingDelivery>,
@@ -75,7 +75,8 @@ impl Lanes {
         if !self.held.is_empty() || !self.unreadable.is_empty() {
             return RETRY_AFTER;
         }
-        // A consumer that gets nothing for long reconnects, which must not happen while lanes hold its deliveries.
+        // A consumer that gets nothing for a long time reconnects, which must not happen while lanes hold its
+        // deliveries.
         if self.running.is_empty() { Duration::MAX } else { WHILE_RUNNING }
     }
 

@@ -42,8 +42,8 @@ struct Outage;
 pub struct WorkerSettings {
     /// Orders in one transaction. One message may exceed it.
     pub batch: usize,
-    /// Batches at once: while one waits for its COMMIT, the next takes its leases. A database with one writer
-    /// gets one.
+    /// Batches at once: while one waits for its COMMIT, the next takes its leases. A database with one writer gets one
+    /// lane.
     pub lanes: usize,
     /// How long a batch waits for more deliveries after its first.
     pub linger: Duration,
@@ -56,13 +56,13 @@ pub struct WorkerSettings {
 
 /// Persists the orders of the queue. Several may work on one queue.
 pub struct Worker {
-    /// Gets the outcomes.
+    /// Receives the outcomes.
     pub gate: Gate,
-    /// Keep other processes from acting for the users of a batch.
+    /// Keeps other processes from acting for the users of a batch.
     pub leases: Leases,
-    /// Gets the rows.
+    /// Receives the rows.
     pub store: Store,
-    /// Get the orders that cannot be persisted.
+    /// Receives the orders that cannot be persisted.
     pub dead_letters: DeadLetters,
     /// How much and how long.
     pub settings: WorkerSettings,

@@ -1,5 +1,5 @@
 //! A message that the worker has taken and not acknowledged, with those of its orders that have no committed outcome
-//! yet. A message may carry many orders, and what happens to one of them must not happen to the others.
+//! yet. A message may carry many orders, and the outcome of one must not affect the others.
 
 use crate::domain::Order;
 use crate::queue::Delivery;

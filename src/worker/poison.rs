@@ -19,13 +19,13 @@ enum Alone {
     Done,
     /// Its user's lease is busy, or the dead-letter queue did not take it: retry it later.
     Held,
-    /// A server is unavailable: each of the other orders would only wait as long.
+    /// A server is unavailable: each of the other orders would wait just as long.
     Outage,
 }
 
 impl Worker {
-    /// Tries each order alone, so that one that cannot be persisted does not take its batch along. Returns the
-    /// deliveries that must be retried.
+    /// Tries each order alone, so that one that cannot be persisted does not hold up its batch. Returns the deliveries
+    /// that must be retried.
     pub(super) async fn one_by_one(
         &self,
         batch: Vec<PendingDelivery>,

@@ -85,7 +85,7 @@ impl Publisher {
         confirmed.await.unwrap_or(Err(PublishError::Unconfirmed))
     }
 
-    /// Is the broker available, as far as is known?
+    /// Whether the broker is available, as far as this process knows.
     pub fn is_up(&self) -> bool {
         // If the owner has panicked, `up` keeps its last value.
         *self.up.borrow() && !self.jobs.is_closed()

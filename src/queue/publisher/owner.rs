@@ -163,7 +163,7 @@ impl Owner {
         Ok(())
     }
 
-    /// Returns the broker's reply. While a reply takes long, the broker counts as unavailable for new orders.
+    /// Waits for the broker's reply. While it takes long, the broker counts as unavailable for new orders.
     async fn unless_silent<T>(&self, reply: impl Future<Output = T>) -> T {
         tokio::pin!(reply);
         match tokio::time::timeout(SILENT, &mut reply).await {

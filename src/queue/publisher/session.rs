@@ -102,8 +102,8 @@ fn properties(id: String, headers: FieldTable) -> BasicProperties {
         .with_headers(headers)
 }
 
-/// Only an ack without a returned message is success. A returned message may come with the confirm of another: then
-/// nothing is known about this one.
+/// Only an ack without a returned message is success. A confirm may come with another's returned message: then nothing
+/// is known about this one.
 fn judge(id: &str, confirmed: Confirmed) -> Result<(), PublishError> {
     match confirmed {
         Ok(Ok(Confirmation::Ack(None))) => Ok(()),

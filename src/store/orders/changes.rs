@@ -35,13 +35,13 @@ pub enum Changed {
 
 impl Store {
     /// Makes changes of different orders in one transaction; the outcomes are in the order of the changes. May be
-    /// repeated: a change that was made before is [`Changed::Already`]. On return every `Now` is durable. Where an
-    /// order frees its units, [`Store::pending_returns`] lists it until [`Store::finish_returns`].
+    /// repeated: a change that was made before is [`Changed::Already`]. On return every `Now` is durable.
+    /// [`Store::pending_returns`] lists an order that frees its units until [`Store::finish_returns`].
     ///
     /// [`Act::Expire`] is refused before the payment deadline by the database's clock, and while a verified payment
     /// waits.
     ///
-    /// `may_commit` is asked before COMMIT, as in [`Store::record`].
+    /// `may_commit` is called before COMMIT, as in [`Store::record`].
     pub async fn change(
         &self,
         changes: &[Change],

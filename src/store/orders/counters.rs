@@ -16,7 +16,7 @@ use crate::store::error::StoreError;
 use crate::store::handle::Store;
 use crate::store::many::{OnExisting, add_many, is_one_of};
 
-/// What new orders add to one user of a sale.
+/// The units that new orders add to one user of a sale.
 struct Added {
     units: i64,
     fence: i64,
@@ -38,7 +38,7 @@ impl Store {
         let users = added_by_user(new);
         // The limit may have been raised since this order was accepted, and a later order recorded first.
         let limit_now = |sale: &str, limit: i64| Ord::max(limits.get(sale).copied().unwrap_or(0), limit);
-        // A new row holds what it was given, and is not checked below.
+        // A new row is not checked below, so its units are checked here.
         if users.iter().any(|((sale, _), added)| added.units > limit_now(sale, added.limit)) {
             return Ok(Some(Refusal::Limit));
         }
@@ -67,7 +67,7 @@ fn added_by_user<'a>(new: &[&'a Claim]) -> AddedByUser<'a> {
     users
 }
 
-/// Writes the users' rows, and answers at least those that existed before, as they stand now.
+/// Writes the users' rows, and returns at least those that existed before, as they stand now.
 async fn upsert_units(
     transaction: &DatabaseTransaction,
     users: &AddedByUser<'_>,
@@ -141,7 +141,7 @@ pub(in crate::store) async fn raise_sold(
 
 /// Raises many items in two statements: a statement per item would be a round trip per item, while the rows before it
 /// stay locked. The items are locked first in a fixed order, because an UPDATE locks rows as it finds them. The answer
-/// does not say which item refused: the batch is halved until one order stands alone.
+/// does not say which item was refused, so the batch is halved until one order stands alone.
 async fn raise_many(
     transaction: &DatabaseTransaction,
     items: &BTreeMap<(&str, &Sku), i64>,

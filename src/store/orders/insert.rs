@@ -32,8 +32,8 @@ impl Deadlines {
 }
 
 impl Store {
-    /// How long the orders of each sale may wait for their payment. The time runs from now, so that a backlog does not
-    /// let orders expire at birth, and by the database's clock, so that no host lets them expire early.
+    /// How long the orders of each sale may wait for their payment. The time runs from now, so that orders delayed by a
+    /// backlog do not expire at once, and by the database's clock, so that no host lets them expire early.
     pub(in crate::store) async fn deadlines(
         &self,
         transaction: &DatabaseTransaction,
@@ -61,7 +61,7 @@ impl Store {
         Ok(Deadlines { now, pay_within, limits })
     }
 
-    /// Inserts the rows that no unique key refuses, and answers the ids of the inserted ones. All rows must carry the
+    /// Inserts the rows that no unique key refuses, and returns the ids of the inserted ones. All rows must carry the
     /// id of this attempt, which distinguishes new rows from existing ones on every database.
     pub(in crate::store) async fn insert_orders(
         &self,
@@ -75,7 +75,7 @@ impl Store {
         }
         let existing = OnExisting { conflict: self.skip_duplicates(), postgres: "DO NOTHING" };
         let written = insert_many(transaction, rows, &existing).await?;
-        // The count says nothing on MySQL, where skipped rows count too.
+        // The count is useless on MySQL, where skipped rows count too.
         let counts_inserted = self.db.get_database_backend() != DbBackend::MySql;
         if counts_inserted && written == ids.len() as u64 {
             return Ok(ids.into_iter().map(OrderId::from).collect());

@@ -26,7 +26,7 @@ pub struct OverdueOrder {
 }
 
 impl Store {
-    /// Orders past their payment deadline by the database's clock, the longest overdue first. An order whose verified
+    /// Orders past their payment deadline by the database's clock, longest overdue first. An order whose verified
     /// payment waits to be applied is not among them.
     pub async fn overdue_orders(&self, limit: u64) -> Result<Vec<OverdueOrder>, StoreError> {
         self.within(async {

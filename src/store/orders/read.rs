@@ -17,7 +17,7 @@ pub struct OrderRow {
     pub order: Order,
     /// Its state.
     pub status: OrderStatus,
-    /// Why it failed, where it did.
+    /// Why it failed, if it did.
     pub failure: Option<Failure>,
     /// 1 for the first row, and one more with each change.
     pub version: i32,
@@ -25,7 +25,7 @@ pub struct OrderRow {
     pub recorded_at: Millis,
     /// When the row changed last.
     pub updated_at: Millis,
-    /// The payment deadline by the database's clock; `None` where the order waits for no payment, or without a limit.
+    /// The payment deadline by the database's clock; `None` if the order waits for no payment, or has no deadline.
     pub pay_by: Option<Millis>,
 }
 
@@ -46,7 +46,7 @@ pub struct OlderEpoch {
 }
 
 impl Store {
-    /// An order; `None` where it has no row.
+    /// An order; `None` if it has no row.
     pub async fn order(&self, id: OrderId) -> Result<Option<OrderRow>, StoreError> {
         self.within(async {
             let row = order::Entity::find_by_id(id.uuid()).one(&self.db).await?;
@@ -83,7 +83,7 @@ impl Store {
         .await
     }
 
-    /// The highest gate number among the sale's rows; (0, 0) where there is none.
+    /// The highest gate number among the sale's rows; (0, 0) if it has none.
     pub async fn highest_number(&self, sale: &SaleId) -> Result<Number, StoreError> {
         Ok(self.last_order(sale).await?.map(|(number, _)| number).unwrap_or_default())
     }
@@ -106,7 +106,7 @@ impl Store {
         .await
     }
 
-    /// One page of a sale's live orders from before an epoch, by id, those after `after`.
+    /// One page of a sale's live orders from before an epoch, ordered by id, starting after `after`.
     pub async fn live_orders_before_epoch(
         &self,
         sale: &SaleId,
@@ -129,7 +129,7 @@ impl Store {
         .await
     }
 
-    /// One page of a sale's orders by id, those after `after`.
+    /// One page of a sale's orders, ordered by id, starting after `after`.
     pub async fn orders_after(
         &self,
         sale: &SaleId,
@@ -141,7 +141,7 @@ impl Store {
     }
 }
 
-/// One page of a sale's orders by id, those after `after`, as a query.
+/// The query for one page of a sale's orders, ordered by id, starting after `after`.
 pub(in crate::store) fn page(sale: &SaleId, after: Option<OrderId>, limit: u64) -> Select<order::Entity> {
     let page = order::Entity::find()
         .filter(order::Column::SaleId.eq(sale.as_str()))

@@ -27,12 +27,12 @@ type Existing = BTreeMap<OrderId, (OrderStatus, Option<Failure>)>;
 
 impl Store {
     /// Records claims; the outcomes are in the order of the claims, and durable. After [`StoreError::Away`] the same
-    /// claims may be repeated: orders that were recorded meanwhile answer [`Recorded::Already`].
+    /// claims may be repeated: orders that were recorded meanwhile get [`Recorded::Already`].
     ///
     /// A refused claim does not fail its batch: the batch is halved until the claim stands alone.
     ///
-    /// `may_commit` is asked before each COMMIT, because the caller's leases may have expired since the transaction
-    /// began. `false` is [`StoreError::LeaseEnded`].
+    /// `may_commit` is called before each COMMIT, because the caller's leases may have expired since the transaction
+    /// began. If it returns `false`, the answer is [`StoreError::LeaseEnded`].
     pub async fn record(
         &self,
         claims: &[Claim],
@@ -91,7 +91,7 @@ impl Store {
     }
 }
 
-/// The outcome of each claim, and the claims that are new. `None` where a claim was neither written nor known.
+/// The outcome of each claim, and the claims that are new. `None` for a claim that was neither written nor known.
 fn outcomes<'a>(
     claims: &'a [Claim],
     mut written: HashSet<OrderId>,

@@ -42,8 +42,8 @@ impl Store {
         self.within(self.commit_failure(claim, failure, winner, may_commit)).await
     }
 
-    /// Ends an order that no worker could process. On return its row is durable: `failed` with
-    /// [`Failure::GivenUp`], or unchanged where it existed before. May be repeated.
+    /// Ends an order that no worker could process. On return its row is durable: `failed` with [`Failure::GivenUp`], or
+    /// unchanged if it existed before. May be repeated.
     pub async fn give_up(&self, order: &Order) -> Result<Recorded, StoreError> {
         let claim = Claim { order: order.clone(), fence: UNFENCED };
         self.within(self.commit_failure(&claim, Failure::GivenUp, None, &|| true)).await
@@ -100,8 +100,8 @@ impl Store {
         Ok(held.map_or(UNFENCED, |held| held.fence))
     }
 
-    /// The user's live order that stands in this order's way, preferably the one with the same key. Also asked again
-    /// when the settling of a failure is repeated.
+    /// The user's live order that conflicts with this one, preferably the one with the same key. Also read when the
+    /// settlement of a failure is repeated.
     pub async fn live_order_of(&self, order: &Order) -> Result<Option<Order>, StoreError> {
         self.within(async {
             let rows = order::Entity::find()

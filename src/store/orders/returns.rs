@@ -24,7 +24,7 @@ pub struct Return {
 }
 
 impl Store {
-    /// Pending returns of all sales but `except`, the oldest first.
+    /// Pending returns of all sales but `except`, oldest first.
     pub async fn pending_returns(&self, except: &[SaleId], limit: u64) -> Result<Vec<Return>, StoreError> {
         self.within(async {
             let rows = gate_return::Entity::find()
@@ -72,10 +72,10 @@ impl Store {
         .await
     }
 
-    /// Finishes returns of one sale: the gate has the units of these orders back, and had this number then. May be
-    /// repeated.
+    /// Finishes returns of one sale: the gate has taken the units of these orders back, and had this number then. May
+    /// be repeated.
     ///
-    /// The sale keeps the number: a Redis that comes back without the return is behind it.
+    /// The sale keeps the number, so that a Redis that comes back without the return is found to be behind.
     pub async fn finish_returns(
         &self,
         sale: &SaleId,

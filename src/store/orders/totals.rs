@@ -59,7 +59,7 @@ pub struct Backlog {
     pub pending_payments: u64,
     /// Payments to be refunded.
     pub late_payments: u64,
-    /// Acts upon sales that have not ended.
+    /// Unfinished acts on sales.
     pub pending_acts: u64,
 }
 
@@ -100,8 +100,8 @@ impl Store {
         .await
     }
 
-    /// A sale's row, the sums over its orders, and which of these orders have a row, all at one moment. `None` where
-    /// there is no such sale.
+    /// A sale's row, the sums over its orders, and which of these orders have a row, all at one moment. `None` if there
+    /// is no such sale.
     pub async fn snapshot(&self, sale: &SaleId, ids: &[OrderId]) -> Result<Option<SaleSnapshot>, StoreError> {
         let transaction = self.within(self.begin_snapshot()).await?;
         let books = async {

@@ -18,10 +18,10 @@ use crate::store::transaction::{MayCommit, commit_if};
 
 impl Store {
     /// Cancels an order that has no row yet: its row is inserted as cancelled, so that a late message finds it and
-    /// changes nothing. `None` where the order has a row by now: use [`Store::change`] then.
+    /// changes nothing. `None` if the order has a row by now: use [`Store::change`] then.
     ///
-    /// A gate that is one unit too high is no danger here. The worker would have refused an order for that unit; now
-    /// the unit of the cancelled order is sold again, and the order that buys it is refused instead, because the
+    /// This is safe even if the gate counts one unit too many. The worker would have refused an order for that unit;
+    /// now the unit of the cancelled order is sold again, and the order that buys it is refused instead, because the
     /// database counts units sold.
     pub async fn cancel_unrecorded(
         &self,
@@ -32,8 +32,7 @@ impl Store {
         self.end_unrecorded(claim, OrderStatus::Cancelled, asked, may_commit).await
     }
 
-    /// Ends an order that has no row yet in any state, for an order that only the gate knows. As
-    /// [`Store::cancel_unrecorded`].
+    /// Like [`Store::cancel_unrecorded`], but ends the order in any given state. For an order that only the gate knows.
     pub async fn end_unrecorded(
         &self,
         claim: &Claim,

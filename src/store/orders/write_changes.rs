@@ -23,7 +23,7 @@ use crate::store::many::is_one_of;
 pub struct Change {
     /// The order.
     pub id: OrderId,
-    /// What is to be done with it.
+    /// The act to apply.
     pub act: Act,
     /// Who requests it, and why.
     pub asked: ActRequest,
@@ -60,8 +60,8 @@ impl Planned<'_> {
     }
 }
 
-/// Records the tokens and lowers the users' units. Answers the places of changes whose token is lower than one that has
-/// written for the user.
+/// Records the tokens and lowers the users' units. Returns the places of changes whose token is lower than one that has
+/// already written for the user.
 pub(super) async fn fence(
     transaction: &DatabaseTransaction,
     planned: &[Planned<'_>],

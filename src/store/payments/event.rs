@@ -29,7 +29,7 @@ pub struct Payment {
     /// The order that the event names.
     #[serde(rename = "order_id")]
     pub order: OrderId,
-    /// Who paid, where the provider says so.
+    /// Who paid, if the provider says so.
     #[serde(rename = "user_id", skip_serializing_if = "Option::is_none")]
     pub user: Option<UserId>,
     /// How far it has come.
@@ -37,7 +37,7 @@ pub struct Payment {
     /// The new order that took a unit again.
     #[serde(rename = "new_order_id", skip_serializing_if = "Option::is_none")]
     pub new_order: Option<OrderId>,
-    /// Why it is in this state, where that needs a word.
+    /// Why it is in this state, if that needs explaining.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
     /// When it arrived.
@@ -104,7 +104,7 @@ pub(in crate::store) async fn lock_or_insert(
     Ok(payment.clone())
 }
 
-/// All events of an order, locked, the oldest first.
+/// All events of an order, locked, oldest first.
 pub(in crate::store) async fn lock_events(
     transaction: &DatabaseTransaction,
     order: OrderId,

@@ -16,7 +16,7 @@ impl Store {
     /// Records an event and applies it in one transaction, so the event is marked done with its order's change. Call it
     /// under the lease of the order's user, with the lease's token. May be repeated.
     ///
-    /// `may_commit` is asked before COMMIT, as in [`Store::record`].
+    /// `may_commit` is called before COMMIT, as in [`Store::record`].
     pub async fn apply_payment(
         &self,
         payment: &Payment,
@@ -102,7 +102,7 @@ impl Store {
     }
 }
 
-/// Why the event does not belong to its order, where it names another sale or user.
+/// Why the event does not belong to its order, if it names another sale or user.
 async fn contradicts(
     transaction: &DatabaseTransaction,
     payment: &Payment,

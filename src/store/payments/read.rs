@@ -13,7 +13,7 @@ use crate::store::handle::Store;
 use crate::store::states::PaymentState;
 
 impl Store {
-    /// An event; `None` where it was never recorded.
+    /// An event; `None` if it was never recorded.
     pub async fn payment(&self, provider: &str, event_id: &str) -> Result<Option<Payment>, StoreError> {
         let id = (provider.to_owned(), event_id.to_owned());
         self.within(async {
@@ -22,7 +22,7 @@ impl Store {
         .await
     }
 
-    /// The payments and refunds of an order, the oldest first.
+    /// The payments and refunds of an order, oldest first.
     pub async fn payments_of(&self, order: OrderId) -> Result<Vec<Payment>, StoreError> {
         self.within(async {
             let rows = payment_event::Entity::find()
@@ -35,7 +35,7 @@ impl Store {
         .await
     }
 
-    /// How many events of a sale wait, or have money to refund.
+    /// How many events of a sale are pending, or leave money to refund.
     pub async fn count_payments_owed(&self, sale: &SaleId) -> Result<u64, StoreError> {
         let owed = [PaymentState::Pending, PaymentState::Late, PaymentState::Mismatch];
         self.within(async {
@@ -47,7 +47,7 @@ impl Store {
         .await
     }
 
-    /// Pending events whose next try is due by this host's clock, the longest due first.
+    /// Pending events whose next try is due by this host's clock, longest due first.
     pub async fn payments_due(&self, limit: u64) -> Result<Vec<Payment>, StoreError> {
         self.within(async {
             let rows = payment_event::Entity::find()
@@ -62,7 +62,7 @@ impl Store {
         .await
     }
 
-    /// Events in one state, the newest first.
+    /// Events in one state, newest first.
     pub async fn payments(&self, state: PaymentState, limit: u64) -> Result<Vec<Payment>, StoreError> {
         self.within(async {
             let rows = payment_event::Entity::find()

@@ -21,7 +21,7 @@ impl Store {
         let others = lock_events(transaction, refund.order).await?;
         let paid =
             |state| others.iter().find(move |other| other.kind == PaymentKind::Paid && other.state == state);
-        // One refund gives back one payment, and first a payment that no order has.
+        // One refund gives back one payment, preferably one that no order has.
         if let Some(late) = paid(PaymentState::Late) {
             set_state(transaction, late, PaymentState::Refunded, late.detail.as_deref()).await?;
             let why = Some("a late payment went back");

@@ -1,4 +1,4 @@
-//! Recording payment events, and those that cannot be applied yet.
+//! Recording payment events, including those that cannot be applied yet.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use crate::store::handle::Store;
 use crate::store::states::PaymentState;
 
 impl Store {
-    /// Records a new event as pending. On return it is durable. The answer is the event as recorded, which differs
-    /// where its id was recorded before.
+    /// Records a new event as pending. On return it is durable. Returns the event as recorded, which differs if its id
+    /// was recorded before.
     pub async fn receive_payment(&self, payment: &Payment) -> Result<Payment, StoreError> {
         self.within(async {
             let transaction = self.begin().await?;
@@ -25,7 +25,8 @@ impl Store {
         .await
     }
 
-    /// Ends a pending event for which no unit was taken again. `false` where it is no longer so.
+    /// Ends a pending event for which no unit was taken again. Returns `false` if it has ended, or has taken a unit by
+    /// now.
     pub async fn settle_payment(
         &self,
         payment: &Payment,
@@ -52,7 +53,7 @@ impl Store {
         .await
     }
 
-    /// Postpones the next try of a pending event, with the reason. `false` where it is no longer pending.
+    /// Postpones the next try of a pending event, with the reason. Returns `false` if it is no longer pending.
     pub async fn postpone_payment(
         &self,
         payment: &Payment,

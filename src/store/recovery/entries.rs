@@ -16,7 +16,7 @@ use crate::store::orders::{page, read_order};
 use crate::store::sales::read_sale;
 
 impl Store {
-    /// A sale with its acts and its payments, as entries; empty where there is no such sale.
+    /// A sale with its acts and its payments, as entries; empty if there is no such sale.
     pub async fn sale_entries(&self, sale: &SaleId) -> Result<Vec<Entry>, StoreError> {
         self.within(async {
             let Some(entry) = self.sale_entry(sale.as_str()).await? else { return Ok(Vec::new()) };
@@ -42,7 +42,7 @@ impl Store {
         .await
     }
 
-    /// One page of a sale's orders by id, those after `after`, with their histories.
+    /// One page of a sale's orders with their histories, ordered by id, starting after `after`.
     pub async fn order_entries_after(
         &self,
         sale: &SaleId,
@@ -57,7 +57,7 @@ impl Store {
         .await
     }
 
-    /// A sale's entry; `None` where there is no such sale.
+    /// A sale's entry; `None` if there is no such sale.
     pub(super) async fn sale_entry(&self, id: &str) -> Result<Option<SaleEntry>, StoreError> {
         let Some(row) = sale::Entity::find_by_id(id).one(&self.db).await? else { return Ok(None) };
         let items = item::Entity::find()

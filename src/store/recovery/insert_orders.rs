@@ -55,7 +55,7 @@ impl Store {
         raise_sold(transaction, &live).await
     }
 
-    /// Inserts the histories of orders; changes that are there already are skipped.
+    /// Inserts the histories of orders, skipping changes that already exist.
     pub(super) async fn insert_history(
         &self,
         transaction: &DatabaseTransaction,

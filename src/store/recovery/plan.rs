@@ -10,7 +10,7 @@ use crate::store::entities::order;
 pub struct Restore {
     /// The order as the log has it.
     pub entry: OrderEntry,
-    /// Only its acceptance is known: its row begins now, and its time to be paid as well.
+    /// Only its acceptance is known: its row begins now, and so does its time to pay.
     pub begins: bool,
     /// The fencing token of the lease on its user.
     pub fence: i64,
@@ -43,7 +43,7 @@ impl Update<'_> {
     }
 }
 
-/// What is to be written, and the outcome of each entry.
+/// The rows to write, and the outcome of each entry.
 pub(in crate::store) struct Plan<'a> {
     pub(in crate::store) outcomes: Vec<Restored>,
     pub(in crate::store) inserts: Vec<&'a Restore>,
@@ -115,11 +115,11 @@ pub(in crate::store) enum Comparison {
     Older,
     /// As new, or newer.
     Same,
-    /// The row took another way from an earlier version.
+    /// The row took a different path from an earlier version.
     Diverged,
 }
 
-/// The first version of a row is confirmed, or ended before a worker wrote it. Where two processes wrote the first
+/// The first version of a row is confirmed, or ended before a worker wrote it. If two processes wrote the first
 /// version, the ended one is later: a message that arrives after the end would have found its row.
 fn compare(row: &order::Model, entry: &OrderEntry) -> Comparison {
     // No change leads out of an ended state.

@@ -11,7 +11,7 @@ use crate::store::log_outbox::Touched;
 use crate::store::states::ActState;
 
 impl Store {
-    /// Restores an act of a sale that exists. `true` where the act or its end was unknown. May be repeated.
+    /// Restores an act of a sale that exists. Returns `true` if the act or its end was unknown. May be repeated.
     pub async fn restore_act(&self, entry: &ActEntry, writing: WriteMode) -> Result<bool, StoreError> {
         self.within(async {
             let transaction = self.begin().await?;

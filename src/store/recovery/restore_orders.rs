@@ -19,7 +19,7 @@ use crate::store::transaction::{MayCommit, commit_if};
 
 impl Store {
     /// Writes orders as their entries have them; the outcomes are in the order of the entries, and durable. All entries
-    /// go into one transaction, which is halved where the database refuses one. May be repeated.
+    /// go into one transaction, which is halved if the database refuses one. May be repeated.
     ///
     /// Freed units are listed in [`Store::pending_returns`], as after [`Store::change`]: the gate takes back the units
     /// that it still holds.

@@ -11,8 +11,8 @@ use crate::store::log_outbox::Touched;
 use crate::store::states::PaymentState;
 
 impl Store {
-    /// Restores a payment event. `true` where the event was unknown, or its row older. An event that has ended never
-    /// becomes pending again, whatever the clocks of its writers say. May be repeated.
+    /// Restores a payment event. Returns `true` if the event was unknown, or its row older. An event that has ended
+    /// never becomes pending again, whatever the clocks of its writers say. May be repeated.
     pub async fn restore_payment(
         &self,
         entry: &PaymentEntry,

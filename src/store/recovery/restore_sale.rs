@@ -15,8 +15,8 @@ use crate::store::log_outbox::Touched;
 use crate::store::sales::terms_of;
 
 impl Store {
-    /// Brings a sale's row up to date: terms, state and each item's stock by their own versions. `true` where something
-    /// differs. May be repeated.
+    /// Brings a sale's row up to date: terms, state and each item's stock by their own versions. Returns `true` if
+    /// something differed. May be repeated.
     ///
     /// Without `lower` no stock is lowered: orders that are live here may have ended since, and their ends must be
     /// restored first.
@@ -80,7 +80,7 @@ async fn insert_item(
     Ok(())
 }
 
-/// `true` where something differs.
+/// Returns `true` if something differed.
 async fn update_sale(
     transaction: &DatabaseTransaction,
     entry: &SaleEntry,
@@ -112,7 +112,7 @@ async fn update_sale(
     Ok(newer_terms || newer_state || items_differ)
 }
 
-/// `true` where something differs.
+/// Returns `true` if something differed.
 async fn update_items(
     transaction: &DatabaseTransaction,
     entry: &SaleEntry,

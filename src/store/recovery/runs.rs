@@ -31,7 +31,7 @@ pub struct Run {
     pub cancel_asked: bool,
     /// When it began.
     pub at: Millis,
-    /// When it reported last.
+    /// When it last reported.
     pub updated_at: Millis,
     /// When it ended.
     pub ended_at: Option<Millis>,
@@ -59,8 +59,8 @@ impl Store {
         .await
     }
 
-    /// Records how far a run has come; with any state but `Running`, its end. Answers whether an operator has asked it
-    /// to end.
+    /// Records how far a run has come; any state but `Running` ends it. Returns whether an operator has asked it to
+    /// end.
     pub async fn update_run(&self, id: Uuid, state: RunState, report: &str) -> Result<bool, StoreError> {
         let now = Millis::now().0;
         self.within(async {
@@ -79,7 +79,7 @@ impl Store {
         .await
     }
 
-    /// Sets a run to running again, and clears a request to cancel it. `None` where the run is done or does not exist.
+    /// Sets a run to running again, and clears a request to cancel it. `None` if the run is done or does not exist.
     pub async fn reopen_run(&self, id: Uuid) -> Result<Option<Run>, StoreError> {
         self.within(async {
             let updated = replay_run::Entity::update_many()
@@ -99,7 +99,7 @@ impl Store {
         .await
     }
 
-    /// Asks a run to end. `false` where no such run is running.
+    /// Asks a run to end. Returns `false` if no such run is running.
     pub async fn cancel_run(&self, id: Uuid) -> Result<bool, StoreError> {
         self.within(async {
             let updated = replay_run::Entity::update_many()
@@ -113,7 +113,7 @@ impl Store {
         .await
     }
 
-    /// A run; `None` where there is none with this id.
+    /// A run; `None` if there is none with this id.
     pub async fn run(&self, id: Uuid) -> Result<Option<Run>, StoreError> {
         self.within(async {
             replay_run::Entity::find_by_id(id).one(&self.db).await?.map(read_run).transpose()
@@ -121,7 +121,7 @@ impl Store {
         .await
     }
 
-    /// The runs, the newest first.
+    /// The runs, newest first.
     pub async fn runs(&self, limit: u64) -> Result<Vec<Run>, StoreError> {
         self.within(async {
             let rows = replay_run::Entity::find()

@@ -26,7 +26,7 @@ pub struct Unlogged {
 }
 
 impl Store {
-    /// The oldest changes that the log lacks. A row that was deleted since, with its sale, has no entry.
+    /// The oldest changes that the log lacks. A row that was deleted since, with its sale, gets no entry.
     pub async fn unlogged(&self, limit: u64) -> Result<Unlogged, StoreError> {
         self.within(async {
             let rows = log_outbox::Entity::find()
@@ -91,7 +91,7 @@ impl Store {
         Ok(())
     }
 
-    /// The entry of the row that has changed; `None` where it was deleted.
+    /// The entry of the row that has changed; `None` if it was deleted.
     async fn entry_of(&self, row: &log_outbox::Model) -> Result<Option<Entry>, StoreError> {
         let unreadable = || StoreError::unreadable("a reference of the log outbox", row);
         match row.kind.as_str() {

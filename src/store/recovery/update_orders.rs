@@ -14,7 +14,7 @@ use crate::store::entities::{gate_return, item, order, user_units};
 use crate::store::error::StoreError;
 use crate::store::many::is_one_of;
 
-/// Locks the users' rows, and answers the orders for whose user a higher token has written.
+/// Locks the users' rows, and returns the orders for whose user a higher token has written.
 pub(super) async fn stale(
     transaction: &DatabaseTransaction,
     updates: &[Update<'_>],
@@ -47,7 +47,7 @@ pub(super) async fn stale(
     Ok(stale)
 }
 
-/// Updates one order, and lowers the counters where it ends.
+/// Updates one order, and lowers the counters if it ends.
 pub(super) async fn write_update(
     transaction: &DatabaseTransaction,
     update: &Update<'_>,

@@ -5,7 +5,7 @@ use sea_orm::DatabaseTransaction;
 use crate::store::error::StoreError;
 use crate::store::log_outbox::{Touched, log};
 
-/// What to do about a sale, an act or a payment that differs from its entry.
+/// How to treat a sale, an act or a payment that differs from its entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteMode {
     /// Compare, and write nothing.
@@ -16,7 +16,7 @@ pub enum WriteMode {
     RowsAndLog,
 }
 
-/// Ends the transaction of one entry: commits where a row was written, and rolls back otherwise.
+/// Ends the transaction of one entry: commits if a row was written, and rolls back otherwise.
 pub(super) async fn finish(
     transaction: DatabaseTransaction,
     sale: &str,

@@ -1,5 +1,5 @@
-//! Acts of operators upon a sale. Each has a row that is written before the act is done, so that an act that died
-//! half way is known, and an act that is repeated with the same key is done once.
+//! Operators' acts on a sale. Each has a row that is written before the act is done, so that an act that died halfway
+//! is known, and an act that is repeated with the same key is done once.
 
 use sea_orm::{ActiveValue::Set, DatabaseTransaction, EntityTrait as _, QuerySelect as _};
 
@@ -10,7 +10,7 @@ use crate::store::handle::Store;
 use crate::store::log_outbox::{Touched, log};
 use crate::store::states::ActState;
 
-/// One act upon a sale.
+/// One act on a sale.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct SaleAct {
     /// The sale.
@@ -22,7 +22,7 @@ pub struct SaleAct {
     pub kind: String,
     /// The arguments, as JSON.
     pub args: String,
-    /// The change of stock, where the act is one.
+    /// The change of stock, if the act is one.
     #[serde(skip)]
     pub restock: Option<Restock>,
     /// Who requested it.
@@ -42,7 +42,7 @@ pub struct SaleAct {
 pub struct Restock {
     /// The item.
     pub sku: Sku,
-    /// Units added; taken away where negative.
+    /// Units added; negative if taken away.
     pub units: i64,
     /// The version of the item's stock after the change.
     pub version: i64,
@@ -57,7 +57,7 @@ pub enum BegunAct {
     Existing(SaleAct),
 }
 
-/// Why an act upon the stock or the terms could not begin. Nothing was written.
+/// Why an act on the stock or the terms could not begin. Nothing was written.
 #[derive(Debug, Clone)]
 pub enum NotBegun {
     /// There is no such sale.
@@ -78,8 +78,8 @@ pub enum NotBegun {
 pub(in crate::store) type Begin = Result<BegunAct, NotBegun>;
 
 impl Store {
-    /// Begins an act that the gate does first: on return its row is durable, as pending. Repeating it with the same
-    /// key answers [`BegunAct::Existing`].
+    /// Begins an act that the gate does first: on return its row is durable, as pending. A repeat with the same key
+    /// returns [`BegunAct::Existing`].
     pub async fn begin_act(
         &self,
         sale: &SaleId,
@@ -151,8 +151,8 @@ pub(in crate::store) async fn insert_act(
     Ok(BegunAct::New(act))
 }
 
-/// Locks the sale's row, so that of two acts with one key the second finds the first. `Err` is the answer where the
-/// sale does not exist, or the act does.
+/// Locks the sale's row, so that of two acts with one key the second finds the first. `Err` is the answer if the sale
+/// does not exist, or the act already does.
 pub(in crate::store) async fn lock_sale(
     transaction: &DatabaseTransaction,
     sale: &SaleId,

@@ -13,7 +13,7 @@ use crate::store::log_outbox::{Touched, log};
 const FIRST_EPOCH: i64 = 1;
 
 impl Store {
-    /// Creates a draft. The sale must pass [`Sale::check`]. [`StoreError::Exists`] where its id is taken.
+    /// Creates a draft. The sale must pass [`Sale::check`]. [`StoreError::Exists`] if its id is taken.
     pub async fn create_sale(&self, sale: &Sale) -> Result<(), StoreError> {
         let now = Millis::now().0;
         let row = sale::ActiveModel {

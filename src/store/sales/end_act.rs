@@ -13,10 +13,10 @@ use crate::store::log_outbox::{Touched, log};
 use crate::store::states::ActState;
 
 impl Store {
-    /// Records how an act ended, and the gate's number afterwards: a Redis that comes back without it is behind.
-    /// May be repeated; the first outcome stays.
+    /// Records how an act ended, and the gate's number afterwards, so that a Redis that comes back without the act is
+    /// found to be behind. May be repeated; the first outcome stays.
     ///
-    /// Where the gate has taken units away, the item's stock is lowered too. `false` where the database has sold more
+    /// If the gate has taken units away, the item's stock is lowered too. Returns `false` if the database has sold more
     /// than the lower stock: the gate then held units that do not exist, and no longer does.
     pub async fn end_act(
         &self,
@@ -56,7 +56,7 @@ impl Store {
     }
 }
 
-/// `false` where more than the lower stock is sold.
+/// Returns `false` if more than the lower stock is sold.
 async fn lower_stock(
     transaction: &DatabaseTransaction,
     act: &SaleAct,
@@ -73,7 +73,7 @@ async fn lower_stock(
     Ok(updated.rows_affected > 0)
 }
 
-/// Acts that move a sale between states. Nothing finishes them later but a repeated request.
+/// Acts that move a sale between states. Only a repeated request finishes them later.
 const STATES: [&str; 7] = ["open", "pause", "resume", "close", "archive", "purge", "rebuild"];
 
 /// Ends earlier acts of this kind whose outcome is unknown: the sale is in another state now.
@@ -100,7 +100,7 @@ async fn supersede(transaction: &DatabaseTransaction, act: &SaleAct) -> Result<(
     log(transaction, act.sale.as_str(), keys.into_iter().map(Touched::Act)).await
 }
 
-/// `true` where the act ends now, and had not ended before.
+/// Returns `true` if this call ended the act.
 async fn end(
     transaction: &DatabaseTransaction,
     act: &SaleAct,

@@ -29,8 +29,8 @@ pub struct Erased {
 }
 
 impl Store {
-    /// Replaces a user by a pseudonym in every archived sale, one sale after the other. May be repeated, which uses
-    /// another pseudonym for the sales that were left.
+    /// Replaces a user by a pseudonym in every archived sale, one sale after the other. May be repeated, with a
+    /// different pseudonym for the sales that were left.
     pub async fn erase_user(&self, user: &UserId) -> Result<Erased, StoreError> {
         let pseudonym = UserId::parse(format!("erased-{}", Uuid::new_v4().simple()))
             .map_err(|error| StoreError::Broken(error.to_string()))?;

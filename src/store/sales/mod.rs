@@ -1,4 +1,4 @@
-//! Sales, their items, and the acts of operators upon them.
+//! Sales, their items, and operators' acts on them.
 
 mod acts;
 mod create;

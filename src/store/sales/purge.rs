@@ -14,7 +14,7 @@ use crate::store::many::is_one_of;
 const CHUNK: u64 = 1_000;
 
 impl Store {
-    /// Deletes the orders of a sale and everything that belongs to them, a thousand at a time. Answers how many orders
+    /// Deletes the orders of a sale and everything that belongs to them, a thousand at a time. Returns how many orders
     /// were deleted. May be repeated.
     pub async fn purge_sale(&self, sale: &SaleId) -> Result<u64, StoreError> {
         let mut purged = 0;
@@ -35,7 +35,7 @@ impl Store {
             .filter(order::Column::SaleId.eq(sale.as_str()))
             .order_by_asc(order::Column::Id)
             .limit(CHUNK)
-            // Orders are locked first, as by every change of orders.
+            // Orders are locked first, as in every change of orders.
             .lock_exclusive()
             .into_tuple()
             .all(&transaction)

@@ -20,7 +20,7 @@ pub struct SaleRow {
     pub number: Number,
     /// The highest number of the gate after a change that leaves no row with a number: a return or an act.
     pub witnessed: Number,
-    /// The version of its terms: window, limits and rules of sale.
+    /// The version of its window, limits and other terms.
     pub terms_version: i64,
     /// When its state or its terms changed last, by the clock of the host that changed them.
     pub changed_at: Millis,
@@ -44,12 +44,12 @@ pub struct ItemRow {
 }
 
 impl Store {
-    /// A sale; `None` where there is none with this id.
+    /// A sale; `None` if there is none with this id.
     pub async fn sale(&self, id: &SaleId) -> Result<Option<SaleRow>, StoreError> {
         self.within(read_sale_by(&self.db, id)).await
     }
 
-    /// All sales, the newest first.
+    /// All sales, newest first.
     pub async fn sales(&self) -> Result<Vec<SaleRow>, StoreError> {
         self.within(async {
             let rows = sale::Entity::find()

@@ -12,7 +12,7 @@ use crate::store::handle::Store;
 use crate::store::states::ActState;
 
 impl Store {
-    /// The acts upon a sale, the newest first.
+    /// The acts on a sale, newest first.
     pub async fn acts(&self, sale: &SaleId, limit: u64) -> Result<Vec<SaleAct>, StoreError> {
         self.within(async {
             let rows = sale_act::Entity::find()
@@ -62,8 +62,8 @@ impl Store {
         .await
     }
 
-    /// Pending acts upon stock and terms that began after `after`, the oldest first: changes that the database has and
-    /// the gate may lack.
+    /// Pending acts on stock and terms that began after `after`, oldest first: changes that the database has and the
+    /// gate may lack.
     pub async fn unfinished_acts(&self, after: Millis, limit: u64) -> Result<Vec<SaleAct>, StoreError> {
         self.within(async {
             let rows = sale_act::Entity::find()

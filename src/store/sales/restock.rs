@@ -56,7 +56,7 @@ impl Store {
     }
 }
 
-/// Locks the item's row, where its stock may change by so many units now.
+/// Locks the item's row, if its stock may change by this many units now.
 async fn lock_item(
     transaction: &DatabaseTransaction,
     sale: &sale::Model,

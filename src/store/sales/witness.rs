@@ -1,5 +1,5 @@
-//! The gate's number of a change that leaves no other trace of it: the sale's row witnesses it, so that a Redis that
-//! comes back without the change is found to be behind.
+//! The gate's number after a change that leaves no other trace of it. The sale's row witnesses the number, so that a
+//! Redis that comes back without the change is found to be behind.
 
 use sea_orm::sea_query::Expr;
 use sea_orm::{ColumnTrait as _, Condition, DatabaseTransaction, EntityTrait as _, QueryFilter as _};
