@@ -1,15 +1,15 @@
-//! One thing that `doctor` looked at.
+//! The result of one check by `doctor`.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// What was found, and what to do if it is amiss.
+/// What was found, and what to do if something is wrong.
 #[derive(Debug, Serialize)]
 pub(super) struct Finding {
     /// redis, broker or database.
     server: &'static str,
-    /// What was looked at.
+    /// The name of the check.
     check: &'static str,
     pub(super) ok: bool,
     found: String,
@@ -48,7 +48,7 @@ impl Findings {
         self.found.push(Finding { server, check, ok: false, found: found.into(), advice });
     }
 
-    /// The same for settings that start refuses: their text ends with what to change.
+    /// The same for settings that a process refuses at start: their text ends with the fix.
     pub(super) fn settings(&mut self, broken: Vec<String>) {
         if broken.is_empty() {
             self.ok("settings", "no accepted order can be lost by them");

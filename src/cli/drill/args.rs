@@ -79,7 +79,7 @@ pub(super) enum Which {
 }
 
 impl Args {
-    /// Is the drill against a stack that somebody else runs?
+    /// Whether the drill runs against a stack that somebody else runs.
     pub(in crate::cli) fn has_target(&self) -> bool {
         self.url.is_some()
     }

@@ -1,4 +1,5 @@
-//! Watches the servers once a second: readiness, gauges, and the settings of a Redis that was replaced by another.
+//! Watches the servers once a second: readiness, gauges, and the settings of a Redis that was replaced by another
+//! one.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::process::shared::Shared;
 use crate::process::tasks::Tasks;
 use crate::queue::{DeadLetters, Publisher};
 
-/// Returns the readiness as of the last look. `consumes` says whether the worker's consumer is connected, `compared`
+/// Returns the readiness as of the last check. `consumes` says whether the worker's consumer is connected, `compared`
 /// whether the books of this Redis were compared; `None` for work that this process does not do.
 pub(in crate::process) fn start(
     shared: &Shared<'_>,
@@ -56,7 +57,7 @@ impl Health {
             if let Ok(run) = &redis
                 && *run != known_run
             {
-                // Without an answer it is asked again at the next look.
+                // Without an answer, the next check asks again.
                 if let Some(broken) = self.broken_promises().await {
                     promises = broken;
                     known_run.clone_from(run);
