@@ -6,7 +6,7 @@ import { randomUUID } from "node:crypto";
 const { SALE, TOKEN, URL: base = "http://127.0.0.1:8080", KEY = randomUUID() } = process.env;
 if (!SALE || !TOKEN) throw new Error("set SALE and TOKEN");
 
-/** The status, the headers and the JSON body of an answer. Status 0: there was no answer. */
+/** The status, the headers and the JSON body of an answer. Status 0 means no answer. */
 async function send(method, path, headers = {}) {
   try {
     const answer = await fetch(base + path, {
@@ -35,7 +35,7 @@ async function order() {
     } else if (answer.status && !body.retryable) {
       return { body, code: 3 };
     } else {
-      // Nobody knows yet what became of the attempt. The same key makes it safe to repeat.
+      // The outcome of the attempt is unknown. The same key makes it safe to repeat.
       const seconds = Number(answer.headers.get("Retry-After") ?? 1);
       await new Promise((resume) => setTimeout(resume, seconds * 1000));
     }

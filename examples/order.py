@@ -16,7 +16,7 @@ KEY = os.environ.get("KEY", str(uuid.uuid4()))
 
 
 def send(method, path, headers=None):
-    """The status, the headers and the JSON body of an answer. Status 0: there was no answer."""
+    """The status, the headers and the JSON body of an answer. Status 0 means no answer."""
     headers = {"Authorization": f"Bearer {TOKEN}", **(headers or {})}
     request = urllib.request.Request(URL + path, method=method, headers=headers)
     try:
@@ -48,6 +48,6 @@ for _ in range(10):
     elif status and not body["retryable"]:
         finish(body, 3)
     else:
-        # Nobody knows yet what became of the attempt. The same key makes it safe to repeat.
+        # The outcome of the attempt is unknown. The same key makes it safe to repeat.
         time.sleep(int(headers.get("Retry-After") or 1))
 finish(body, 1)

@@ -8,7 +8,7 @@ KEY=${KEY:-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Sends a request; leaves the body in $work/body, and prints the status and two headers. 000: no answer.
+# Sends a request; leaves the body in $work/body, and prints the status and two headers. 000 means no answer.
 send() {
 	curl -sS --max-time 20 -o "$work/body" -H "Authorization: Bearer $TOKEN" \
 		-w '%{http_code} %header{retry-after}|%header{location}' "$@" || true

@@ -1,5 +1,5 @@
 //! Named failure points for tests: places where a process can be made to die, fail or stall.
-//! `DOORBUSTER_FAULT=commit.after=abort` arms one of them; it fires once in the life of the process.
+//! `DOORBUSTER_FAULT=commit.after=abort` arms one of them; it fires once in the lifetime of the process.
 //!
 //! They exist only in debug builds: a release build has no code for them.
 
@@ -49,7 +49,7 @@ pub const POINTS: [&str; 24] = [
     "settle.after",
 ];
 
-/// The points of later changes of an order, and of acts on its sale.
+/// The points of later changes to an order, and of acts on its sale.
 pub const CHANGE_POINTS: [&str; 10] = [
     "paid.after",
     "end.before",
@@ -73,9 +73,9 @@ mod armed {
 
     #[derive(Clone, Copy)]
     enum Action {
-        /// Dies as by `kill -9`.
+        /// Dies as if by `kill -9`.
         Abort,
-        /// Fails in the way that the point gives.
+        /// Fails in the way that the caller gives.
         Error,
         /// Stops the whole process for longer than a lease lasts.
         Pause,
@@ -118,14 +118,14 @@ mod armed {
             }
             Action::Error => true,
             Action::Pause => {
-                // A sleep here would not do: other tasks would keep renewing the leases.
+                // A sleep would not do: other tasks would keep renewing the leases.
                 let waker = std::process::Command::new("sh")
                     .args(["-c", &format!("{PAUSE} {}", std::process::id())])
                     .spawn();
                 let _ =
                     rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP);
-                // The signal stops the process, but this thread may run until another thread receives it. So it waits
-                // here until the process is resumed.
+                // The signal stops the process, but this thread may keep running until another thread receives it, so
+                // it waits here until the process is resumed.
                 if let Ok(mut waker) = waker {
                     let _ = waker.wait();
                 }

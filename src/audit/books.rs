@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::domain::{Number, SaleId, Sku, UserId};
 
-/// The books of one sale, as gate, outbox and database had them within one reading.
+/// The books of one sale, from one reading of gate, outbox and database.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Audit {
     /// The sale.
@@ -23,7 +23,8 @@ pub struct Audit {
     /// Ended orders whose units were on their way back to the gate before it was read.
     #[serde(default)]
     pub unreturned: u64,
-    /// The gate's number rose during the reading, or a change of stock is half way: the sums may be off by that.
+    /// The gate's number rose during the reading, or a restock had reached only one store: the sums may be off by
+    /// that.
     #[serde(default)]
     pub moved: bool,
     /// The gate's number when it was read; `None` if it does not know the sale.
@@ -45,9 +46,9 @@ pub struct Audit {
 pub struct ItemBooks {
     /// The item.
     pub sku: Sku,
-    /// Units in the sale, by the database.
+    /// Units in the sale, according to the database.
     pub stock: i64,
-    /// Units that the gate would still sell.
+    /// Units that the gate can still sell.
     pub left: i64,
     /// Units of orders in flight.
     pub in_flight: i64,
@@ -66,14 +67,14 @@ impl ItemBooks {
         (self.live - self.stock).max(0)
     }
 
-    /// Units that no book accounts for: above 0 they leaked, below 0 they are promised twice.
+    /// Units missing from the books: positive if they leaked, negative if they are promised twice.
     pub fn missing(&self) -> i64 {
         self.stock - self.left - self.in_flight - self.returning - self.live
     }
 }
 
 impl Audit {
-    /// Whether the sums agree. Where `moved` is set, `false` may be an artefact of the reading.
+    /// Whether the sums agree. If `moved` is set, `false` may be an artefact of the reading.
     pub fn balances(&self) -> bool {
         !self.gate_lost
             && self.users_over_limit.is_empty()
@@ -88,7 +89,7 @@ impl Audit {
         self.gate_lost || self.frozen
     }
 
-    /// Whether nothing was under way: no order in flight, no units on their way back, no write to the gate.
+    /// Whether nothing was in progress: no order in flight, no units on their way back, no write to the gate.
     pub fn is_at_rest(&self) -> bool {
         !self.moved
             && self.in_flight + self.unsettled + self.unreturned == 0

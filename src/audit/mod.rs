@@ -43,10 +43,10 @@ pub async fn audit(gate: &Gate, store: &Store, sale: &SaleId) -> Result<Audit, A
     let snapshot = store.snapshot(sale, &ids).await?.ok_or_else(|| AuditError::NotFound(sale.clone()))?;
     let SaleSnapshot { recorded, row, totals, is_restocked } = snapshot;
     tickets.retain(|ticket| !recorded.contains(&ticket.order.id));
-    // Units that came back to the gate during the reading are in two books, or in none.
+    // Units returned to the gate during the reading are counted twice, or not at all.
     let number = |held: &Option<GateSale>| held.as_ref().map(|held| held.number);
     let moved = number(&gate.describe(sale).await?) != number(&held);
-    // A change of stock reaches one store before the other.
+    // A restock reaches one store before the other.
     let half_way = |held: &GateSale| {
         let version = |sku: &Sku| held.items.iter().find(|item| item.sku == *sku).map(|item| item.version);
         row.items.iter().any(|item| version(&item.sku).is_some_and(|version| version != item.version))

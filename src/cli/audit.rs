@@ -1,4 +1,4 @@
-//! `audit`: do the books balance, and what repairs them.
+//! `audit`: checks whether the books balance, and repairs them.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
     let mut shown = Vec::new();
     for sale in audit.sales().await? {
         let audited = match audit.one(&sale).await {
-            // A sale that cannot be audited does not keep the others from being audited.
+            // An error in one sale must not stop the audit of the others.
             Err(Failed::Audit(error)) if audit.args.all => {
                 eprintln!("doorbuster: {sale}: {error}");
                 worst = if worst == Ended::OutOfBalance { worst } else { Ended::ItemsLeft };
@@ -76,7 +76,7 @@ struct Auditing {
     repair: Repair,
 }
 
-/// One sale, after its repair if there was one.
+/// One sale, and its repair if there was one.
 struct Audited {
     found: Comparison,
     repaired: Option<Repaired>,
@@ -120,7 +120,7 @@ impl Auditing {
         if !self.args.output.is_json() {
             print_repaired(&repaired);
         }
-        // After a repair the command fails if it cannot look again, whatever other sales there are.
+        // After a repair the command fails if it cannot read the books again, even with `--all`.
         let found = self.compare(sale).await.map_err(|error| Failed::Other(error.to_string()))?;
         Ok(Audited { found, repaired: Some(repaired) })
     }
@@ -135,7 +135,7 @@ impl Auditing {
 impl Audited {
     fn verdict(&self) -> Ended {
         let Self { found, repaired } = self;
-        // An order that the repair has published again gets its row in a moment.
+        // An order that the repair has published again is about to get its row.
         let queued = |difference: &Difference| repaired.is_some() && difference.why == DifferenceKind::Lost;
         let only_those = found
             .differences
@@ -145,7 +145,7 @@ impl Audited {
         match repaired {
             _ if found.books.needs_rebuild() || !sums || !only_those => Ended::OutOfBalance,
             Some(repaired) if !repaired.left.is_empty() => Ended::ItemsLeft,
-            // Orders that have waited for long are shown, but nothing is wrong with them.
+            // Orders that have waited for long are shown, but they are not an error.
             _ => Ended::Done,
         }
     }

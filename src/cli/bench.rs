@@ -36,7 +36,7 @@ pub(super) enum Verb {
     },
 }
 
-/// Ends with exit code 3 if a figure misses its target, 1 if not everything could be measured.
+/// Ends with exit code 3 if a figure misses its target, 1 if something could not be measured.
 pub(super) async fn run(verb: Verb) -> Result<Ended, Failed> {
     log::start_with("text", "warn");
     if cfg!(debug_assertions) {

@@ -1,4 +1,4 @@
-//! `completions`: what a shell needs to complete commands and options.
+//! `completions`: the script that lets a shell complete commands and options.
 
 use std::io::Write as _;
 
@@ -25,7 +25,7 @@ pub(super) fn run(args: &Args, mut command: clap::Command) -> Result<Ended, Fail
         Shell::Zsh => Generator::Zsh,
         Shell::Fish => Generator::Fish,
     };
-    // Into memory first: the generator panics where a pipe is closed.
+    // Into memory first: the generator panics on a closed pipe.
     let mut script = Vec::new();
     clap_complete::generate(generator, &mut command, "doorbuster", &mut script);
     std::io::stdout()

@@ -1,10 +1,10 @@
-//! Asks before an act that many people depend on.
+//! Asks for confirmation of an act that affects many people.
 
 use std::io::{IsTerminal as _, Write as _};
 
 use super::ended::Failed;
 
-/// Has the caller agreed, by `--yes` or by typing `word` on a terminal? Without a terminal only `--yes` counts.
+/// Whether the caller agrees, by `--yes` or by typing `word` on a terminal. Without a terminal only `--yes` counts.
 pub(super) fn confirmed(what: &str, word: &str, yes: bool) -> Result<bool, Failed> {
     if yes {
         return Ok(true);

@@ -11,7 +11,7 @@ use crate::queue::{DeadLetter, DeadLetters};
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
-    /// List them, the oldest first.
+    /// List them, oldest first.
     #[command(after_help = "Example:\n  doorbuster dead-letters list --output json")]
     List(Output),
     /// Show one, with the message byte for byte.
@@ -22,10 +22,10 @@ pub(super) enum Verb {
         #[command(flatten)]
         output: Output,
     },
-    /// Give them back to the workers, once the cause is fixed.
+    /// Return them to the workers, once the cause is fixed.
     #[command(after_help = "Example:\n  doorbuster dead-letters replay --all")]
     Replay(Which),
-    /// Fail their orders: buyers read `failed`, and the units are on sale again.
+    /// Fail their orders: buyers see `failed`, and the units are on sale again.
     #[command(after_help = "Example:\n  doorbuster dead-letters fail 0190c2a4-7b1e-7c3a-9d51-3f6f1a2b4c5d")]
     Fail(Which),
 }
@@ -35,7 +35,7 @@ pub(super) enum Verb {
 pub(super) struct Which {
     /// The ids that `list` shows.
     ids: Vec<String>,
-    /// Every dead letter that is there now.
+    /// Every dead letter that exists now.
     #[arg(long, conflicts_with = "ids")]
     all: bool,
 }
@@ -66,7 +66,7 @@ pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
     }
 }
 
-/// Prints the outcome of each. Ends with exit code 3 if some are left.
+/// Prints the outcome of each dead letter. Ends with exit code 3 if some are left.
 async fn each(
     dead: &DeadLetterActs,
     which: Which,
@@ -77,7 +77,7 @@ async fn each(
     let mut ids = which.ids;
     loop {
         if which.all {
-            // A page at a time; a dead letter that is left is not tried again.
+            // A page at a time; a dead letter that stays is not tried again.
             ids = dead.list().await?.into_iter().map(|letter| letter.id).collect();
             ids.retain(|id| !seen.contains(id));
         }
@@ -137,7 +137,7 @@ fn print_list(letters: &[DeadLetter], output: &Output) {
     }
 }
 
-/// As much as fits a terminal; `show` prints all of it.
+/// As much as fits on a line of a terminal; `show` prints all of it.
 fn first_line(letter: &DeadLetter) -> String {
     let error = letter.first_error.as_deref().unwrap_or("-");
     error.lines().next().unwrap_or_default().chars().take(80).collect()

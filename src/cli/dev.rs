@@ -30,8 +30,8 @@ pub(super) struct Args {
 const TOKENS_LAST: u32 = 24 * 3600;
 
 pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> {
-    // `dev` prints below that the broker is still starting, and it serves no crowd, so a low limit of open files
-    // does no harm: both warnings would only distract.
+    // `dev` prints below that the broker is still starting, and it serves no crowd, so a low limit of open files does
+    // no harm: both warnings would only distract.
     log::start_with("auto", "warn,doorbuster::queue=error,doorbuster::process::listen=error");
     if args.demo {
         return Box::pin(demo(sources)).await;
@@ -90,8 +90,8 @@ fn introduce(stack: &Stack, settings: &Advertised, began: Instant) {
     println!("Ctrl-C ends everything.\n");
 }
 
-/// How another terminal calls this program for this stack, so that the printed lines can be pasted: with
-/// `--config` only if the file would not be found without it.
+/// The command by which another terminal calls this program for this stack, so that the printed lines can be pasted.
+/// It has `--config` only if the file would not be found without it.
 fn called(settings: &Advertised) -> String {
     let program = std::env::args().next().unwrap_or_else(|| "doorbuster".into());
     let here = std::env::current_dir().unwrap_or_default();
@@ -102,7 +102,7 @@ fn called(settings: &Advertised) -> String {
     format!("{program} --config {}", file.display())
 }
 
-/// In a temporary folder, so that it can be repeated.
+/// Uses a temporary folder, so that the demo can be repeated.
 async fn demo(sources: &Sources) -> Result<Ended, Failed> {
     println!("Doorbuster: 500 units, 20,000 buyers, a real Redis, a real RabbitMQ, a real database.\n");
     let progress = Progress::on_stderr();

@@ -1,9 +1,9 @@
-//! Which configuration file does a command read when `--config` is not given? `DOORBUSTER_CONFIG` names one;
-//! otherwise the one that a running `doorbuster dev` has left in the nearest `.doorbuster` folder.
+//! Finds the configuration file of a command without `--config`. `DOORBUSTER_CONFIG` names one; otherwise it is the
+//! file that a running `doorbuster dev` has left in the nearest `.doorbuster` folder.
 //!
-//! A folder's file must not surprise anyone, so it is used only if nothing else names a server or a secret: half
-//! of a production's addresses with half of a private stack's would be the worst of all answers. A file of
-//! another user is refused, and so is one whose `dev` has ended, because its servers are gone.
+//! The file in a folder must not surprise anyone, so it is used only if nothing else names a server or a secret: half
+//! of the addresses from production and half from a private stack would be worse than anything. A file of another
+//! user is refused, and so is one whose `dev` has ended, because its servers are gone.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use super::ended::Failed;
 
-/// Names a configuration file, as `--config` does.
+/// The variable that names a configuration file, as `--config` does.
 const VARIABLE: &str = "DOORBUSTER_CONFIG";
 
 /// Where `dev` keeps its data unless `--data-dir` says otherwise.
@@ -21,7 +21,7 @@ pub(super) const FOLDER: &str = ".doorbuster";
 
 const FILE: &str = "config.toml";
 
-/// The first line of a file that `dev` wrote. Its lock then says whether that `dev` still runs.
+/// The first line of a file that `dev` wrote. The file's lock says whether that `dev` is still running.
 const WRITTEN_BY_DEV: &str = "# Written by `doorbuster dev`: how to reach its servers.\n";
 
 /// The keys that say where the servers are and how tokens are signed.
@@ -41,7 +41,7 @@ pub(super) fn from_environment() -> Result<Option<PathBuf>, Failed> {
     )))
 }
 
-/// Do these `--set` pairs or the environment name a server or a secret?
+/// Whether these `--set` pairs or the environment name a server or a secret.
 pub(super) fn is_configured(overrides: &[String]) -> bool {
     let by_override = overrides.iter().filter_map(|pair| pair.split('=').next()).map(str::to_owned);
     let by_environment = std::env::vars_os().filter_map(|(name, _)| key_of_variable(&name));
@@ -87,28 +87,29 @@ fn usable(open: &File, file: PathBuf, here: &Path) -> Result<PathBuf, Failed> {
     Ok(file)
 }
 
-/// Did a `dev` write it that has ended? A running one holds its lock.
+/// Whether a `dev` that has ended wrote the file. A running one holds its lock.
 fn is_left_behind(mut open: &File) -> bool {
     let mut first = vec![0; WRITTEN_BY_DEV.len()];
     let by_dev = open.read_exact(&mut first).is_ok() && first == WRITTEN_BY_DEV.as_bytes();
-    // A lock that can be shared is one that nobody holds alone; it is released when the file is closed.
+    // If the lock can be shared, nobody holds it exclusively. Closing the file releases it.
     by_dev && open.try_lock_shared().is_ok()
 }
 
-/// As a person in `here` would write it.
+/// The path as a person in `here` would write it.
 pub(super) fn shown<'a>(file: &'a Path, here: &Path) -> &'a Path {
     file.strip_prefix(here).unwrap_or(file)
 }
 
-/// A file of `dev`, for the commands of other terminals. It counts while this value lives.
+/// The file of a running `dev`, for commands in other terminals. It is valid while this value lives.
 pub(super) struct Advertised {
     path: PathBuf,
-    /// Locked; the kernel releases it, however this process ends.
+    /// Locked; the kernel releases the lock, however this process ends.
     _lock: File,
 }
 
 impl Advertised {
-    /// Replaces what an earlier `dev` wrote into `folder`. Readers meet the old file or the new one, never half.
+    /// Replaces the file that an earlier `dev` wrote into `folder`. Readers see the old file or the new one, never
+    /// half.
     pub(super) fn write(folder: &Path, settings: &[(&str, &str)]) -> std::io::Result<Self> {
         let (path, unnamed) = (folder.join(FILE), folder.join(format!("{FILE}.new")));
         let mut text = String::from(WRITTEN_BY_DEV);
@@ -126,7 +127,7 @@ impl Advertised {
         &self.path
     }
 
-    /// Does a command in `here` find it without `--config`?
+    /// Whether a command in `here` finds it without `--config`.
     pub(super) fn is_found_from(&self, here: &Path) -> bool {
         self.path == here.join(FOLDER).join(FILE)
     }
@@ -159,7 +160,7 @@ mod tests {
         let why = said(nearest(&near));
         assert!(why.starts_with(".doorbuster/config.toml is left from"), "{why}");
         assert!(why.contains("--config") && why.contains("start that again"), "{why}");
-        // One that a person wrote has no process behind it.
+        // A file written by a person has no process behind it.
         std::fs::write(near.join(FOLDER).join(FILE), "redis.url = \"redis://h\"\n").expect("written");
         assert!(nearest(&near).expect("usable").is_some());
     }

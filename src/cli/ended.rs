@@ -1,4 +1,4 @@
-//! How a command ends, and the exit code that says so: scripts and supervisors read nothing else.
+//! How a command ends, and the exit code for it: scripts and supervisors read nothing else.
 
 use std::process::ExitCode;
 
@@ -14,7 +14,7 @@ use crate::rehearsal::drill::DrillError;
 use crate::rehearsal::servers::ServerError;
 use crate::store::StoreError;
 
-/// How a command that ran to its end ended.
+/// The outcome of a command that ran to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
     /// Exit code 0.
@@ -66,16 +66,16 @@ pub(super) enum Failed {
     Lease(#[from] LeaseError),
     #[error(transparent)]
     Drill(#[from] DrillError),
-    /// The caller asked for something that cannot be meant.
+    /// The caller asked for something that makes no sense.
     #[error("{0}")]
     Usage(String),
-    /// Everything that needs only its own sentence.
+    /// Any other error, with its message.
     #[error("{0}")]
     Other(String),
 }
 
 impl Failed {
-    /// 2 if the caller has to write it differently, 1 if the same command may succeed later.
+    /// 2 if the caller has to change the command, 1 if the same command may succeed later.
     pub(super) fn exit_code(&self) -> ExitCode {
         let mistyped = matches!(
             self,

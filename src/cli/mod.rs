@@ -1,7 +1,7 @@
-//! The command line: one binary, a sub-command per process and per act of an operator.
+//! The command line: one binary, with a sub-command per process and per operator's act.
 //!
-//! A command reads its options, calls one of the rooms below, and prints the result. Standard output carries the
-//! result alone, standard error everything else; the exit code says how it ended.
+//! A command reads its options, calls one of the modules below, and prints the result. Standard output carries only
+//! the result, standard error everything else; the exit code says how the command ended.
 
 mod audit;
 mod bench;
@@ -128,7 +128,7 @@ enum Verb {
     /// Print a script that completes commands in a shell.
     #[command(after_help = "Example:\n  doorbuster completions bash > /etc/bash_completion.d/doorbuster")]
     Completions(completions::Args),
-    /// Start private servers, print their URLs as JSON, end them when standard input closes.
+    /// Start private servers, print their URLs as JSON, and stop them when standard input closes.
     #[command(hide = true, after_help = "Example:\n  doorbuster servers redis rabbitmq")]
     Servers(servers::Args),
 }
@@ -184,13 +184,13 @@ impl Verb {
 }
 
 impl Cli {
-    /// Reads the process's arguments, and ends the process with a message if they cannot be understood. `--set`,
-    /// `--config` and `--profile` may stand before or after the command.
+    /// Parses the process's arguments, and ends the process with a message if that fails. `--set`, `--config` and
+    /// `--profile` may come before or after the command.
     pub fn from_args() -> Self {
         Self::parse_from(sources::first(std::env::args_os()))
     }
 
-    /// Runs the command to its end and returns its exit code. An error is on standard error by then.
+    /// Runs the command to its end and returns its exit code. Errors have been printed to standard error by then.
     pub fn run(self) -> ExitCode {
         crate::process::raise_file_limit();
         let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {

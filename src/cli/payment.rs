@@ -7,7 +7,7 @@ use crate::store::PaymentState;
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
-    /// List the events in one state, the newest first; without --state those that came too late.
+    /// List the events in one state, newest first. Without --state: those that came too late.
     #[command(after_help = "Example:\n  doorbuster payment list --state mismatch")]
     List {
         /// pending, applied, late, retaken, refunded or mismatch.

@@ -1,5 +1,5 @@
-//! `servers`: private servers for a test run. They live until standard input closes, so they end even when the
-//! test run that holds its other end is killed.
+//! `servers`: private servers for a test run. They live until standard input closes, so they end even if the test run
+//! at the other end of the pipe is killed.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -27,7 +27,7 @@ pub(super) async fn run(args: Args) -> Result<Ended, Failed> {
     println!("{}", serde_json::json!(started));
     let (open, closed) = tokio::sync::oneshot::channel::<()>();
     std::thread::spawn(move || {
-        // Returns at the end of the input; no data is expected.
+        // Returns at end of input; no data is expected.
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         drop(open);
     });

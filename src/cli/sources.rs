@@ -1,4 +1,4 @@
-//! Where a command's configuration comes from: the options before and after its name, and what it needs.
+//! The sources of a command's configuration: the options before and after its name, and what the command needs.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,23 +9,23 @@ use crate::process::{Config, Sources, log};
 
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct SourceArgs {
-    /// Read config/<PROFILE>.toml over the defaults.
+    /// Read config/<PROFILE>.toml, overriding the defaults.
     #[arg(long, global = true)]
     profile: Option<String>,
-    /// Read this file over the profile.
+    /// Read this file, overriding the profile.
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Set one key, over everything else. May be repeated.
+    /// Set one key, overriding everything else. May be repeated.
     #[arg(long = "set", global = true, value_name = "SECTION.KEY=VALUE")]
     overrides: Vec<String>,
 }
 
-/// What a command needs of its configuration.
+/// What a command needs from its configuration.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Needs {
     /// It signs or verifies tokens. Other commands run without a secret.
     pub(super) secret: bool,
-    /// It signs tokens: a public key is not enough.
+    /// It signs tokens, so a public key is not enough.
     pub(super) signs: bool,
     /// It works with servers that are already running, or with their secret, so it looks for their addresses.
     /// Commands that start private servers must not meet any others.
@@ -33,7 +33,7 @@ pub(super) struct Needs {
 }
 
 impl SourceArgs {
-    /// Adds the file that was discovered, if the command looks for one, and says so on standard error.
+    /// Adds the discovered file, if the command looks for one, and reports it on standard error.
     pub(super) fn resolve(self, needs: Needs) -> Result<Sources, Failed> {
         let mut file = self.config;
         if file.is_none() && needs.discovers {
@@ -59,7 +59,7 @@ impl SourceArgs {
     }
 }
 
-/// For commands whose output is their result: the log shows only problems.
+/// For commands that print a result: the log shows only problems.
 pub(super) fn load(sources: &Sources) -> Result<Config, Failed> {
     log::start_with("text", "warn");
     Ok(Config::load(sources)?)
@@ -72,7 +72,7 @@ pub(super) fn load_and_log(sources: &Sources) -> Result<Config, Failed> {
     Ok(config)
 }
 
-/// Moves `--set`, `--config` and `--profile` before the command: clap would let the ones after it silently
+/// Moves `--set`, `--config` and `--profile` before the command: otherwise clap would silently let the ones after it
 /// replace the ones before it.
 pub(super) fn first(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut args = args.into_iter();

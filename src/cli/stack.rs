@@ -21,8 +21,8 @@ pub(super) struct Stack {
 }
 
 impl Stack {
-    /// Serves before the broker has started: the front takes orders without it, and `durability` in its answers
-    /// shows the difference.
+    /// Serves before the broker has started: the front takes orders without it, and its answers show the difference
+    /// in `durability`.
     pub(super) async fn start(sources: &Sources, folder: Folder) -> Result<Self, Failed> {
         // Reports mistakes before anything starts; the addresses are not known yet.
         configure(sources, folder.path(), "redis://127.0.0.1", "amqp://127.0.0.1")?;
@@ -50,7 +50,7 @@ impl Stack {
         }
     }
 
-    /// Writes the file by which the commands of other terminals reach this stack.
+    /// Writes the file that lets commands in other terminals reach this stack.
     pub(super) fn advertise(&self) -> Result<Advertised, Failed> {
         let config = &self.config;
         let settings = [
@@ -75,7 +75,7 @@ impl Stack {
             broker.stop(ending).await;
         } else {
             self.broker.abort();
-            // On return the process that it had started is gone.
+            // On return the process that it started is gone.
             let _ = self.broker.await;
         }
         self.redis.stop(ending).await;
@@ -90,8 +90,8 @@ async fn start(config: &Config) -> Result<Running, Failed> {
 }
 
 /// The configuration, with the private servers as its defaults. The URLs of Redis and the broker are always the
-/// private ones unless `--set` names others: `dev` must not connect to production because a shell has its
-/// addresses in the environment.
+/// private ones unless `--set` names others: `dev` must not connect to production because a shell has its addresses
+/// in the environment.
 fn configure(sources: &Sources, folder: &Path, redis: &str, broker: &str) -> Result<Config, Failed> {
     let mut sources = sources.clone();
     let secret = Secret::in_folder(folder)?.0;

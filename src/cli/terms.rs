@@ -1,11 +1,11 @@
-//! A sale's terms as options: to create a sale with, and to change them later. Also who acts, and why.
+//! A sale's terms as options, for creating a sale and for changing it later. Also who acts, and why.
 
 use std::collections::BTreeMap;
 
 use super::ended::Failed;
 use crate::domain::{ActRequest, LatePayment, Millis, Rate, Sku, TermsChange};
 
-/// `none` removes a term.
+/// The value `none` removes a term.
 #[derive(Debug, Clone)]
 struct OrNone<T>(Option<T>);
 
@@ -24,7 +24,7 @@ pub(super) struct TermsArgs {
     /// RFC 3339, or none to sell until the sale is closed.
     #[arg(long, value_name = "TIME|none")]
     closes_at: Option<OrNone<Millis>>,
-    /// Units per buyer. In a new sale 1 by default.
+    /// Units per buyer. 1 by default in a new sale.
     #[arg(long, value_name = "UNITS")]
     limit: Option<u32>,
     /// Units of one item per buyer. May be repeated.
@@ -45,10 +45,10 @@ pub(super) struct TermsArgs {
     /// Attempts of all buyers together, such as 5000/1s, or none.
     #[arg(long, value_name = "RATE|none")]
     sale_rate: Option<OrNone<Rate>>,
-    /// What buyers read while the sale is paused, or none.
+    /// The message that buyers see while the sale is paused, or none.
     #[arg(long, value_name = "TEXT|none")]
     message: Option<OrNone<String>>,
-    /// Seconds after which they should try again, or none.
+    /// Seconds after which buyers should try again, or none.
     #[arg(long, value_name = "SECONDS|none")]
     retry_after: Option<OrNone<u32>>,
 }
@@ -83,10 +83,10 @@ impl TermsArgs {
     }
 }
 
-/// Who acts, and why: kept in the history of the sale or the order.
+/// Who acts, and why: recorded in the history of the sale or the order.
 #[derive(Debug, clap::Args)]
 pub(super) struct Reason {
-    /// Why, for the history.
+    /// The reason, for the history.
     #[arg(long)]
     reason: Option<String>,
     /// Your name. By default the one you are logged in with.
@@ -100,7 +100,7 @@ impl Reason {
     }
 }
 
-/// The name as the history shows it; without one, that of the user who is logged in.
+/// The name that the history shows; by default that of the user who is logged in.
 pub(super) fn operator(name: Option<String>) -> String {
     let name = name.or_else(|| std::env::var("USER").ok()).filter(|name| !name.is_empty());
     name.map_or_else(|| "operator".to_owned(), |name| format!("operator {name}"))

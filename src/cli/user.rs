@@ -7,7 +7,7 @@ use crate::process::{Config, Parts};
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
-    /// Replace a user's name by a pseudonym in all archived sales.
+    /// Replace a user's name with a pseudonym in all archived sales.
     #[command(after_help = "Example:\n  doorbuster user erase ada --yes")]
     Erase {
         user: UserId,

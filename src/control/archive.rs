@@ -29,7 +29,7 @@ impl Control {
             if !books.balances() || !books.is_at_rest() {
                 return Err(ControlError::Refused(unsettled(&books)));
             }
-            // The row first: a sale that is not archived and that the gate does not have counts as lost.
+            // The row first: an opened sale that the gate lacks counts as lost unless its row says archived.
             self.store.set_sale_state(id, SaleState::Archived, number).await?;
         }
         match self.gate.unload(id).await? {
@@ -40,8 +40,8 @@ impl Control {
         }
     }
 
-    /// Deletes the orders of an archived sale for good, with everything that is known of them and of their users.
-    /// The sale and its acts stay, so that its id is not reused. May be repeated.
+    /// Deletes the orders of an archived sale for good, along with all data about them and their users. The sale and
+    /// its acts stay, so that its id is not reused. May be repeated.
     pub async fn purge(&self, id: &SaleId, request: &ActRequest) -> Result<SaleAct, ControlError> {
         let row = self.row(id).await?;
         self.recorded(StateAct::new("purge", id, request), async {
@@ -72,7 +72,7 @@ impl Control {
             }
             match self.purge(&id, &ActRequest::by("schedule")).await {
                 Ok(_) => purged += 1,
-                // An error with one sale must not keep the others.
+                // An error in one sale must not stop the purge of the others.
                 Err(error) => tracing::warn!(sale = %id, %error, "cannot purge an old sale"),
             }
         }

@@ -1,5 +1,5 @@
-//! Changes of a sale's stock and terms while it sells. Each is recorded in the database first and then brought to
-//! the gate, which takes each version of an item and of the terms once.
+//! Changes to a sale's stock and terms while it sells. Each is recorded in the database first and then applied to the
+//! gate, which applies each version of an item and of the terms once.
 
 use super::error::ControlError;
 use super::record::{same_act, unless_refused};
@@ -9,16 +9,16 @@ use crate::fault::fault;
 use crate::gate::{GateError, Restocked};
 use crate::store::{ActState, NotBegun, Restock, SaleAct};
 
-/// Unfinished acts in one query of maintenance.
+/// Unfinished acts that maintenance reads in one query.
 const UNFINISHED_PAGE: u64 = 100;
 
 impl Control {
-    /// Adds units to an item, or takes away units that are neither sold nor in flight. On `Ok` the database and
-    /// the gate have the change. On [`ControlError::Gate`] and [`ControlError::Store`] it may be begun; then
-    /// maintenance finishes it, and it may be repeated with the same key. On any other error nothing has changed.
+    /// Adds units to an item, or removes units that are neither sold nor in flight. On `Ok` the database and the gate
+    /// have the change. On [`ControlError::Gate`] and [`ControlError::Store`] it may have begun: maintenance then
+    /// finishes it, and the caller may repeat it with the same key. On any other error nothing has changed.
     ///
-    /// Units are added in the database first, and taken away in the gate first, so that the gate never has more
-    /// than the database. The item's version makes each store apply the change once.
+    /// Units are added in the database first, and removed from the gate first, so that the gate never has more than
+    /// the database. The item's version makes each store apply the change once.
     pub async fn restock(
         &self,
         sale: &SaleId,
@@ -31,7 +31,7 @@ impl Control {
             let rule = "above 0 to add, or below 0 to take away";
             return Err(Invalid { what: "units", rule }.into());
         }
-        // An earlier restock of the item that is not finished comes first.
+        // Finish an earlier restock of the item first, if there is one.
         for _ in 0..2 {
             let act = match self.store.begin_restock(sale, sku, units, request).await? {
                 Ok(begun) => begun,
@@ -74,8 +74,8 @@ impl Control {
         unless_refused(self.finish(act).await?)
     }
 
-    /// Finishes changes of stock and terms that a crash or an outage interrupted. Returns how many. Those whose
-    /// gate is away or frozen stay for the next call.
+    /// Finishes changes to stock and terms that a crash or an outage interrupted, and returns how many. If a sale's
+    /// gate is unavailable or frozen, its changes wait for the next call.
     pub async fn finish_acts(&self) -> Result<usize, ControlError> {
         let (mut finished, mut after) = (0, Millis(0));
         loop {
@@ -93,18 +93,18 @@ impl Control {
         }
     }
 
-    /// Brings a recorded change to the gate, and records its result.
+    /// Applies a recorded change to the gate, and records its result.
     async fn finish(&self, act: SaleAct) -> Result<SaleAct, ControlError> {
         if act.state != ActState::Pending {
             return Ok(act);
         }
         let row = self.row_for_gate(&act.sale).await?;
         let (state, result, number) = match &act.restock {
-            // The gate does not have a draft yet. Opening loads it with the new terms.
+            // The gate does not have a draft yet; opening loads it with the new terms.
             None if row.state == SaleState::Draft => {
                 (ActState::Done, "changed before the sale was opened".to_owned(), None)
             }
-            // The books of the archived sale balanced without the change.
+            // The sale was archived with balanced books, without this change.
             _ if row.state == SaleState::Archived => {
                 (ActState::Refused, "the sale is archived".to_owned(), None)
             }
@@ -118,7 +118,7 @@ impl Control {
         self.end(act, state, result, number).await
     }
 
-    /// Brings one restock to the gate. A gate that lacks earlier restocks of the item gets them first.
+    /// Applies one restock to the gate, after any earlier restocks of the item that the gate lacks.
     async fn restock_gate(
         &self,
         sale: &SaleId,

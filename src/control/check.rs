@@ -18,9 +18,9 @@ pub const CLOCK_TOLERANCE: Duration = Duration::from_millis(250);
 pub struct Check {
     /// What was checked: `database`, `redis`, `script`, `clocks`, `sale`, `terms` or `stock`.
     pub what: &'static str,
-    /// Whether it is as it should be.
+    /// Whether it passed.
     pub good: bool,
-    /// What was found and, if it is not good, what to do.
+    /// What was found and, if the check failed, what to do.
     pub said: String,
 }
 
@@ -36,7 +36,7 @@ impl Check {
 
 impl Control {
     /// Checks everything that the sale needs, and changes nothing. It fails only if the sale has no row or the row
-    /// cannot be read; every other problem is a [`Check`] that is not good.
+    /// cannot be read; every other problem is a [`Check`] that did not pass.
     pub async fn check(&self, id: &SaleId) -> Result<Vec<Check>, ControlError> {
         let mut checks = Vec::new();
         match self.store.check().await {
@@ -56,7 +56,7 @@ impl Control {
         match self.gate.wrong_settings().await {
             Ok(Some(wrong)) => checks.extend(wrong.into_iter().map(|wrong| Check::wrong("redis", wrong))),
             Ok(None) => checks.push(Check::good("redis", "hides its settings, so they were not checked")),
-            // It is away, and the check above says so.
+            // It is unavailable; the check above has reported that.
             Err(_) => {}
         }
         match self.gate.is_compared().await {

@@ -1,4 +1,4 @@
-//! What an operator does about dead letters: replay them, or fail their orders. An order on the dead-letter queue
+//! What an operator can do about dead letters: replay them, or fail their orders. An order on the dead-letter queue
 //! was accepted, so it must get an outcome that its buyer can read.
 
 use std::time::Duration;
@@ -11,13 +11,13 @@ use crate::store::{Recorded, Store, StoreError};
 /// Dead letters in one listing.
 const LISTED: usize = 1_000;
 
-/// Attempts to find a dead letter. Another reader of the queue holds it for a moment.
+/// Attempts to find a dead letter: another reader of the queue may hold it for a moment.
 const LOOKS: u32 = 3;
 
-/// Between two attempts.
+/// The pause between two attempts.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
 
-/// Why an act upon a dead letter did not succeed.
+/// Why an act on a dead letter did not succeed.
 #[derive(Debug, thiserror::Error)]
 pub enum DeadLetterError {
     /// No dead letter has this id.
@@ -26,7 +26,7 @@ pub enum DeadLetterError {
     /// Nothing has changed: the dead letter is still on its queue.
     #[error("this build cannot read {0} ({1}); use the build that wrote it")]
     Unreadable(String, String),
-    /// The broker did not answer. The act may be done: repeat it.
+    /// The broker did not answer. The act may have been done: repeat it.
     #[error("the broker: {0}")]
     Queue(#[from] QueueError),
     /// The broker has not confirmed the replay. The orders may be on their way: repeat it.
@@ -49,7 +49,7 @@ impl From<SettlementError> for DeadLetterError {
     }
 }
 
-/// The JSON of a dead letter, for the admin API and the command; with its payload if `whole`.
+/// A dead letter as JSON, for the admin API and the command line; with its payload if `whole`.
 pub fn dead_letter_json(letter: &DeadLetter, whole: bool) -> serde_json::Value {
     let mut shown = serde_json::json!({
         "id": letter.id,
@@ -68,22 +68,22 @@ pub fn dead_letter_json(letter: &DeadLetter, whole: bool) -> serde_json::Value {
     shown
 }
 
-/// How an act upon a dead letter ended.
+/// How an act on a dead letter ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeadLetterEnd {
     /// Its orders are on their way to a worker again.
     Replayed,
     /// Its orders are `failed`, and their units are on sale again.
     Failed,
-    /// All its orders had an outcome before, and kept it.
+    /// All its orders already had an outcome, and kept it.
     EndedBefore,
-    /// It could not be read and is deleted. Its accepted orders are still in the outbox, and are published again
+    /// It could not be read and was deleted. Its accepted orders are still in the outbox, and are published again
     /// from there.
     Discarded,
 }
 
 impl DeadLetterEnd {
-    /// The word of the JSON and of the command's output.
+    /// The word used in JSON and in the command's output.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Replayed => "replayed",
@@ -94,7 +94,7 @@ impl DeadLetterEnd {
     }
 }
 
-/// Acts upon dead letters for operators. Cheap to clone.
+/// An operator's acts on dead letters. Cheap to clone.
 #[derive(Clone)]
 pub struct DeadLetterActs {
     letters: DeadLetters,
@@ -103,12 +103,12 @@ pub struct DeadLetterActs {
 }
 
 impl DeadLetterActs {
-    /// Connects to nothing.
+    /// Does not connect yet.
     pub fn new(letters: DeadLetters, gate: Gate, store: Store) -> Self {
         Self { letters, gate, store }
     }
 
-    /// The oldest thousand, oldest first.
+    /// The oldest thousand dead letters, oldest first.
     pub async fn list(&self) -> Result<Vec<DeadLetter>, DeadLetterError> {
         Ok(self.letters.list(LISTED).await?)
     }
@@ -169,7 +169,7 @@ impl DeadLetterActs {
     async fn take(&self, id: &str) -> Result<HeldDeadLetter, DeadLetterError> {
         for _ in 0..LOOKS {
             match self.letters.take(id).await? {
-                // An act upon one order must not affect the others in its message.
+                // An act on one order must not affect the others in its message.
                 Some(held) if held.letter.orders.as_ref().is_ok_and(|orders| orders.len() > 1) => {
                     self.letters.split(held).await?;
                 }
@@ -182,7 +182,7 @@ impl DeadLetterActs {
     }
 }
 
-/// Removes the dead letter after a success, and puts it back after an error.
+/// Removes the dead letter after a success, or puts it back after an error.
 async fn end(
     result: Result<DeadLetterEnd, DeadLetterError>,
     held: HeldDeadLetter,

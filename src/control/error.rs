@@ -1,11 +1,11 @@
-//! Why an act upon a sale did not happen, or is not known to have happened.
+//! Why an act on a sale did not happen, or may not have happened.
 
 use crate::audit::AuditError;
 use crate::domain::{Invalid, SaleId, SaleState};
 use crate::gate::GateError;
 use crate::store::StoreError;
 
-/// After [`Gate`](Self::Gate) and [`Store`](Self::Store) the act may be begun: repeat it, with the same key. After
+/// After [`Gate`](Self::Gate) and [`Store`](Self::Store) the act may have begun: repeat it with the same key. After
 /// any other error nothing has changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
@@ -26,12 +26,12 @@ pub enum ControlError {
         /// The act as a participle, such as `opened`.
         act: &'static str,
     },
-    /// The sale needs a rebuild of its gate first.
+    /// The sale's gate must be rebuilt first.
     #[error(
         "the sale was opened before, and Redis no longer has it: Redis lost data, and opening it again would sell units twice"
     )]
     Lost,
-    /// The sku is not one of the sale's.
+    /// The sale has no item with this sku.
     #[error("the sale has no such item")]
     UnknownItem,
     /// The books forbid the act; the text says why.
@@ -40,7 +40,7 @@ pub enum ControlError {
     /// Another act has the same idempotency key.
     #[error("the key belongs to another act upon this sale: use a new one")]
     KeyReused,
-    /// An earlier act upon the same item is not finished.
+    /// An earlier act on the same item is not finished.
     #[error("another act upon this item is in progress; try again")]
     Busy,
     /// Redis failed or did not answer.
@@ -57,7 +57,7 @@ impl From<AuditError> for ControlError {
             AuditError::NotFound(sale) => Self::NotFound(sale),
             AuditError::Gate(error) => Self::Gate(error),
             AuditError::Store(error) => Self::Store(error),
-            // The sums of an audit need no broker.
+            // An audit needs no broker for its sums.
             AuditError::Queue(error) => Self::Refused(error.to_string()),
         }
     }

@@ -9,14 +9,14 @@ use crate::domain::{ActRequest, Number, SaleId, SaleState, TermsChange, check_te
 use crate::gate::{GateError, Loaded, Moved, Versions};
 use crate::store::SaleAct;
 
-/// How long the window of a sale may still be extended after its end.
+/// How long after its end a sale's window may still be extended.
 const EXTENDABLE: Duration = Duration::from_secs(3_600);
 
 impl Control {
     /// Loads the sale into the gate and lets it sell inside its window. On `Ok` the gate and the row say open.
     ///
-    /// The order of steps: the gate loads the sale, still closed to buyers; the row says open; the gate opens. A
-    /// crash anywhere leaves a sale that has sold nothing, and opening again resumes. If the row says open and the
+    /// The order of steps: load the sale into the gate, still closed to buyers; mark the row open; open the gate. A
+    /// crash anywhere leaves a sale that has sold nothing, and opening it again resumes. If the row says open but the
     /// gate does not have the sale, it is not loaded again, because it may have sold everything.
     pub async fn open(&self, id: &SaleId, request: &ActRequest) -> Result<SaleAct, ControlError> {
         self.recorded(StateAct::new("open", id, request), self.do_open(id)).await
@@ -44,7 +44,7 @@ impl Control {
                 if !matches!(state, SaleState::Open | SaleState::Paused) {
                     return Err(ControlError::NotFrom { state, act: "paused" });
                 }
-                // Set before the pause, so that no buyer meets the pause without its message.
+                // Set before the pause, so that no buyer sees the pause without its message.
                 self.change_terms(id, &set_message, &ActRequest { key: None, ..request.clone() }).await?;
             }
             self.move_sale(id, SaleState::Paused, &[SaleState::Open], "paused").await
@@ -52,7 +52,7 @@ impl Control {
         .await
     }
 
-    /// Lets a paused sale sell again, and removes the message of the pause.
+    /// Lets a paused sale sell again, and removes its pause message.
     pub async fn resume(&self, id: &SaleId, request: &ActRequest) -> Result<SaleAct, ControlError> {
         let clear_message = TermsChange { message: Some(None), ..Default::default() };
         self.recorded(StateAct::new("resume", id, request), async {
@@ -72,13 +72,14 @@ impl Control {
         self.recorded(StateAct::new("close", id, request), closed).await
     }
 
-    /// Closes sales an hour after their window has ended; until then an operator may extend it. Returns how many.
+    /// Closes sales an hour past the end of their window, and returns how many; until then an operator may extend the
+    /// window.
     pub async fn close_expired_sales(&self) -> Result<usize, ControlError> {
         let mut closed = 0;
         for sale in self.gate.sales().await? {
             match self.close_if_expired(&sale).await {
                 Ok(now) => closed += usize::from(now),
-                // An error with one sale must not keep the others open.
+                // An error in one sale must not keep the others open.
                 Err(error) => tracing::warn!(%sale, %error, "cannot close a sale past its window"),
             }
         }
@@ -89,7 +90,7 @@ impl Control {
         let Some(gate) = self.gate.describe(sale).await? else { return Ok(false) };
         let over = gate.window.closes_at.is_some_and(|closes_at| closes_at.plus(EXTENDABLE) <= gate.now);
         let sells = matches!(gate.state, SaleState::Open | SaleState::Paused);
-        // A close that crashed between gate and row has closed the gate alone.
+        // A close that crashed between gate and row has closed only the gate.
         let half = gate.state == SaleState::Closed && !self.row(sale).await?.state.has_ended();
         if (sells && over) || half {
             self.close(sale, &ActRequest::by("schedule")).await?;
@@ -117,8 +118,8 @@ impl Control {
             Loaded::Already(state, _) => return Err(ControlError::NotFrom { state, act: "opened" }),
         };
         self.store.set_sale_state(id, SaleState::Open, number).await?;
-        // The draft may have changed while it was being loaded. Those changes are brought to the gate now that the
-        // row says open: a later change updates the gate itself.
+        // The draft may have changed while it was being loaded. The row says open now, so later changes update the
+        // gate themselves; apply the earlier ones here.
         let now = self.row(id).await?;
         self.gate.set_terms(&now.sale, now.terms_version).await?;
         for restock in self.store.restocks(id).await? {
@@ -127,7 +128,7 @@ impl Control {
         self.move_sale(id, SaleState::Open, &[SaleState::Draft], "opened").await
     }
 
-    /// Moves the gate first, because the gate is what sells; then the row, by the number of the gate's change.
+    /// Moves the gate first, because the gate is what sells; then the row, with the number of the gate's change.
     async fn move_sale(
         &self,
         id: &SaleId,

@@ -1,8 +1,8 @@
-//! What an operator does to a sale, in the database and the gate together, and to dead letters.
+//! An operator's acts: on a sale, in the database and the gate together, and on dead letters.
 //!
-//! Every act is recorded before it is done, with its operator, reason and key. Every act may be repeated: a crash
-//! between the two stores is finished by the repeat, or by maintenance. This module knows no HTTP and no command
-//! line.
+//! Every act is recorded before it is done, with its operator, reason and key. Every act may be repeated: if a crash
+//! interrupts it between the two stores, the repeat finishes it, or maintenance does. This module knows no HTTP and
+//! no command line.
 
 mod archive;
 mod changes;

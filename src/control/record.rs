@@ -1,5 +1,5 @@
-//! The record of an act upon a sale: written before the act, and ended with its result. A key that was used
-//! before returns the recorded act, and the act is not done again.
+//! The record of an act on a sale: written before the act, and completed with its result. If a key was used before,
+//! the recorded act is returned and nothing is done again.
 
 use super::error::ControlError;
 use super::sales::Control;
@@ -23,7 +23,7 @@ impl<'a> StateAct<'a> {
 }
 
 impl Control {
-    /// The acts upon a sale, the newest first.
+    /// The acts on a sale, newest first.
     pub async fn acts(&self, sale: &SaleId, limit: u64) -> Result<Vec<SaleAct>, ControlError> {
         self.row(sale).await?;
         Ok(self.store.acts(sale, limit).await?)
@@ -47,7 +47,7 @@ impl Control {
             return unless_refused(written);
         }
         self.row_for_gate(sale).await?;
-        // On the heap: what an act does is a large future, and unoptimised code copies it in every frame above.
+        // On the heap: an act is a large future, and unoptimised code copies it in every frame above.
         match Box::pin(work).await {
             Ok(number) => self.end(written, ActState::Done, format!("at {number}"), Some(number)).await,
             Err(
@@ -59,7 +59,7 @@ impl Control {
                 self.end(written, ActState::Refused, error.to_string(), None).await?;
                 Err(error)
             }
-            // It may have happened: it stays pending, and may be repeated with the same key.
+            // It may have happened: it stays pending, and the caller may repeat it with the same key.
             Err(error) => Err(error),
         }
     }
@@ -81,7 +81,7 @@ impl Control {
         Ok(SaleAct { state, result: Some(result), ..act })
     }
 
-    /// The error for an act that the store did not begin.
+    /// The error for an act that the store refused to begin.
     pub(super) async fn not_begun(&self, sale: &SaleId, why: NotBegun) -> ControlError {
         match why {
             NotBegun::NoSale => ControlError::NotFound(sale.clone()),
@@ -97,7 +97,7 @@ impl Control {
     }
 }
 
-/// The recorded act. If its key was used before, it must be the very same act.
+/// The recorded act. If its key was used before, it must be the same act with the same arguments.
 pub(super) fn same_act(begun: BegunAct, kind: &str, args: &str) -> Result<SaleAct, ControlError> {
     match begun {
         BegunAct::New(act) => Ok(act),

@@ -1,11 +1,11 @@
-//! [`Control`] itself, and the sales it acts upon: create, list and show them.
+//! [`Control`] itself, which creates, lists and shows sales.
 
 use super::error::ControlError;
 use crate::domain::{Sale, SaleId, SaleState};
 use crate::gate::{Gate, GateSale};
 use crate::store::{SaleRow, Store, StoreError};
 
-/// Both views of a sale. The gate's view is absent if the gate does not have the sale.
+/// Both views of a sale. The gate's view is `None` if the gate does not have the sale.
 #[derive(Debug, Clone)]
 pub struct SaleStatus {
     /// The database's view.
@@ -15,13 +15,13 @@ pub struct SaleStatus {
 }
 
 impl SaleStatus {
-    /// The gate's state, because the gate answers buyers; the row's if the gate does not have the sale.
+    /// The gate's state, because the gate answers buyers; the row's state if the gate does not have the sale.
     pub fn state(&self) -> SaleState {
         self.gate.as_ref().map_or(self.row.state, |gate| gate.state)
     }
 }
 
-/// Acts upon sales for operators. Cheap to clone.
+/// An operator's acts on sales. Cheap to clone.
 #[derive(Clone)]
 pub struct Control {
     pub(super) gate: Gate,
@@ -29,7 +29,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Connects to nothing.
+    /// Does not connect yet.
     pub fn new(gate: Gate, store: Store) -> Self {
         Self { gate, store }
     }
@@ -43,7 +43,7 @@ impl Control {
         }
     }
 
-    /// All sales, the newest first. While Redis is away, only the rows.
+    /// All sales, newest first. While Redis is unavailable, only the rows.
     pub async fn list(&self) -> Result<Vec<SaleStatus>, ControlError> {
         let mut listed = Vec::new();
         let mut gate_answers = true;
@@ -59,7 +59,7 @@ impl Control {
         Ok(listed)
     }
 
-    /// One sale. Fails while Redis is away.
+    /// One sale. Fails while Redis is unavailable.
     pub async fn show(&self, id: &SaleId) -> Result<SaleStatus, ControlError> {
         let row = self.row(id).await?;
         Ok(SaleStatus { gate: self.gate.describe(id).await?, row })
@@ -69,8 +69,8 @@ impl Control {
         self.store.sale(id).await?.ok_or_else(|| ControlError::NotFound(id.clone()))
     }
 
-    /// The sale's row, before a write to its gate. A short-lived process has seen no number of the gate, so the
-    /// highest number in the database goes with the next script call: a gate that is behind it freezes.
+    /// The sale's row, read before a write to its gate. A short-lived process has seen no number of the gate, so the
+    /// next script call carries the highest number in the database: a gate that is behind it freezes.
     pub(super) async fn row_for_gate(&self, sale: &SaleId) -> Result<SaleRow, ControlError> {
         let row = self.row(sale).await?;
         let highest = self.store.highest_number(sale).await?.max(row.number).max(row.witnessed);

@@ -1,5 +1,5 @@
-//! Who sends a request: bearer tokens (JWT), signed by the shop's login with a shared secret (HS256) or with its
-//! Ed25519 key (EdDSA), of which Doorbuster has only the public half.
+//! Who sends a request: bearer tokens (JWT), which the shop's login signs with a shared secret (HS256) or with its
+//! Ed25519 key (EdDSA). Doorbuster has only the public half of that key.
 
 use std::sync::Arc;
 
@@ -17,15 +17,15 @@ use crate::domain::{Millis, UserId};
 /// How tokens are verified.
 #[derive(Debug, Clone)]
 pub struct AuthSettings {
-    /// The secret of HS256; empty if only the public key counts.
+    /// The HS256 secret; empty if only the public key is accepted.
     pub secret: String,
     /// The Ed25519 key, as the `x` of its JWK; empty for none.
     pub public_key: String,
-    /// The `iss` that a token must have.
+    /// The required `iss` of a token.
     pub issuer: String,
-    /// The `aud` that a token must have.
+    /// The required `aud` of a token.
     pub audience: String,
-    /// Seconds by which the clocks of the login and of this host may differ.
+    /// Allowed difference between the clocks of the login and of this host, in seconds.
     pub leeway: u64,
 }
 
@@ -35,7 +35,7 @@ pub struct AuthSettings {
 pub enum Role {
     /// May read everything.
     Viewer,
-    /// May also act upon sales, orders and dead letters.
+    /// May also act on sales, orders and dead letters.
     Operator,
     /// May also create sales.
     Admin,
@@ -45,9 +45,9 @@ pub enum Role {
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Claims {
     pub(super) sub: String,
-    /// Seconds since 1970, which may have a fraction (RFC 7519).
+    /// Seconds since 1970, possibly with a fraction (RFC 7519).
     exp: f64,
-    /// An unknown role counts as none: the shop's login may have other roles.
+    /// An unknown role counts as none: the shop's login may issue roles of other systems.
     #[serde(default, deserialize_with = "known_role")]
     pub(super) role: Option<Role>,
 }
@@ -69,8 +69,8 @@ struct Minted<'a> {
     role: Option<Role>,
 }
 
-/// A key with its one algorithm. It refuses tokens that name another algorithm or `none`, and tokens that were
-/// signed with the public key as if that were a secret.
+/// A key with its one algorithm. It refuses tokens that name another algorithm or `none`, and tokens signed with the
+/// public key as if it were a secret.
 struct Verifier {
     algorithm: Algorithm,
     key: DecodingKey,
@@ -100,14 +100,14 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// An invalid public key verifies nothing; check it first with [`check_public_key`].
+    /// An invalid public key verifies nothing; check it with [`check_public_key`] first.
     pub fn new(settings: AuthSettings) -> Self {
         let mut verifiers = Vec::new();
         if !settings.secret.is_empty() {
             let key = DecodingKey::from_secret(settings.secret.as_bytes());
             verifiers.push(Verifier::new(Algorithm::HS256, key, &settings));
         }
-        // The check of the configuration has refused an invalid key.
+        // An invalid key was refused when the configuration was checked.
         if let Ok(Some(key)) = public_key(&settings.public_key) {
             verifiers.push(Verifier::new(Algorithm::EdDSA, key, &settings));
         }
@@ -119,7 +119,7 @@ impl Tokens {
         }
     }
 
-    /// A token that is valid for `lasts` seconds from now, signed with the secret.
+    /// A token that is valid for `lasts` seconds from now, signed with the HS256 secret.
     pub fn mint(&self, user: &UserId, role: Option<Role>, lasts: u32) -> String {
         let now = Millis::now().0 / 1000;
         let claims = Minted {
@@ -141,7 +141,7 @@ impl Tokens {
             .map_err(|error| Problem::new(UNAUTHENTICATED, format!("the token's sub: {error}")))
     }
 
-    /// The claims of an operator who has at least the role `needed`.
+    /// The claims of an operator whose role is at least `needed`.
     pub(super) fn operator(&self, headers: &HeaderMap, needed: Role) -> Answered<Claims> {
         let known = self.claims(headers)?;
         match known.claims.role {
@@ -183,17 +183,17 @@ impl Tokens {
     }
 }
 
-/// The text is not a public key.
+/// The text is not an Ed25519 public key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("it is not the x of an Ed25519 JWK: 32 bytes in base64url without padding")]
 pub struct InvalidPublicKey;
 
-/// Checks the `x` of an Ed25519 JWK. The empty text is valid and means no key.
+/// Checks the `x` of an Ed25519 JWK. An empty string is valid and means no key.
 pub fn check_public_key(x: &str) -> Result<(), InvalidPublicKey> {
     public_key(x).map(|_| ())
 }
 
-/// `None` for the empty text.
+/// `None` for an empty string.
 fn public_key(x: &str) -> Result<Option<DecodingKey>, InvalidPublicKey> {
     if x.is_empty() {
         return Ok(None);

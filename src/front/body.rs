@@ -11,10 +11,10 @@ use serde_json::Value;
 use super::codes::{BODY_TOO_LARGE, MALFORMED, REQUEST_TIMEOUT};
 use super::problem::{Answered, Problem};
 
-/// Bytes of a body that is larger than an order: a sale, an act upon it, a payment event.
+/// The limit, in bytes, for bodies larger than an order: a sale, an act on it, a payment event.
 pub(super) const LARGE: usize = 64 * 1024;
 
-/// The body of an act upon an order.
+/// The body of an act on an order.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Reason {
@@ -36,14 +36,14 @@ pub(super) async fn read(body: Body, limit: usize, within: Duration) -> Answered
 /// An empty body counts as an empty object.
 pub(super) fn json<T: DeserializeOwned>(bytes: &[u8]) -> Answered<T> {
     let bytes = if bytes.is_empty() { b"{}" } else { bytes };
-    // serde would read a list as the fields in order.
+    // serde would also accept a list and read it as the fields in order.
     if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
         return Err(Problem::new(MALFORMED, "the body must be a JSON object"));
     }
     serde_json::from_slice(bytes).map_err(|error| malformed(&error))
 }
 
-/// Reads fields that are parsed already.
+/// Reads fields from JSON that is parsed already.
 pub(super) fn fields<T: DeserializeOwned>(fields: Value) -> Answered<T> {
     serde_json::from_value(fields).map_err(|error| malformed(&error))
 }

@@ -11,12 +11,12 @@ pub(super) struct Code {
     pub(super) retryable: bool,
 }
 
-/// A refusal that the same request would meet again.
+/// A refusal that the same request would get again.
 const fn refusal(status: u16, name: &'static str, title: &'static str) -> Code {
     Code { status, name, title, retryable: false }
 }
 
-/// A failure that may be gone at the next attempt.
+/// A failure that a later attempt may not meet.
 const fn retryable(status: u16, name: &'static str, title: &'static str) -> Code {
     Code { status, name, title, retryable: true }
 }

@@ -1,12 +1,12 @@
-//! A cache of verified tokens, so that a buyer who clicks ten times is verified once. It is bounded in number, and
-//! each token by its `exp`. Revocation is not supported, with or without the cache: a token is valid until it
-//! expires.
+//! A cache of verified tokens, so that a buyer who clicks ten times is verified once. Its size is bounded, and each
+//! token stays no longer than its `exp`. Revocation is not supported, with or without the cache: a token is valid
+//! until it expires.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, RwLock};
 
-/// Tokens in one generation. There are two: when the younger is full, the elder is dropped.
+/// Tokens in one generation. There are two: when the newer is full, the older is dropped.
 const GENERATION: usize = 50_000;
 
 /// A verified token.
@@ -16,8 +16,8 @@ pub(super) struct Known<T> {
     pub(super) until: i64,
 }
 
-/// Keyed by two keyed hashes of the token, 128 bits that nobody outside this process can predict. So nobody can
-/// make a token that collides with a cached one.
+/// Keyed by two keyed hashes of the token, 128 bits that nobody outside this process can predict, so nobody can make
+/// a token that collides with a cached one.
 pub(super) struct KnownTokens<T> {
     keys: [RandomState; 2],
     generations: RwLock<Generations<T>>,

@@ -1,5 +1,5 @@
-//! HTTP: the buyers' listener and the operations listener. This module alone names axum, and [`codes`] alone
-//! lists the status of each refusal.
+//! HTTP: the buyers' listener and the operations listener. Only this module uses axum, and only [`codes`] sets the
+//! status of each refusal.
 //!
 //! In reading order: [`state`] is shared by the routes, [`request`] reads paths and headers, [`buyers`] sells,
 //! [`webhooks`] takes payments, [`admin`] serves operators, [`problem`] writes refusals, [`server`] listens.
@@ -33,7 +33,7 @@ pub use throttle::ThrottleSettings;
 /// The routes for buyers and payment providers.
 pub fn buyers(buyers: Buyers) -> axum::Router {
     let buyers = Arc::new(buyers);
-    // A provider sends from few addresses and signs its calls, so the limit per address is not for it.
+    // A provider sends from few addresses and signs its calls, so it is exempt from the limit per address.
     buyers::router(buyers.clone()).merge(webhooks::router(buyers))
 }
 

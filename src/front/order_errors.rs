@@ -1,4 +1,4 @@
-//! Which problem answers an [`OrderError`], for buyers and operators alike.
+//! Maps an [`OrderError`] to its problem, for buyers and operators alike.
 
 use super::codes::{ACT_UNFINISHED, INTERNAL, INVALID_TRANSITION, MALFORMED, ORDER_NOT_FOUND};
 use super::problem::Problem;
@@ -7,7 +7,8 @@ use crate::gate::GateError;
 use crate::orders::OrderError;
 use crate::store::StoreError;
 
-/// `acts` are the acts that the caller may request: `allowed` lists those that the order's state permits.
+/// `acts` are the acts that the caller may request; the problem's `allowed` lists those that the order's state
+/// permits.
 pub(super) fn order_problem(error: OrderError, acts: &[Act]) -> Box<Problem> {
     let detail = error.to_string();
     match error {

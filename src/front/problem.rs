@@ -1,5 +1,5 @@
-//! Every refusal is written here, as `application/problem+json` (RFC 9457). Details are for people and may
-//! change; [`codes`](super::codes) are the contract.
+//! Writes every refusal as `application/problem+json` (RFC 9457). Details are for people and may change;
+//! [`codes`](super::codes) are the contract.
 
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::codes::{Code, METHOD_NOT_ALLOWED, NOT_FOUND};
 use crate::domain::{Millis, OrderId};
 
-/// Bytes that hold most problems.
+/// Enough bytes for most problems.
 const USUAL_BYTES: usize = 512;
 
 #[derive(Debug)]
@@ -22,8 +22,8 @@ pub(super) struct Problem {
     request_id: Option<String>,
 }
 
-/// A response, or the problem that takes its place. Boxed, because a problem is large and only refused
-/// requests should pay for it.
+/// A response, or the problem to send instead. Boxed, because a problem is large and only refused requests should pay
+/// for it.
 pub(super) type Answered<T = Response> = Result<T, Box<Problem>>;
 
 impl Problem {
@@ -65,12 +65,12 @@ impl Problem {
         self
     }
 
-    /// Carries the sender's `X-Request-Id`, so that the logs of both sides can be matched.
+    /// Carries the client's `X-Request-Id`, so that the logs of both sides can be matched.
     pub(super) fn of_request(self: Box<Self>, headers: &HeaderMap) -> Box<Self> {
         self.with_request_id(request_id(headers))
     }
 
-    /// Without an id, the problem gets a random one.
+    /// Sets the request's id, or a random one if there is none.
     pub(super) fn with_request_id(mut self: Box<Self>, id: Option<String>) -> Box<Self> {
         self.request_id = id;
         self
@@ -90,7 +90,7 @@ pub(super) async fn method_not_allowed() -> Response {
     Problem::new(METHOD_NOT_ALLOWED, "this path does not take this method").into_response()
 }
 
-/// The `X-Request-Id` of a request, if it is fit to be sent back.
+/// The `X-Request-Id` of a request, if it is safe to send back.
 pub(super) fn request_id(headers: &HeaderMap) -> Option<String> {
     let id = headers.get("x-request-id")?.to_str().ok()?;
     let usable = (1..=64).contains(&id.len()) && id.bytes().all(|c| c.is_ascii_graphic());

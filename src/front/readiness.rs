@@ -7,7 +7,7 @@ use serde::Serialize;
 /// What the last health check found.
 #[derive(Debug, Clone, Serialize)]
 pub struct Readiness {
-    /// `starting`, `ready`, `degraded` (it takes orders, but a server is away) or `unavailable`.
+    /// `starting`, `ready`, `degraded` (takes orders, but a server is unavailable) or `unavailable`.
     pub status: &'static str,
     /// Each server that was checked, by name.
     pub dependencies: BTreeMap<&'static str, Dependency>,
@@ -20,7 +20,7 @@ impl Readiness {
     }
 }
 
-/// Before the first check.
+/// The state before the first check.
 impl Default for Readiness {
     fn default() -> Self {
         Self { status: "starting", dependencies: BTreeMap::new() }

@@ -1,4 +1,4 @@
-//! What a request says outside its body: the path, the query, and the headers of the contract.
+//! The parts of a request outside its body: the path, the query, and the headers of the contract.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use super::codes::{MALFORMED, NOT_FOUND, ORDER_NOT_FOUND, SALE_NOT_FOUND};
 use super::problem::{Answered, Problem};
 use crate::domain::{IdempotencyKey, OrderId, SaleId};
 
-/// The parameters of a path, or why they cannot be read. A path that is not UTF-8 then gets the same answer as
-/// any other path that names nothing.
+/// The parameters of a path, or why they cannot be read. A path that is not UTF-8 can then get the same answer as any
+/// other unknown path.
 pub(super) type PathOf<T> = Result<Path<T>, PathRejection>;
 
 pub(super) fn in_path<T>(path: PathOf<T>) -> Answered<T> {
     path.map(|Path(parts)| parts).map_err(|error| Problem::new(NOT_FOUND, error.to_string()))
 }
 
-/// An invalid sale id is a sale that does not exist.
+/// An invalid sale id is answered like a sale that does not exist.
 pub(super) fn sale_id(text: &str) -> Answered<SaleId> {
     SaleId::parse(text).map_err(|error| Problem::new(SALE_NOT_FOUND, error.to_string()))
 }
@@ -27,7 +27,7 @@ pub(super) fn order_id(text: &str) -> Answered<OrderId> {
     text.parse().map_err(|_| Problem::new(ORDER_NOT_FOUND, "an order id is a UUID"))
 }
 
-/// An order and the act upon it, from `…/sales/{sale}/orders/{id}:{act}`; the act may be empty.
+/// An order and the act on it, from `…/sales/{sale}/orders/{id}:{act}`; the act may be empty.
 pub(super) fn order_and_act(path: PathOf<(String, String)>) -> Answered<(SaleId, OrderId, String)> {
     let (sale, rest) = in_path(path)?;
     let (id, act) = split_act(&rest);
@@ -35,7 +35,7 @@ pub(super) fn order_and_act(path: PathOf<(String, String)>) -> Answered<(SaleId,
     Ok((sale_id(&sale)?, id, act.to_owned()))
 }
 
-/// Splits `{id}:{act}`. The router matches no suffix after a parameter.
+/// Splits `{id}:{act}`, because the router cannot match a suffix after a parameter.
 pub(super) fn split_act(text: &str) -> (&str, &str) {
     text.split_once(':').unwrap_or((text, ""))
 }

@@ -1,4 +1,4 @@
-//! A listener with limits on header time, request time and connections. `axum::serve` has none of them.
+//! A listener with limits on header time, request time and connections. `axum::serve` has none of these.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -51,9 +51,9 @@ pub async fn serve(listener: TcpListener, router: Router, settings: ServerSettin
     loop {
         let accepted = stop.run_until_cancelled(accept(&listener, &slots)).await;
         let Some((stream, peer, slot)) = accepted else { break };
-        // Without it, a small response would wait for more data to send.
+        // Without this, a small response would wait for more data to send.
         let _ = stream.set_nodelay(true);
-        // Without it, a peer that never reads would hold its connection for ever.
+        // Without this, a peer that never reads would hold its connection for ever.
         #[cfg(target_os = "linux")]
         let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, UNREAD_MS);
         let (router, watcher, stop) = (router.clone(), graceful.watcher(), stop.clone());
@@ -70,9 +70,9 @@ pub async fn serve(listener: TcpListener, router: Router, settings: ServerSettin
     }
 }
 
-/// Whether the peer sends anything in time. Serving a connection takes ten kilobytes and more, and before the
-/// opening many connections stay silent for long: until its first byte, a connection costs only its socket. It
-/// peeks, because `readable` may resolve when nothing has come.
+/// Whether the peer sends anything in time. Serving a connection takes ten kilobytes or more, and many connections
+/// stay silent for a long time before the opening: until its first byte, a connection costs only its socket. Peeks,
+/// because `readable` may resolve although nothing has arrived.
 async fn first_byte(stream: &TcpStream, within: Duration) -> bool {
     let mut byte = [0];
     matches!(tokio::time::timeout(within, stream.peek(&mut byte)).await, Ok(Ok(1)))
@@ -95,11 +95,11 @@ async fn serve_one(
         .header_read_timeout(settings.header_within)
         .max_headers(64)
         .serve_connection(TokioIo::new(stream), service);
-    // A connection that its peer breaks is not our error.
+    // A connection broken by its peer is not our error.
     let _ = watcher.watch(connection).await;
 }
 
-/// The next connection, once there is a free slot for it.
+/// The next connection, accepted once a slot is free.
 async fn accept(
     listener: &TcpListener,
     slots: &Arc<Semaphore>,
@@ -112,7 +112,7 @@ async fn accept(
         match listener.accept().await {
             Ok((stream, peer)) => return (stream, peer, slot),
             Err(error) => {
-                // Most likely out of file descriptors: another connection has to end first.
+                // Most likely there are no file descriptors left: another connection has to end first.
                 tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -130,7 +130,7 @@ async fn answer(router: Router, request: Request<Body>, within: Duration) -> Res
         Ok(Ok(Err(never))) => match never {},
         Ok(Err(_)) => {
             metrics::counter!("front_panics_total").increment(1);
-            // If it placed an order, the order may be taken.
+            // If the request placed an order, the order may have been taken.
             let kind = if may_have_acted { OUTCOME_UNKNOWN } else { INTERNAL };
             Problem::new(kind, "the server failed; repeat with the same Idempotency-Key, it is safe")
                 .with_request_id(id)

@@ -1,5 +1,5 @@
-//! Signatures of payment providers, by the Standard Webhooks specification: HMAC-SHA256 over an id, a time and the
-//! raw body.
+//! Signatures of payment providers, following the Standard Webhooks specification: HMAC-SHA256 over an id, a time and
+//! the raw body.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +12,17 @@ use super::codes::BAD_SIGNATURE;
 use super::problem::{Answered, Problem};
 use crate::domain::Millis;
 
-/// Seconds by which a callback's time may differ from this host's. An older callback may be a recorded copy.
+/// Allowed difference between a callback's time and this host's clock, in seconds. An older callback may be a
+/// replayed copy.
 const FRESH_S: i64 = 300;
 
-/// Why the secrets of the providers cannot be used. Never contains a secret, because it is printed.
+/// Why the providers' secrets cannot be used. Never contains a secret, because it is printed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SecretsError {
-    /// The name is empty, too long, or has other characters.
+    /// The name is empty, is too long, or has other characters.
     #[error("a provider's name must be 1 to 40 of a-z, 0-9 and '-'")]
     InvalidName,
-    /// The provider could sign nothing.
+    /// A provider without a secret cannot sign.
     #[error("the provider {0} has no secret")]
     NoSecret(String),
     /// Two lines name the same provider.
@@ -32,7 +33,7 @@ pub enum SecretsError {
     InvalidSecret(String),
 }
 
-/// The providers that may call, each with its secrets: several while one is being replaced.
+/// The providers that may call, each with its secrets: several while one is being rotated.
 #[derive(Clone, Default)]
 pub struct Providers(BTreeMap<String, Vec<hmac::Key>>);
 
@@ -59,7 +60,7 @@ impl Providers {
         Ok(Self(providers))
     }
 
-    /// The secrets of one provider, if it may call.
+    /// The secrets of a provider, if it may call.
     pub(super) fn secrets(&self, provider: &str) -> Option<&[hmac::Key]> {
         self.0.get(provider).map(Vec::as_slice)
     }
@@ -103,7 +104,7 @@ pub(super) fn verified_id(secrets: &[hmac::Key], headers: &HeaderMap, body: &[u8
         metrics::counter!("payments_forged_total").increment(1);
         return Err(Problem::new(BAD_SIGNATURE, "no secret of this provider made this signature"));
     }
-    // Checked after the signature, so that a forger learns nothing from the answer.
+    // Checked after the signature, so that the answer reveals nothing to a forger.
     let age_s = timestamp.parse::<i64>().ok().and_then(|sent| (Millis::now().0 / 1000).checked_sub(sent));
     if !age_s.is_some_and(|age| (-FRESH_S..=FRESH_S).contains(&age)) {
         metrics::counter!("payments_stale_total").increment(1);
@@ -124,7 +125,7 @@ mod tests {
 
     const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
-    /// The example of the specification.
+    /// The example from the specification.
     #[test]
     fn a_signature_is_that_of_the_standard() {
         let signature =

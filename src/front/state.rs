@@ -1,4 +1,4 @@
-//! What the routes share: one value for the buyers' listener, one for the operations listener.
+//! The state that the routes share: one value for the buyers' listener, one for the operations listener.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub struct FrontSettings {
     pub body_limit: usize,
     /// How long a body may take to arrive.
     pub body_within: Duration,
-    /// The longest that a request may wait for an order to be decided, even if it asks for longer.
+    /// The longest time that a request may wait for an order to be decided, even if it asks for more.
     pub longest_wait: Duration,
 }
 
@@ -48,11 +48,11 @@ pub struct Buyers {
 
 /// The state of the operations routes.
 pub struct Operations {
-    /// Acts upon sales.
+    /// Acts on sales.
     pub control: Control,
-    /// Acts upon dead letters.
+    /// Acts on dead letters.
     pub dead_letters: DeadLetterActs,
-    /// Acts upon orders.
+    /// Acts on orders.
     pub orders: Orders,
     /// Read by the audit.
     pub gate: Gate,

@@ -1,4 +1,4 @@
-//! A cheap limit per address, checked before anything else is done for a request.
+//! A cheap limit per address, checked before any other work is done for a request.
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
@@ -25,7 +25,7 @@ const TIDY_EVERY: u64 = 50_000;
 pub struct ThrottleSettings {
     /// Requests per address; `None` for no limit.
     pub rate: Option<Rate>,
-    /// A header that our own proxy sets: its last address is the client's. Without it, the peer's address counts.
+    /// A header set by our own proxy; its last address is the client's. Without it, the peer's address counts.
     pub header: Option<String>,
 }
 
@@ -53,7 +53,7 @@ impl Throttle {
 
     fn client(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> Option<IpAddr> {
         let Some(header) = &self.header else { return peer.map(network) };
-        // Our proxy wrote the last address. Anyone can write those before it, and with any bytes. Clients whose
+        // Our proxy wrote the last address. Anyone can send the addresses before it, with any bytes. Clients whose
         // address cannot be read share the bucket of their connection.
         let passed = headers.get_all(header.as_str()).iter().next_back().and_then(|value| {
             let last = value.as_bytes().rsplit(|byte| *byte == b',').next()?.trim_ascii();
@@ -65,7 +65,7 @@ impl Throttle {
     }
 }
 
-/// An IPv6 client has 2^64 addresses, so the limit is on its /64 network.
+/// An IPv6 client has 2^64 addresses, so the limit applies to its /64 network.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),

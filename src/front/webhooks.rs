@@ -32,7 +32,7 @@ struct Event {
     data: EventData,
 }
 
-/// A provider may send more fields. They are ignored.
+/// A provider may send more fields, which are ignored.
 #[derive(Deserialize)]
 struct EventData {
     sale_id: SaleId,
@@ -42,7 +42,7 @@ struct EventData {
 }
 
 impl Event {
-    /// `None` for the types of event that change no order.
+    /// `None` for event types that change no order.
     fn payment(self, provider: String, event_id: String) -> Option<Payment> {
         let kind = match self.kind.as_str() {
             "payment.succeeded" => PaymentKind::Paid,
@@ -84,7 +84,7 @@ async fn receive(app: &Buyers, path: PathOf<String>, headers: &HeaderMap, body: 
     let event_id = verified_id(secrets, headers, &bytes)?;
     let event: Event = body::json(&bytes)?;
     let Some(payment) = event.payment(provider, event_id) else {
-        // Not an error: the provider would only send it again.
+        // Not an error: the provider would only send the event again.
         return Ok(Json(json!({ "state": "ignored" })).into_response());
     };
     let payment = app.payments.receive(&payment).await.map_err(payment_problem)?;

@@ -1,4 +1,4 @@
-//! Changes of one order on request: pay, cancel, refund.
+//! Changes to one order on request: pay, cancel, refund.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use crate::lease::{COMMIT_MARGIN, Guard, LeaseError, LeaseOptions, Leases};
 use crate::settlement::{SettlementError, give_back};
 use crate::store::{Change, Changed, Claim, OrderEvent, OrderRow, Return, Store, StoreError};
 
-/// How long a change may wait for the user's lease, and the length of that lease.
+/// How long a change may wait for the user's lease, and how long that lease lasts.
 const LEASE: Duration = Duration::from_secs(5);
 
-/// Attempts of a change that loses to a concurrent one.
+/// Attempts of a change that keeps losing to concurrent ones.
 pub(super) const TRIES: u32 = 5;
 
-/// Why a change of an order did not happen, or is not known to have happened.
+/// Why a change to an order did not happen, or may not have happened.
 #[derive(Debug, thiserror::Error)]
 pub enum OrderError {
-    /// Both stores were asked, and neither has this order in this sale.
+    /// Both stores answered, and neither has this order in this sale.
     #[error("there is no order {0} in this sale")]
     NotFound(OrderId),
     /// Nothing has changed: the order's state does not allow the act.
@@ -45,7 +45,7 @@ pub enum OrderError {
     Store(#[from] StoreError),
 }
 
-/// An order to act upon. With an `owner`, another user's order is not found.
+/// An order to act on. With an `owner`, another user's order is not found.
 struct Target<'a> {
     sale: &'a SaleId,
     id: OrderId,
@@ -61,12 +61,12 @@ pub struct Orders {
 }
 
 impl Orders {
-    /// Connects to nothing.
+    /// Does not connect yet.
     pub fn new(gate: Gate, store: Store, leases: Leases) -> Self {
         Self { gate, store, leases }
     }
 
-    /// The order as the gate has it while it is in flight; `None` after.
+    /// The order as the gate has it while it is in flight; `None` afterwards.
     pub async fn in_flight(&self, sale: &SaleId, id: OrderId) -> Result<Option<Order>, OrderError> {
         Ok(self.gate.ticket(sale, id).await?.map(|ticket| ticket.order))
     }
@@ -79,9 +79,9 @@ impl Orders {
         Ok((row, events))
     }
 
-    /// Applies an operator's or a payment's act under the user's lease and fencing token. On return the
-    /// change is committed. If it frees units, the gate has them, or maintenance returns them later.
-    /// Repeats are idempotent: an order that already had the act is returned as it is.
+    /// Applies an operator's or a payment's act under the user's lease and fencing token. On return the change is
+    /// committed. If it frees units, the gate has them, or maintenance returns them later. Repeats are idempotent: an
+    /// order on which the act was already done is returned unchanged.
     pub async fn act(
         &self,
         sale: &SaleId,
@@ -123,7 +123,7 @@ impl Orders {
         Err(OrderError::Busy)
     }
 
-    /// `None` if a concurrent change came first, so that the caller must retry.
+    /// `None` if a concurrent change came first and the caller must retry.
     async fn try_act(
         &self,
         order: &Order,
@@ -171,7 +171,7 @@ impl Orders {
         give_back(&self.gate, &self.store, &[owed]).await
     }
 
-    /// The lease to act for a user; waits while another process holds it.
+    /// Takes the lease to act for a user, and waits while another process holds it.
     pub(super) async fn lease(&self, sale: &SaleId, user: &UserId) -> Result<Guard, OrderError> {
         let options = LeaseOptions::lasting(LEASE).max_hold(LEASE * 3);
         let guard = self.leases.acquire(sale.as_str(), [user.as_str()], options, LEASE).await?;
@@ -186,7 +186,7 @@ impl Orders {
         }
         match self.store.order(id).await?.filter(|row| row.order.sale == *sale) {
             Some(row) => Ok(row.order),
-            // Not found only if both stores have answered.
+            // `NotFound` only if both stores have answered.
             None => ticket.map_err(OrderError::from).and(Err(OrderError::NotFound(id))),
         }
     }

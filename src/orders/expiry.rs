@@ -1,5 +1,5 @@
 //! Expires orders that were not paid in time: in batches, under their users' leases, by the database's clock. An
-//! order may expire late, if there are many or a server was away, but never early.
+//! order may expire late, if there are many or a server was unavailable, but never early.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use crate::lease::{COMMIT_MARGIN, Guard, LeaseError, LeaseOptions, Leases, MAX_N
 use crate::settlement::give_back;
 use crate::store::{Change, Changed, OverdueOrder, Return, Store, StoreError};
 
-/// The length of a batch's leases.
+/// How long the leases of a batch last.
 const LEASE: Duration = Duration::from_secs(5);
-/// The longest that the watchdog renews them.
+/// How long the watchdog renews them at most.
 const MAX_HOLD: Duration = Duration::from_secs(30);
 
 #[derive(Debug, thiserror::Error)]
@@ -24,9 +24,9 @@ enum ExpiryError {
     Store(#[from] StoreError),
 }
 
-/// Expires the overdue orders whose users' leases are free, and returns how many. On return each is committed, and
-/// its gate has the units, or maintenance returns them later. An error with some orders is logged and does not
-/// stop the others. May be repeated.
+/// Expires the overdue orders whose users' leases are free, and returns how many. On return each change is committed,
+/// and the gate has the units or maintenance returns them later. An error on some orders is logged and does not stop
+/// the others. May be repeated.
 pub async fn expire(gate: &Gate, store: &Store, leases: &Leases, overdue: &[OverdueOrder]) -> usize {
     let mut sales: BTreeMap<&SaleId, Vec<&OverdueOrder>> = BTreeMap::new();
     for order in overdue {
@@ -75,13 +75,13 @@ async fn expire_some(
     let _ = guard.release().await;
     let owed = |changed| match changed {
         Changed::Now(row) => Some(Return { id: row.order.id, sale: row.order.sale, user: row.order.user }),
-        // A concurrent payment or cancel came first, or the deadline has not passed.
+        // A concurrent payment or cancellation came first, or the deadline has not passed.
         _ => None,
     };
     Ok(changed?.into_iter().filter_map(owed).collect())
 }
 
-/// Takes the leases of the users that are free, and makes a change for each of their orders.
+/// Takes the users' leases that are free, and prepares a change for each of their orders.
 async fn claim(
     leases: &Leases,
     sale: &SaleId,

@@ -1,5 +1,5 @@
-//! A payment whose order has ended: a new order retakes a unit, if the sale allows that and has one; else the money
-//! is kept for refund.
+//! A payment whose order has ended: a new order retakes a unit if the sale allows it and has one left; otherwise the
+//! payment waits for a refund.
 
 use super::changes::{OrderError, Orders};
 use crate::domain::{IdempotencyKey, KeyDigest, LatePayment, Order, OrderId, OrderStatus, Terms};
@@ -12,7 +12,7 @@ pub(super) enum Next {
     Refund(String),
     /// This new order has a unit. The payment is applied once the order has its row.
     Retaken(OrderId),
-    /// It stays pending, for this reason.
+    /// The payment stays pending, for this reason.
     Waits(String),
 }
 
@@ -25,8 +25,8 @@ pub(super) struct LatePayments {
 }
 
 impl LatePayments {
-    /// Places a new order for the payment if the sale's terms allow it. `from` is the state in which the paid
-    /// order ended. May be repeated: the new order has a key that is derived from the event.
+    /// Places a new order for the payment if the sale's terms allow it. `from` is the state in which the paid order
+    /// ended. May be repeated: the new order's key is derived from the event.
     pub(super) async fn retake(&self, payment: &Payment, from: OrderStatus) -> Result<Next, OrderError> {
         let terms = match self.intake.sales().get(&payment.sale).await {
             Ok(KnownSale::Loaded(sale)) => sale.terms.clone(),
@@ -59,16 +59,16 @@ fn forbids_retake(terms: &Terms) -> Option<&'static str> {
     if terms.late_payment == LatePayment::Refund {
         return Some("the sale takes no late payments");
     }
-    // The new order would be a second one of the user: the ended order counts.
+    // The user would then have two orders: the ended one counts.
     (!terms.rebuy).then_some("the sale does not allow a second order")
 }
 
-/// What follows from the answer to the new order.
+/// What the answer to the new order means for the payment.
 fn next(payment: &Payment, from: OrderStatus, answer: Answer) -> Next {
     match answer {
         Answer::Accepted { order, .. } => Next::Retaken(order.id),
         Answer::Repeat(view) => Next::Retaken(view.order.id),
-        // A retry with the same key learns the outcome. The order with that id may not exist.
+        // A retry with the same key gets the outcome. The order with that id may not exist.
         Answer::RepeatUnreadable(_) | Answer::OutcomeUnknown(..) => {
             Next::Waits("it is not known yet whether a unit was retaken".into())
         }
@@ -93,7 +93,7 @@ fn next(payment: &Payment, from: OrderStatus, answer: Answer) -> Next {
     }
 }
 
-/// The same units for the same user, with a key that no other event has.
+/// A request for the same units for the same user, with a key that no other event has.
 fn order_request(payment: &Payment, order: Order) -> OrderRequest {
     let name = format!("{}\n{}", payment.provider, payment.event_id);
     let digest = KeyDigest::of_text(&name);

@@ -10,18 +10,18 @@ use crate::intake::{Intake, OrderView};
 use crate::lease::COMMIT_MARGIN;
 use crate::store::{Applied, Payment, PaymentKind, PaymentState, Store, StoreError};
 
-/// The shortest and the longest time until a pending event is retried. The longer it has waited, the longer it
-/// waits again.
+/// The shortest and the longest time until a pending event is retried. The longer it has been pending, the longer the
+/// next wait.
 const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
-/// Why an event was not taken.
+/// Why an event was not accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum PaymentError {
-    /// The id belongs to another event. The provider has to change it.
+    /// The id belongs to another event; the provider has to choose a new one.
     #[error("another event of this provider has the same id")]
     Reused,
-    /// The event is not known to be durable. The provider has to send it again.
+    /// The event may not be durable; the provider has to send it again.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -69,12 +69,12 @@ impl Payments {
         self.store.payments_of(view.order.id).await
     }
 
-    /// Pending events whose time to be retried has come.
+    /// Pending events that are due for a retry.
     pub async fn due(&self, limit: u64) -> Result<Vec<Payment>, StoreError> {
         self.store.payments_due(limit).await
     }
 
-    /// Retries a pending event, and returns whether it is no longer pending. After an error it is postponed.
+    /// Retries a pending event, and returns whether it is no longer pending. On an error it is postponed.
     pub async fn retry(&self, payment: &Payment) -> bool {
         match self.apply(payment).await {
             Ok(known) => known.state != PaymentState::Pending,
@@ -88,7 +88,7 @@ impl Payments {
         }
     }
 
-    /// Tries to give the event its effect. On `Ok` it is durable, in the returned state.
+    /// Tries to apply the event. On `Ok` it is durable, in the returned state.
     async fn apply(&self, payment: &Payment) -> Result<Payment, OrderError> {
         let request = act_request(payment);
         for _ in 0..TRIES {
@@ -118,14 +118,14 @@ impl Payments {
         Err(OrderError::Busy)
     }
 
-    /// Only records the event, without the user's lease: the worker needs that lease to write the order's row.
+    /// Records the event only, without the user's lease: the worker needs that lease to write the order's row.
     async fn without_a_row(&self, payment: &Payment) -> Result<Payment, OrderError> {
         let known = self.store.receive_payment(payment).await?;
         if known.state != PaymentState::Pending {
             return Ok(known);
         }
         let why = match self.orders.find(&payment.sale, payment.order).await {
-            // A new event is retried soon, without another write.
+            // A new event is retried soon and needs no further write.
             Ok(_) if known.detail.is_none() => return Ok(known),
             Ok(_) => "the order has no row yet",
             Err(OrderError::NotFound(_)) => "the order is not known yet",
@@ -134,7 +134,7 @@ impl Payments {
         self.postpone(known, None, why).await
     }
 
-    /// Counts and logs the event's end, and returns the units of a refunded order.
+    /// Counts and logs the event's outcome, and returns the units of a refunded order.
     async fn after_end(&self, payment: &Payment) {
         metrics::counter!("payments_ended_total", "state" => payment.state.as_str()).increment(1);
         if matches!(payment.state, PaymentState::Late | PaymentState::Mismatch) {
@@ -159,8 +159,8 @@ impl Payments {
         Ok(payment)
     }
 
-    /// Leaves the event pending. If another process has ended the event meanwhile, nobody needs the order that
-    /// retook a unit for it, and that order is cancelled.
+    /// Leaves the event pending. If another process has ended the event meanwhile, the order that retook a unit for
+    /// it is no longer needed and is cancelled.
     async fn postpone(
         &self,
         payment: Payment,

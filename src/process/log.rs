@@ -14,8 +14,8 @@ pub fn start(config: &Config) {
 /// The same with `text`, `json` or `auto`, and a level or filter.
 pub fn start_with(format: &str, level: &str) {
     let terminal = std::io::stderr().is_terminal();
-    // lapin logs each broken connection several times, and PostgreSQL each table that exists already. We log once
-    // what matters of both.
+    // lapin logs each broken connection several times, and PostgreSQL each table that exists already. We log the
+    // relevant events of both once.
     let quiet = [("lapin", "off"), ("sqlx", "warn")]
         .iter()
         .filter(|(library, _)| !level.contains(library))
@@ -23,7 +23,7 @@ pub fn start_with(format: &str, level: &str) {
     let filter = EnvFilter::try_new(quiet).unwrap_or_else(|_| EnvFilter::new("info"));
     let log =
         tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).with_ansi(terminal);
-    // In tests a process starts several times; the first log stays.
+    // Tests start several processes in one; the first log stays.
     let _ = match format {
         "json" => log.json().try_init(),
         "auto" if !terminal => log.json().try_init(),

@@ -4,13 +4,13 @@ use std::sync::OnceLock;
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
-/// Installs the recorder, once per process however often its tasks are started, and starts the counters at zero.
+/// Installs the recorder, once per process however often its tasks are started, and sets the counters to zero.
 pub(super) fn handle() -> PrometheusHandle {
     static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
     let handle = HANDLE.get_or_init(|| {
         let recorder = PrometheusBuilder::new().build_recorder();
         let handle = recorder.handle();
-        // Fails only if another recorder is installed already; that one counts then.
+        // Fails only if another recorder is already installed; that one is then used.
         let _ = metrics::set_global_recorder(recorder);
         handle
     });
@@ -18,8 +18,8 @@ pub(super) fn handle() -> PrometheusHandle {
     handle.clone()
 }
 
-/// A counter that is born with its first event shows no increase, so an alert on it would miss that event. A test
-/// compares these names with the alerts.
+/// A counter that appears only with its first event shows no increase, so an alert on it would miss that event. A
+/// test compares these names with the alerts.
 fn begin_at_zero() {
     for name in [
         "front_panics_total",

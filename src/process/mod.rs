@@ -1,8 +1,8 @@
 //! A process: its configuration, its connections, its tasks, and how it starts and stops.
 //!
-//! It starts without waiting for a server, because a process that needs three servers to start cannot come back
-//! after a power cut before all of them have. It refuses to start only if no waiting would help: a mistake in the
-//! configuration, an address that is taken, a server whose settings can lose orders.
+//! It starts without waiting for a server: if it needed all three, it could not come back after a power cut before
+//! all of them had. It refuses to start only if waiting would not help: a mistake in the configuration, an address
+//! that is taken, a server whose settings can lose orders.
 
 pub mod config;
 mod listen;

@@ -14,7 +14,7 @@ pub enum StartError {
     /// Redis cannot be used as configured.
     #[error("redis ({url}): {source}")]
     Redis {
-        /// Without its password.
+        /// The URL without its password.
         url: String,
         /// Why.
         source: GateError,
@@ -22,17 +22,17 @@ pub enum StartError {
     /// The database cannot be used as configured.
     #[error("the database ({url}): {source}")]
     Database {
-        /// Without its password.
+        /// The URL without its password.
         url: String,
         /// Why.
         source: StoreError,
     },
-    /// An address is taken, or is none of this host.
+    /// An address is taken, or does not belong to this host.
     #[error("{what} cannot listen on {address}: {source}")]
     Listen {
-        /// The section of the configuration.
+        /// The configuration section of the listener.
         what: &'static str,
-        /// As configured.
+        /// The address as configured.
         address: String,
         /// Why.
         source: std::io::Error,
@@ -40,10 +40,10 @@ pub enum StartError {
     /// The broker did not answer in time.
     #[error("the broker could not be used within {within:?}; the log says why")]
     Broker {
-        /// How long it was waited for.
+        /// How long the process waited for it.
         within: Duration,
     },
-    /// Settings of servers that can lose orders, each with what to change.
+    /// Server settings that can lose orders, each with its fix.
     #[error("a server is set up so that orders could be lost:\n  {}", .0.join("\n  "))]
     Settings(Vec<String>),
 }
@@ -57,14 +57,14 @@ pub struct Parts {
     pub leases: Leases,
     /// The database.
     pub store: Store,
-    /// `Some` in a front that was started: only fronts publish orders.
+    /// `Some` in a started front: only fronts publish orders.
     pub publisher: Option<Publisher>,
     /// `Some` in a process that was started.
     pub dead_letters: Option<DeadLetters>,
 }
 
 impl Parts {
-    /// Waits for no server: connections are made at first use.
+    /// Waits for no server; connections are made at first use.
     pub async fn open(config: &Config) -> Result<Self, StartError> {
         let redis = |source| StartError::Redis { url: redact(&config.redis.url), source };
         Ok(Self {

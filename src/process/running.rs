@@ -1,4 +1,4 @@
-//! A process that works: started, watched, stopped.
+//! A running process: started, watched, stopped.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub enum Role {
     Both,
 }
 
-/// A process whose tasks run. Stop it with [`Running::stop`]; dropping it aborts its tasks.
+/// A process whose tasks are running. Stop it with [`Running::stop`]; dropping it aborts its tasks.
 pub struct Running {
     /// Where buyers are served, or `None` in a worker.
     pub buyers: Option<SocketAddr>,
@@ -45,8 +45,8 @@ pub struct Running {
 }
 
 impl Running {
-    /// On return all tasks run and the listeners accept connections. Waits for no server: only what waiting cannot
-    /// fix is an error.
+    /// On return all tasks run and the listeners accept connections. Waits for no server: it fails only on problems
+    /// that waiting cannot fix.
     pub async fn start(config: &Config, role: Role) -> Result<Self, StartError> {
         let mut parts = Parts::open(config).await?;
         parts.check_settings(config).await?;
@@ -72,7 +72,7 @@ impl Running {
         Ok(Self { buyers, operations, control, tokens, tasks, drain: config.drain(), parts })
     }
 
-    /// Returns once orders can be published.
+    /// Returns once orders can be published. Fails after `within`.
     pub async fn publisher_is_up(&self, within: Duration) -> Result<(), StartError> {
         let Some(publisher) = &self.parts.publisher else { return Ok(()) };
         tokio::time::timeout(within, publisher.wait_until_up())
@@ -80,8 +80,8 @@ impl Running {
             .map_err(|_| StartError::Broker { within })
     }
 
-    /// Returns when a task has ended although nobody asked it to. The process should then stop: it would look alive
-    /// and do nothing.
+    /// Returns when a task has ended without being asked to. The process should then stop: it would look alive and do
+    /// nothing.
     pub async fn task_ended(&mut self) -> TaskEnded {
         self.tasks.first_ended().await
     }
@@ -90,13 +90,13 @@ impl Running {
     pub async fn stop(mut self) {
         self.tasks.stop(self.drain).await;
         // Leases that were dropped with their task are released now; otherwise their users would have to wait until
-        // they expire.
+        // the leases expire.
         self.parts.leases.wait_until_idle(Duration::from_secs(1)).await;
         self.parts.store.close().await;
     }
 }
 
-/// Bound before any task starts, so that an address that is taken leaves nothing behind.
+/// Bound before any task starts, so that a taken address leaves nothing behind.
 struct Listeners {
     buyers: Option<TcpListener>,
     operations: TcpListener,
@@ -112,7 +112,7 @@ impl Listeners {
         Ok(Self { buyers, operations })
     }
 
-    /// With the ports that the kernel chose where the configuration names port 0.
+    /// With the ports that the kernel chose if the configuration says port 0.
     fn addresses(&self, config: &Config) -> Result<(Option<SocketAddr>, SocketAddr), StartError> {
         let buyers = self.buyers.as_ref().and_then(|listener| listener.local_addr().ok());
         let operations = self.operations.local_addr().map_err(|source| StartError::Listen {

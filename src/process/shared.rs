@@ -11,7 +11,7 @@ use crate::front::Tokens;
 use crate::orders::Orders;
 use crate::queue::DeadLetters;
 
-/// Handles that are cheap to clone, made once so that a process has one connection for each purpose.
+/// Handles that are cheap to clone, made once so that a process has one connection per purpose.
 pub(super) struct Shared<'a> {
     pub(super) config: &'a Config,
     pub(super) parts: &'a Parts,
@@ -19,7 +19,7 @@ pub(super) struct Shared<'a> {
     pub(super) control: Control,
     pub(super) orders: Orders,
     pub(super) tokens: Arc<Tokens>,
-    /// Cancelled when the process is to stop.
+    /// Cancelled when the process should stop.
     pub(super) stop: CancellationToken,
 }
 

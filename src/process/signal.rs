@@ -1,5 +1,5 @@
-//! SIGTERM, SIGINT and SIGHUP (the terminal is gone): the first asks the process to finish, the second ends it at
-//! once.
+//! SIGTERM, SIGINT and SIGHUP (the terminal is gone): the first signal asks the process to finish, the second ends it
+//! immediately.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;

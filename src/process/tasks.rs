@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-/// A task ended although nobody asked it to.
+/// A task ended without being asked to.
 #[derive(Debug, thiserror::Error)]
 pub enum TaskEnded {
     /// It returned.
@@ -17,7 +17,7 @@ pub enum TaskEnded {
     Failed(JoinError),
 }
 
-/// Aborts what still runs when it is dropped.
+/// Aborts the remaining tasks when it is dropped.
 pub(super) struct Tasks {
     set: JoinSet<&'static str>,
     stop: CancellationToken,
@@ -28,14 +28,14 @@ impl Tasks {
         Self { set: JoinSet::new(), stop: CancellationToken::new() }
     }
 
-    /// Cancelled when the tasks are to stop.
+    /// Cancelled when the tasks should stop.
     pub(super) fn stop_token(&self) -> CancellationToken {
         self.stop.clone()
     }
 
-    /// Starts `work` on the runtime. The name is for the message if it ends too early.
+    /// Starts `work` on the runtime. The name appears in the error if it ends too early.
     pub(super) fn spawn(&mut self, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
-        // On the heap before it is moved anywhere: unoptimised code copies it in every frame on its way.
+        // Boxed before it is moved: unoptimised code copies it in every frame on its way.
         let work = Box::pin(work);
         self.set.spawn(async move {
             work.await;
@@ -52,7 +52,7 @@ impl Tasks {
         }
     }
 
-    /// Asks all tasks to stop and waits for them; aborts the ones that are still running after `drain`.
+    /// Asks all tasks to stop and waits for them; after `drain`, aborts those still running.
     pub(super) async fn stop(&mut self, drain: Duration) {
         self.stop.cancel();
         let all = async { while self.set.join_next().await.is_some() {} };
@@ -66,7 +66,7 @@ impl Tasks {
             after = ?drain,
             "stopped with work in progress; unacknowledged orders will be redelivered"
         );
-        // Joined as well as aborted: what a task holds is released once it is gone.
+        // Joined as well as aborted, so that everything a task holds has been released.
         let _ = tokio::time::timeout(Duration::from_secs(1), self.set.shutdown()).await;
     }
 }

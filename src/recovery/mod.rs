@@ -1,8 +1,8 @@
-//! What an operator runs after an outage: bring the database up to date ([`replay`]), restore a gate that
-//! lost writes ([`Rebuild`]), find the orders that differ ([`compare`]) and repair them ([`Repair`]).
+//! Recovery after an outage, run by an operator: bring the database up to date ([`replay`]), restore a gate that lost
+//! writes ([`Rebuild`]), find the orders that differ ([`compare`]) and repair them ([`Repair`]).
 //!
-//! The database comes first and is never changed to match the gate, with one exception: an order that only
-//! the gate knows gets a row in a final state before its units go back, so that a late message finds that row.
+//! The database comes first and is never changed to match the gate, with one exception: an order that only the gate
+//! knows gets a row in a final state before its units go back, so that a late message finds that row.
 //!
 //! Every function here may be repeated, and a sale may stay open meanwhile.
 

@@ -1,5 +1,4 @@
-//! Everything that is not part of a sale in production: private servers, rehearsed load, the stack under
-//! attack, and benchmarks.
+//! Everything outside a production sale: private servers, rehearsed load, the stack under attack, and benchmarks.
 //!
 //! - [`servers`]: Redis, RabbitMQ and databases as children of this process.
 //! - [`drill`]: a crowd of buyers over HTTP, and a verdict from the books.

@@ -1,4 +1,4 @@
-//! The documents agree with the code: the commands, paths, links, metrics and tests that they name exist.
+//! The documents agree with the code: the commands, paths, links, metrics and tests in them exist.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ pub fn read(name: &str) -> String {
         .unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Every page for people: the pages at the top of the repository, and all of `docs`.
+/// Every page of documentation: the pages at the top of the repository, and all of `docs`.
 pub fn pages() -> Vec<String> {
     let top = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(str::to_owned);
     let mut pages: Vec<String> =
@@ -47,7 +47,7 @@ pub fn commands(text: &str) -> Vec<String> {
     found
 }
 
-/// Splits a command as a shell does: quoted text is one word.
+/// Splits a command as a shell does: quoted text stays together as one word.
 pub fn words(command: &str) -> Vec<String> {
     let (mut words, mut quote) = (vec![String::new()], None);
     for c in command.chars() {
@@ -107,7 +107,7 @@ fn every_alert_names_an_existing_page_and_existing_metrics() {
             assert!(source.contains(&format!("\"{metric}\"")), "{name}: nothing measures {metric}");
         }
     }
-    // A page that no alert links to would stay unread.
+    // Nobody would read a page that no alert links to.
     for page in pages {
         assert!(alerts.contains(&format!("#{page}\n")), "no alert leads to {page}");
     }
@@ -118,7 +118,7 @@ fn text_below(folders: &[&str]) -> String {
     folders.iter().flat_map(|folder| files(folder, "rs")).map(|(_, text)| text).collect()
 }
 
-/// `increase()` of a counter that only appears with its first event is zero.
+/// `increase()` is zero for a counter that appears only with its first event.
 #[test]
 fn every_counter_of_an_alert_starts_at_zero() {
     let (alerts, metrics) = (read("config/prometheus/alerts.yml"), read("src/process/metrics.rs"));
@@ -135,7 +135,7 @@ fn every_counter_of_an_alert_starts_at_zero() {
     }
 }
 
-/// The failure table names the test of each fault.
+/// Each row of the failure table names the tests of its fault.
 #[test]
 fn every_row_of_the_failure_table_names_an_existing_test() {
     let text = read("docs/failures.md");
@@ -146,7 +146,7 @@ fn every_row_of_the_failure_table_names_an_existing_test() {
     assert!(rows.len() >= 30, "{} rows", rows.len());
     for row in rows {
         let tested_by = row.trim_end_matches('|').rsplit('|').next().expect("a cell");
-        // A row that is the title of a group.
+        // This row is the title of a group.
         if row.starts_with("| **") && tested_by.trim().is_empty() {
             continue;
         }
@@ -203,7 +203,7 @@ fn every_path_and_make_target_in_the_documents_exists() {
     }
 }
 
-/// The anchor that a Markdown renderer gives a heading.
+/// The anchor that a Markdown renderer creates for a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().to_lowercase();
     kept.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).collect::<String>().replace(' ', "-")

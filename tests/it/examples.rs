@@ -7,7 +7,7 @@ use crate::support::{Buyer, Database, World, sale};
 
 const SCRIPTS: [&str; 3] = ["order.sh", "order.py", "order.mjs"];
 
-/// A script's exit code and what it printed.
+/// Runs a script, and returns its exit code and output.
 async fn run(script: &str, url: &str, variables: &[(&str, &str)]) -> (i32, serde_json::Value) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(script);
     let mut command = tokio::process::Command::new(path);

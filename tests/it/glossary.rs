@@ -1,8 +1,8 @@
-//! One word for one thing: the words that the glossary does not want are not used.
+//! One word for one thing: words that the glossary rejects are not used.
 
 use crate::structure::files;
 
-/// The unwanted words of the glossary's third column, each with its term.
+/// The unwanted words from the glossary's third column, each with the term to use instead.
 fn unwanted(glossary: &str) -> Vec<(String, String)> {
     let rows = glossary.lines().filter(|line| line.starts_with("| ")).skip(2);
     let cells = rows.map(|row| row.trim_matches('|').split(" | ").map(str::trim).collect::<Vec<_>>());
@@ -14,7 +14,7 @@ fn unwanted(glossary: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Without text in backticks and without words that are quoted alone: other systems see such names.
+/// Removes text in backticks and single quoted words: these may be names in other systems.
 fn without_names(line: &str) -> String {
     let spoken: String = line.split('`').step_by(2).collect::<Vec<_>>().join(" ");
     let mut kept = String::new();
@@ -26,7 +26,7 @@ fn without_names(line: &str) -> String {
     kept
 }
 
-/// Is the word, or these words one after the other, in the text? `told_epoch` is not `told`.
+/// Whether the text contains the word, or this sequence of words. `told_epoch` does not contain `told`.
 fn names(text: &str, word: &str) -> bool {
     let part_of_a_word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     text.match_indices(word).any(|(at, _)| {
@@ -35,7 +35,7 @@ fn names(text: &str, word: &str) -> bool {
     })
 }
 
-/// An unwanted word with a capital or an underscore is a name of the code; any other is a word of the language.
+/// An unwanted word with a capital or an underscore is a name in the code; any other is an ordinary word.
 fn uses(text: &str, word: &str, is_prose: bool) -> Option<usize> {
     let is_name = word.contains(|c: char| c.is_uppercase() || c == '_');
     let found = |line: &str| match is_name {
@@ -51,7 +51,7 @@ fn every_word_of_the_code_and_the_documents_is_one_that_the_glossary_wants() {
     assert!(unwanted.len() > 30, "only {} unwanted words: the test no longer finds them", unwanted.len());
     let folders =
         [("src", "rs"), ("tests/it", "rs"), ("migrations", "rs"), ("lua", "lua"), ("config", "toml")];
-    // This file plants unwanted words.
+    // This file contains unwanted words on purpose.
     let code = folders
         .iter()
         .flat_map(|(folder, ending)| files(folder, ending))

@@ -1,6 +1,6 @@
-//! Tests Doorbuster against real servers: Redis, RabbitMQ, PostgreSQL and MariaDB, which are started on free
-//! ports for this run and stopped with it. Each test has its own sale, key prefix, queues and database, so all
-//! tests run in parallel.
+//! Tests Doorbuster against real servers: Redis, RabbitMQ, PostgreSQL and MariaDB, which are started on free ports
+//! for this run and stopped with it. Each test has its own sale, key prefix, queues and database, so all tests run in
+//! parallel.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 

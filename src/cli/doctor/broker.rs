@@ -1,4 +1,4 @@
-//! RabbitMQ: it answers, it is recent, and its queues are there or may be declared.
+//! RabbitMQ: it answers, it is recent, and its queues exist or may be declared.
 
 use super::finding::{Finding, Findings};
 use super::version;

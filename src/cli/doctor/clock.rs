@@ -1,4 +1,4 @@
-//! How far a server's clock is from this host's.
+//! How far a server's clock is off from this host's.
 
 use super::finding::Findings;
 use crate::control::CLOCK_TOLERANCE;

@@ -1,4 +1,4 @@
-//! The database: it answers, a COMMIT is durable, its clock is right, its tables are this build's, and rows can be
+//! The database: it answers, a COMMIT is durable, its clock is right, its tables match this build, and rows can be
 //! written.
 
 use super::clock;

@@ -1,4 +1,4 @@
-//! One thing that `doctor` looked at.
+//! The result of one check by `doctor`.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ const REACHABLE: &str = "reachable";
 pub(super) struct Finding {
     /// redis, broker or database.
     server: &'static str,
-    /// What was looked at.
+    /// The name of the check.
     check: &'static str,
     pub(super) ok: bool,
     found: String,

@@ -1,5 +1,5 @@
-//! `doctor`: is each server there, recent, set up safely, in time, and open to this user? It changes nothing, and a
-//! server that is away does not keep the others from being examined.
+//! `doctor`: checks that each server is reachable, recent, safely configured, on time, and open to this user. It
+//! changes nothing, and an unavailable server does not keep the others from being examined.
 
 mod broker;
 mod clock;
@@ -24,8 +24,8 @@ pub(super) struct Args {
 /// How long the examination of one server may take.
 const WITHIN: Duration = Duration::from_secs(5);
 
-/// Milliseconds that one answer may take, so that a server that is away is reported with its error and not only as
-/// late. Redis gets less, because its link allows three times its timeout.
+/// Milliseconds that one answer may take: short enough that an unavailable server is reported with its error, not
+/// only as too slow. Redis gets less, because its link allows three times its timeout.
 const ANSWER_MS: u64 = 4_000;
 const REDIS_ANSWER_MS: u64 = 1_000;
 

@@ -1,4 +1,4 @@
-//! Redis: it answers, it is recent, it loses nothing, its clock is right, and the gate may write there.
+//! Redis: it answers, it is recent, it loses nothing, its clock is right, and the gate may write to it.
 
 use super::finding::{Finding, Findings};
 use super::{clock, version};

@@ -1,6 +1,6 @@
-//! Is a version recent enough?
+//! Whether a version is recent enough.
 
-/// Compares the leading numbers: `7.0.15` is at least `7.0`. A version without any number is not judged.
+/// Compares the leading numbers: `7.0.15` is at least `7.0`. A version without numbers passes.
 pub(super) fn is_at_least(version: &str, least: &[u32]) -> bool {
     let numbers: Vec<u32> = version
         .split(|c: char| !c.is_ascii_digit())

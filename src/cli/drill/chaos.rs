@@ -10,7 +10,7 @@ use crate::rehearsal::chaos::{self, ChaosPlan};
 use crate::rehearsal::drill::Progress;
 use crate::rehearsal::servers::{Folder, Kind};
 
-/// What the options leave open.
+/// The defaults of the options.
 const FAULTS: u32 = 70;
 const SECONDS: u32 = 280;
 const ORDERS: i64 = 20_000;

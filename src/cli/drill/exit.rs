@@ -1,4 +1,4 @@
-//! What a drill's books and its end mean for the exit code.
+//! The exit code that follows from a drill's books and its completeness.
 
 use crate::cli::ended::Ended;
 

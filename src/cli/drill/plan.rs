@@ -1,4 +1,4 @@
-//! What the options make of a drill's plan.
+//! Makes a drill's plan from the options.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A drill on a private stack, which is gone afterwards.
+//! A drill on a private stack, which is removed afterwards.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ pub(super) async fn with_private_stack<T>(
     result
 }
 
-/// On free ports, so that a drill does not collide with a stack that runs on the usual ones.
+/// Chooses free ports, so that a drill does not collide with a stack on the usual ones.
 fn any_port(sources: &Sources) -> Sources {
     let mut sources = sources.clone();
     for key in ["front.listen", "operations.listen"] {

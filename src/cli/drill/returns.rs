@@ -36,7 +36,7 @@ async fn on_private_stack(
     let work =
         async |target: &Target, stop: &_| Box::pin(drill::run_returns(target, plan, progress, stop)).await;
     let folder = Folder::ephemeral()?;
-    // With SQLite the drill would measure SQLite: buyers would pay more slowly than their time to pay runs out.
+    // With SQLite the drill would measure SQLite: payments would be slower than the time that buyers have to pay.
     let server = Server::start(args.database().unwrap_or(Kind::Postgres), folder.path()).await?;
     let mut sources = sources.clone();
     sources.overrides.push(format!("database.url={}", server.url));

@@ -39,7 +39,7 @@ pub(in crate::cli) enum Verb {
         #[command(flatten)]
         output: Output,
     },
-    /// List the replays, the newest first.
+    /// List the replays, newest first.
     #[command(after_help = "Example:\n  doorbuster replay list")]
     List(Output),
     /// Ask a running replay to stop. Its changes stay.
@@ -84,7 +84,7 @@ pub(in crate::cli) struct What {
     /// Where to start in the log, instead of a time: the number of a message, as reported for unreadable ones.
     #[arg(long, conflicts_with = "since")]
     offset: Option<u64>,
-    /// The same, for the end.
+    /// Where to end: the same forms as for --since.
     #[arg(long, value_parser = time)]
     until: Option<Millis>,
     /// At most this many orders.
@@ -96,10 +96,10 @@ pub(in crate::cli) struct What {
     /// Stop publishing while more orders than this wait in the queue.
     #[arg(long, default_value_t = 10_000)]
     max_queue: u32,
-    /// After a batch that took the database longer than this many milliseconds, pause for the same time.
+    /// After a batch that took the database more than this many milliseconds, pause for as long as it took.
     #[arg(long, default_value_t = 1_000)]
     max_latency: u64,
-    /// Skip dead letters that were replayed this many times.
+    /// Skip dead letters that have been replayed this many times already.
     #[arg(long, default_value_t = 3)]
     max_replays: u32,
     #[command(flatten)]
@@ -138,12 +138,12 @@ impl What {
     }
 }
 
-/// Not a point in time, absolute or relative to now.
+/// The text is not a point in time, absolute or relative to now.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?}: it must be a time such as 2030-05-01T12:00:00Z, or 90s, 15m, 2h, 3d ago")]
 struct NotATime(String);
 
-/// RFC 3339, or a span before now.
+/// Parses RFC 3339, or a time span before now.
 fn time(text: &str) -> Result<Millis, NotATime> {
     let wrong = || NotATime(text.to_owned());
     let unit = match text.chars().last() {

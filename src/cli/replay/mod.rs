@@ -1,4 +1,4 @@
-//! `replay`: after an outage, writes the rows of accepted orders that have none.
+//! `replay`: after an outage, writes the missing rows of accepted orders.
 
 mod args;
 mod print;

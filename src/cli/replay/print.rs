@@ -1,4 +1,4 @@
-//! What `doorbuster replay` prints of plans and runs.
+//! The output of `doorbuster replay` for plans and runs.
 
 use crate::cli::books::summary;
 use crate::cli::ended::Ended;

@@ -1,4 +1,4 @@
-//! The acts of an operator on a sale, straight on Redis and the database.
+//! An operator's acts on a sale, directly on Redis and the database.
 
 use super::args::ActVerb;
 use crate::cli::ended::{Ended, Failed};
@@ -58,7 +58,7 @@ async fn apply(control: &Control, verb: ActVerb) -> Result<SaleAct, Failed> {
     Ok(done?)
 }
 
-/// With a key in any case, so that a restock whose outcome is unknown can be repeated safely.
+/// Always uses a key, so that a restock whose outcome is unknown can be repeated safely.
 async fn restock(
     control: &Control,
     sale: &SaleId,

@@ -10,7 +10,7 @@ pub(in crate::cli) enum Verb {
     /// Create a draft.
     #[command(after_help = "Example:\n  doorbuster sale create shoes --item shoe=500 --limit 2")]
     Create(Create),
-    /// List the sales, the newest first.
+    /// List the sales, newest first.
     #[command(after_help = "Example:\n  doorbuster sale list --output json")]
     List(Output),
     /// Show one sale, as gate and database see it.
@@ -27,7 +27,7 @@ pub(in crate::cli) enum Verb {
         #[command(flatten)]
         output: Output,
     },
-    /// List the acts of operators on it, the newest first.
+    /// List the operators' acts on it, newest first.
     #[command(after_help = "Example:\n  doorbuster sale acts shoes")]
     Acts {
         sale: String,
@@ -38,7 +38,7 @@ pub(in crate::cli) enum Verb {
     Act(ActVerb),
 }
 
-/// What an operator does to a sale. Each act is kept in its history.
+/// An operator's acts on a sale. Each act is recorded in the sale's history.
 #[derive(Debug, clap::Subcommand)]
 pub(in crate::cli) enum ActVerb {
     /// Load a draft into the gate, so that it sells inside its window.
@@ -49,7 +49,7 @@ pub(in crate::cli) enum ActVerb {
     Pause {
         #[command(flatten)]
         act: Act,
-        /// What buyers read meanwhile.
+        /// The message that buyers see meanwhile.
         #[arg(long)]
         message: Option<String>,
     },
@@ -96,7 +96,7 @@ pub(in crate::cli) struct Act {
     sale: String,
     #[command(flatten)]
     reason: Reason,
-    /// A request that is repeated with the same key is done once.
+    /// The idempotency key: a request repeated with the same key is done only once.
     #[arg(long)]
     key: Option<IdempotencyKey>,
 }
@@ -115,7 +115,7 @@ pub(in crate::cli) struct Create {
     /// An item and its units. May be repeated.
     #[arg(long = "item", required = true, value_name = "SKU=STOCK")]
     pub(super) items: Vec<String>,
-    /// A name for people. By default the id.
+    /// A name for people; by default the id.
     #[arg(long)]
     pub(super) name: Option<String>,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `sale check`: everything that a sale needs, looked at while there is still time.
+//! `sale check`: checks everything that a sale needs, while there is still time.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub(super) async fn check(
     Ok(if ready { Ended::Done } else { Ended::ItemsLeft })
 }
 
-/// Connects as a front does, which declares the exchanges and queues and compares their settings.
+/// Connects as a front does: this declares the exchanges and queues, and compares their settings.
 async fn broker(config: &Config) -> Check {
     let publisher = Publisher::open(config.queue());
     let up = tokio::time::timeout(BROKER_WITHIN, publisher.wait_until_up()).await.is_ok();

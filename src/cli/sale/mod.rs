@@ -1,4 +1,4 @@
-//! `sale`: creates, shows and controls sales, straight on Redis and the database.
+//! `sale`: creates, shows and controls sales, directly on Redis and the database.
 
 mod act;
 mod args;

@@ -1,4 +1,4 @@
-//! What `doorbuster sale` prints of sales and of their acts.
+//! The output of `doorbuster sale` for sales and their acts.
 
 use crate::cli::ended::{Ended, Failed};
 use crate::cli::output::Output;

@@ -63,7 +63,7 @@ pub(super) async fn fail(State(app): App, headers: HeaderMap, body: Body) -> Res
     respond(answer.await, &headers)
 }
 
-/// The dead letter that an operator acts upon. Logs the act, because no table keeps it.
+/// The id of the dead letter to act on. Logs the act, because no table records it.
 async fn requested_id(app: &Operations, headers: &HeaderMap, body: Body, act: &str) -> Answered<String> {
     let claims = app.tokens.operator(headers, Role::Operator)?;
     let bytes = body::read(body, app.settings.body_limit, app.settings.body_within).await?;

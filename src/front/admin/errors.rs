@@ -1,4 +1,4 @@
-//! Which problem answers a [`ControlError`].
+//! Maps a [`ControlError`] to its problem.
 
 use crate::control::ControlError;
 use crate::front::codes::*;
@@ -22,7 +22,7 @@ pub(super) fn control_problem(error: ControlError) -> Box<Problem> {
         ControlError::Store(StoreError::Broken(_)) | ControlError::Gate(GateError::Broken(_)) => {
             Problem::new(INTERNAL, detail)
         }
-        // The act may be half done: repeating it resumes it.
+        // The act may be half done; repeating it resumes it.
         ControlError::Busy | ControlError::Gate(_) | ControlError::Store(_) => {
             Problem::new(ACT_UNFINISHED, detail).retry_after(1)
         }

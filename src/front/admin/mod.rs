@@ -1,4 +1,4 @@
-//! The admin routes: creating, steering and auditing sales; acts upon orders and dead letters; the listings.
+//! The admin routes: creating, steering and auditing sales; acts on orders and dead letters; the listings.
 
 mod dead_letters;
 mod errors;

@@ -18,7 +18,7 @@ use crate::store::PaymentState;
 /// Events in one listing.
 const PAGE: u64 = 1_000;
 
-/// `?state=late` or another state; late ones without it, because an operator has to refund them.
+/// `?state=` selects the state. Without it, late events are listed, because an operator has to refund them.
 pub(super) async fn list(
     State(app): State<Arc<Operations>>,
     RawQuery(query): RawQuery,

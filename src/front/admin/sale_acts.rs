@@ -1,4 +1,4 @@
-//! Acts upon a sale: open, pause, resume, close, archive, restock, change the terms; and the list of past acts.
+//! Acts on a sale: open, pause, resume, close, archive, restock, change the terms; and the list of past acts.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ struct PauseBody {
 #[serde(deny_unknown_fields)]
 struct EmptyBody {}
 
-/// `POST /v1/admin/sales/{sale}:act`, with an `Idempotency-Key` if it may be sent twice.
+/// `POST /v1/admin/sales/{sale}:act`, with an `Idempotency-Key` if the client may send it twice.
 pub(super) async fn act(
     State(app): State<Arc<Operations>>,
     path: PathOf<String>,

@@ -41,7 +41,7 @@ fn one() -> u32 {
 }
 
 impl SaleBody {
-    /// The name defaults to the id, and the opening to now.
+    /// The name defaults to the id, and the opening time to now.
     fn sale(self) -> Answered<Sale> {
         let id = self.sale_id.parse();
         Ok(Sale {
@@ -85,7 +85,7 @@ pub(super) async fn show(State(app): App, path: PathOf<String>, headers: HeaderM
     respond(answer.await, &headers)
 }
 
-/// Whether the sale is ready for its buyers. `/readyz` reports on the broker.
+/// Whether the sale is ready for its buyers. It does not check the broker; `/readyz` does.
 pub(super) async fn check(State(app): App, path: PathOf<String>, headers: HeaderMap) -> Response {
     let answer = async {
         app.tokens.operator(&headers, Role::Viewer)?;

@@ -1,4 +1,4 @@
-//! The JSON that operators get: a sale, an order, an audit.
+//! The JSON for operators: a sale, an order, an audit.
 
 use serde::Serialize;
 
@@ -10,7 +10,7 @@ use crate::domain::{
 use crate::gate::GateSale;
 use crate::store::{OrderRow, SaleRow};
 
-/// A sale as operators see it: the row, and the gate's view where it has the sale.
+/// A sale as operators see it: the row, and the gate's view if the gate has the sale.
 #[derive(Serialize)]
 pub(super) struct AdminSaleJson<'a> {
     sale_id: &'a SaleId,
@@ -120,7 +120,7 @@ pub(super) struct AdminOrderJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     failure: Option<Failure>,
     accepted_at: Millis,
-    /// `None` while it has no row.
+    /// `None` while the order has no row.
     #[serde(skip_serializing_if = "Option::is_none")]
     recorded_at: Option<Millis>,
     #[serde(skip_serializing_if = "Option::is_none")]

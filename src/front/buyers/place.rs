@@ -1,4 +1,4 @@
-//! `POST /v1/sales/{sale}/orders`: places an order and answers with it, or with why not.
+//! `POST /v1/sales/{sale}/orders`: places an order and answers with it, or with the reason for a refusal.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ impl OrderBody {
         sku.map_err(|error| Problem::new(UNKNOWN_SKU, error.to_string()))
     }
 
-    /// One unit, if the body names no quantity.
+    /// One unit if the body names no quantity.
     fn quantity(&self) -> Answered<u32> {
         let Some(number) = &self.quantity else { return Ok(1) };
         number
@@ -77,12 +77,12 @@ async fn place_order(app: &Buyers, path: PathOf<String>, headers: &HeaderMap, bo
     }
 }
 
-/// A new order: 202 at once, or its outcome if the buyer waits for it and it comes in time.
+/// A new order: 202 at once, or the order's outcome if the buyer waits and it is decided in time.
 async fn accepted(app: &Buyers, order: &Order, durability: Durability, wait: Option<Duration>) -> Answered {
     metrics::counter!("front_accepted_total").increment(1);
     #[cfg(debug_assertions)]
     tokio::spawn(async {
-        // By then the buyer has the answer.
+        // Gives the buyer time to receive the answer before the process dies.
         tokio::time::sleep(Duration::from_millis(50)).await;
         crate::fault::fault!("answer.after");
     });
@@ -100,12 +100,12 @@ fn decided(view: &OrderView) -> Answered {
     match view.status {
         OrderStatus::Failed => Err(failed(view)),
         status if status.is_live() => Ok(with_order(StatusCode::CREATED, &OrderJson::of(view))),
-        // Its buyer or an operator has ended it meanwhile, so there is nothing that was created.
+        // The order has ended already, so 201 would be wrong.
         _ => Ok(with_order(StatusCode::OK, &OrderJson::of(view))),
     }
 }
 
-/// The same click again: the same order with its present status.
+/// A repeat of an earlier click: the same order with its present status.
 async fn repeated(app: &Buyers, mut view: Box<OrderView>, wait: Option<Duration>) -> Response {
     if let (Some(wait), OrderStatus::Accepted) = (wait, view.status)
         && let Ok(Some(later)) =

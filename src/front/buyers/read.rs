@@ -1,4 +1,4 @@
-//! What a buyer reads: one order, all their orders of a sale, and the sale itself.
+//! The buyers' read routes: one order, all their orders of a sale, and the sale itself.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,8 +61,8 @@ pub(super) async fn my_orders(State(app): App, path: PathOf<String>, headers: He
     respond(answer.await, &headers)
 }
 
-/// `GET /v1/sales/{sale}`, the one route without a token: a page that counts down to the opening has no buyer
-/// yet.
+/// `GET /v1/sales/{sale}`, the only route without a token: a page that counts down to the opening does not know its
+/// buyer yet.
 pub(super) async fn sale(State(app): App, path: PathOf<String>, headers: HeaderMap) -> Response {
     let answer = async {
         let id = sale_id(&in_path(path)?)?;
@@ -79,7 +79,7 @@ pub(super) async fn sale(State(app): App, path: PathOf<String>, headers: HeaderM
     respond(answer.await, &headers)
 }
 
-/// The order once it is decided, once `wait` is over, or once the process stops. `None` if the user has no such
+/// Returns the order once it is decided, `wait` has passed, or the process stops. `None` if the user has no such
 /// order.
 pub(super) async fn view_within(
     app: &Buyers,
@@ -95,7 +95,7 @@ pub(super) async fn view_within(
     }
 }
 
-/// The answer may be wrong a second later, so no cache may keep it.
+/// The answer may be out of date a second later, so no cache may keep it.
 fn uncached(body: impl Serialize) -> Response {
     let mut response = Json(body).into_response();
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));

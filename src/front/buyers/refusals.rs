@@ -1,15 +1,15 @@
-//! The answer to a buyer who gets no order: sold out, not open, paused, over the limit, and all the others.
+//! The answer to a buyer who gets no order: sold out, not open, paused, over the limit, and the other refusals.
 
 use crate::front::codes::*;
 use crate::front::problem::Problem;
 use crate::front::throttle::rate_limited;
 use crate::intake::{Answer, OrderView};
 
-/// Seconds until a retry, if nothing better is known.
+/// `Retry-After` in seconds, if nothing better is known.
 const SOON: u64 = 1;
-/// Seconds until a retry while too many orders are waiting.
+/// `Retry-After` in seconds while too many orders are waiting.
 const WHEN_OVERLOADED: u64 = 2;
-/// Seconds until a retry while a sale is paused and its terms do not say, or has to be rebuilt.
+/// `Retry-After` in seconds while a sale must be rebuilt, or is paused and its terms give no time.
 const WHEN_PAUSED: u64 = 5;
 
 /// The problem for each answer of the intake that is not an order.
@@ -53,7 +53,7 @@ pub(super) fn refused(answer: Answer) -> Box<Problem> {
             let detail = "you have this order, but its status cannot be read now";
             Problem::new(STATUS_UNAVAILABLE, detail).of_order(id).retry_after(SOON)
         }
-        // The caller answers both with the order. If one came here, it must still not look like a refusal.
+        // The caller answers both with the order. If one got here after all, it must not look like a refusal.
         Answer::Accepted { order, .. } => Problem::new(INTERNAL, "accepted").of_order(order.id),
         Answer::Repeat(view) => Problem::new(INTERNAL, "accepted").of_order(view.order.id),
     }
@@ -80,7 +80,7 @@ pub(super) fn sale_lost() -> Box<Problem> {
     Problem::new(STATUS_UNAVAILABLE, "the sale must be rebuilt").retry_after(WHEN_PAUSED)
 }
 
-/// A store could not be asked, so "not found" might be wrong.
+/// A store did not answer, so "not found" might be wrong.
 pub(super) fn status_unavailable(why: &impl std::error::Error) -> Box<Problem> {
     Problem::new(STATUS_UNAVAILABLE, why.to_string()).retry_after(SOON)
 }

@@ -1,4 +1,4 @@
-//! The JSON that buyers get: an order, and a sale.
+//! The JSON for buyers: an order, and a sale.
 
 use serde::Serialize;
 
@@ -24,7 +24,7 @@ pub(super) struct OrderJson<'a> {
     failure: Option<Failure>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pay_by: Option<Millis>,
-    /// Only of an order that is paid or has ended.
+    /// Set only on an order that is paid or has ended.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     payments: Vec<PaymentJson>,
 }
@@ -33,7 +33,7 @@ pub(super) struct OrderJson<'a> {
 struct PaymentJson {
     state: PaymentState,
     received_at: Millis,
-    /// The new order, if the payment came late and retook a unit.
+    /// The new order, if a late payment retook a unit.
     #[serde(skip_serializing_if = "Option::is_none")]
     new_order_id: Option<OrderId>,
 }
@@ -45,7 +45,7 @@ struct HistoryJson {
 }
 
 impl<'a> OrderJson<'a> {
-    /// A new order, which is still in flight.
+    /// A new order, still in flight.
     pub(super) fn accepted(order: &'a Order, durability: Durability) -> Self {
         Self {
             order_id: order.id,
@@ -82,7 +82,7 @@ impl<'a> OrderJson<'a> {
         }
     }
 
-    /// Adds what was paid for the order; refunds are not shown.
+    /// Adds the payments for the order, without refunds.
     pub(super) fn with(mut self, payments: &[Payment]) -> Self {
         let paid = payments.iter().filter(|payment| payment.kind == PaymentKind::Paid);
         let shown = paid.map(|payment| PaymentJson {
@@ -100,7 +100,7 @@ impl<'a> OrderJson<'a> {
     }
 }
 
-/// A sale as buyers see it: enough to decide, too little to count the stock.
+/// A sale as buyers see it: enough to decide, not enough to count the stock.
 #[derive(Serialize)]
 pub(super) struct SaleJson<'a> {
     sale_id: &'a SaleId,
@@ -163,7 +163,7 @@ impl<'a> SaleJson<'a> {
         }
     }
 
-    /// A sale that the gate does not have: not opened yet, or over.
+    /// A sale that the gate does not have: not opened yet, or archived.
     pub(super) fn from_row(id: &'a SaleId, row: &'a SaleRow, now: Millis) -> Self {
         Self {
             sale_id: id,

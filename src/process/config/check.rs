@@ -1,4 +1,4 @@
-//! The rules for values besides their types and ranges: lengths, schemes, names, URLs that can be read.
+//! The rules for values beyond their types and ranges: lengths, schemes, names, readable URLs.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use crate::front::{Providers, check_public_key};
 const SHORT_SECRET: &str = "auth.secret has fewer than 32 bytes; set DOORBUSTER__AUTH__SECRET, or auth.secret_file, \
      for example to the output of `openssl rand -hex 32`";
 
-/// Reports every mistake. `signs` asks for the secret even if there is a public key.
+/// Reports every mistake. With `signs`, the secret is required even if there is a public key.
 pub(super) fn check(config: &Config, needs_secret: bool, signs: bool, mistakes: &mut Vec<String>) {
     listeners(config, mistakes);
     secrets(config, needs_secret, signs, mistakes);
@@ -89,7 +89,7 @@ fn log(config: &Config, mistakes: &mut Vec<String>) {
     if !["auto", "text", "json"].contains(&config.log.format.as_str()) {
         mistakes.push(format!("log.format is {:?}; it must be auto, text or json", config.log.format));
     }
-    // A filter would accept any word as the name of a module, and then log nothing from all the others.
+    // A filter would accept any word as the name of a module, and then log nothing from the others.
     let level = config.log.level.as_str();
     let is_level = ["error", "warn", "info", "debug", "trace", "off"].contains(&level);
     let is_filter = level.contains(['=', ',']) && level.parse::<EnvFilter>().is_ok();

@@ -1,11 +1,11 @@
-//! Unknown keys and values of a wrong type, all at once: serde would report one mistake at a time. The defaults name
-//! every key, so everything is compared with them.
+//! Finds unknown keys and values of a wrong type, all at once: serde would report one mistake at a time. The defaults
+//! contain every key, so everything is compared with them.
 
 use std::collections::BTreeMap;
 
 use config::{Value, ValueKind};
 
-/// The values that can be used. Every other one is reported in `mistakes`.
+/// The values that can be used. All others are reported in `mistakes`.
 pub(super) fn usable(
     defaults: &config::Config,
     merged: &config::Config,
@@ -42,7 +42,7 @@ fn walk(path: &str, value: &Value, found: &mut BTreeMap<String, Value>) {
     }
 }
 
-/// Values from the environment and from `--set` are texts, which may stand for numbers.
+/// Values from the environment and from `--set` are strings, which may stand for numbers.
 fn mismatch(default: &Value, value: &Value) -> Option<&'static str> {
     match &default.kind {
         ValueKind::I64(_) => value.clone().into_uint().is_err().then_some("a whole number"),
@@ -51,7 +51,7 @@ fn mismatch(default: &Value, value: &Value) -> Option<&'static str> {
     }
 }
 
-/// Sections that had another name in an older build. The old name is a mistake whose text gives the new one, because
+/// Sections that had another name in an older build. The old name is an error that gives the new one, because
 /// silently ignoring a setting would be worse.
 const RENAMED: [(&str, &str); 1] = [("upkeep", "maintenance")];
 

@@ -19,21 +19,21 @@ const DEFAULTS: &str = include_str!("../../../config/default.toml");
 /// Where configuration comes from, besides the built-in defaults and the environment.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
-    /// Over the built-in defaults, and below everything else.
+    /// Applied over the built-in defaults, below everything else.
     pub defaults: Vec<(&'static str, String)>,
     /// Whether the command signs or verifies tokens. Other commands need no secret.
     pub needs_secret: bool,
-    /// Whether it signs them. Then a public key is not enough.
+    /// Whether it signs them. Then a public key alone is not enough.
     pub signs: bool,
     /// The name of a file in `config/`.
     pub profile: Option<String>,
-    /// A file over the profile.
+    /// A file that overrides the profile.
     pub file: Option<PathBuf>,
-    /// Pairs of `section.key=value`, over everything else.
+    /// Pairs of `section.key=value` that override everything else.
     pub overrides: Vec<String>,
 }
 
-/// Every mistake found, one line each.
+/// Every mistake found.
 #[derive(Debug, thiserror::Error)]
 #[error("the configuration has {} mistake{}:\n{}", .0.len(), if .0.len() == 1 { "" } else { "s" }, .0.join("\n"))]
 pub struct Mistakes(
@@ -48,7 +48,7 @@ impl Config {
         let defaults = from_defaults().build().map_err(one)?;
         let merged = layers(sources)?.build().map_err(one)?;
         let mut mistakes = Vec::new();
-        // A key that is misspelt or of a wrong type is reported and stays at its default, so that the rest can be
+        // A key that is misspelt or has the wrong type is reported and keeps its default, so that the rest can be
         // checked in the same pass.
         let mut usable = from_defaults();
         for (key, value) in keys::usable(&defaults, &merged, &mut mistakes) {

@@ -2,7 +2,7 @@
 
 use super::sections::Config;
 
-/// A key, its value, the least and the most that it may be.
+/// A key, its value, its minimum and its maximum.
 type Range = (&'static str, u64, u64, u64);
 
 /// Reports every number that is out of its range.

@@ -12,7 +12,7 @@ use crate::intake::DurabilityPolicy;
 pub enum RebuildPolicy {
     /// An operator, with `doorbuster rebuild`.
     Manual,
-    /// The front that leads maintenance.
+    /// Maintenance, on one of the fronts.
     Auto,
 }
 
@@ -52,7 +52,7 @@ sections! {
 }
 
 impl Config {
-    /// Reads the secrets that are named as files.
+    /// Reads secrets from the files that the configuration names.
     pub(super) fn with_secret_from_file(mut self, mistakes: &mut Vec<String>) -> Self {
         for (name, secret, file) in [
             ("auth.secret_file", &mut self.auth.secret, &self.auth.secret_file),

@@ -1,4 +1,4 @@
-//! The configuration as each module takes it. Values are in range: [`Config::load`] has checked them.
+//! The configuration in the form each module takes. Values are in range: [`Config::load`] has checked them.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// Loses nothing on a machine with 64 bits: the ranges are smaller.
+/// Lossless on a 64-bit machine, and the ranges are smaller anyway.
 fn count(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
 }
@@ -81,7 +81,7 @@ impl Config {
         FrontSettings {
             body_limit: count(self.front.body_limit_bytes),
             body_within: ms(self.front.body_within_ms),
-            // The answer `accepted` must still arrive in time.
+            // Leaves time to send the answer `accepted`.
             longest_wait: ms(self.front.request_within_ms.saturating_sub(1_000).min(10_000)),
         }
     }
@@ -149,12 +149,12 @@ impl Config {
         ThrottleSettings { rate: self.address_rate().unwrap_or_default(), header }
     }
 
-    /// Who may send payment events. A value that cannot be read was refused when the configuration was loaded.
+    /// Who may send payment events. A value that cannot be parsed was refused when the configuration was loaded.
     pub fn providers(&self) -> Providers {
         Providers::parse(&self.payments.secrets).unwrap_or_default()
     }
 
-    /// Deliveries that the broker lends this process at once.
+    /// How many unacknowledged deliveries the broker gives this process at once.
     pub fn prefetch(&self) -> u16 {
         u16::try_from(self.worker.prefetch).unwrap_or(u16::MAX)
     }

@@ -13,8 +13,8 @@ use crate::process::shared::Shared;
 use crate::process::tasks::Tasks;
 use crate::queue::{OrderLog, Publisher};
 
-/// Starts the buyers' listener, and with it maintenance, which every front is ready to do. The receiver says
-/// whether the books of this Redis were compared: until then no order is taken.
+/// Starts the buyers' listener and the tasks of maintenance, which every front can do. The receiver says whether the
+/// books of this Redis were compared: until then no order is taken.
 pub(in crate::process) fn start(
     shared: &Shared<'_>,
     tasks: &mut Tasks,
@@ -42,7 +42,7 @@ pub(in crate::process) fn start(
     compared
 }
 
-/// Before the gate admits orders to a Redis that was restarted, its books are compared with the database's.
+/// After a Redis restart, the books are compared with the database's before the gate admits orders.
 fn check_restarts(
     shared: &Shared<'_>,
     tasks: &mut Tasks,

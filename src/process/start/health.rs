@@ -1,4 +1,5 @@
-//! Watches the servers once a second: readiness, gauges, and the settings of a Redis that was replaced by another.
+//! Watches the servers once a second: readiness, gauges, and the settings of a Redis that was replaced by another
+//! one.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use crate::process::shared::Shared;
 use crate::process::tasks::Tasks;
 use crate::queue::{DeadLetters, Publisher};
 
-/// Returns the readiness as of the last look. `consumes` says whether the worker's consumer is connected, `compared`
+/// Returns the readiness as of the last check. `consumes` says whether the worker's consumer is connected, `compared`
 /// whether the books of this Redis were compared; `None` for work that this process does not do.
 pub(in crate::process) fn start(
     shared: &Shared<'_>,

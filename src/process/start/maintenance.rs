@@ -1,4 +1,4 @@
-//! The work that nobody requests. Each of these tasks takes its own lease, so that of all fronts one does it.
+//! The work that nobody requests. Each task takes its own lease, so that only one front does it at a time.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::process::tasks::Tasks;
 use crate::queue::OrderLog;
 use crate::recovery::Rebuild;
 
-/// What maintenance uses of the front that it runs beside.
+/// The parts of its front that maintenance uses.
 pub(super) struct Maintained {
     pub(super) relay: Relay,
     pub(super) payments: Payments,

@@ -1,12 +1,12 @@
-//! What can be wrong with one order, and how it is repaired.
+//! What can be wrong with one order, and how to repair it.
 
 use crate::domain::{Order, OrderId, Sku, UserId};
 
-/// What is wrong with an order. The order of the variants is the order in which they are listed and repaired.
+/// What is wrong with an order. Differences are listed and repaired in the order of these variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DifferenceKind {
-    /// The gate and the order log have it; outbox and database do not. Its message is gone.
+    /// The gate and the order log have it; the outbox and the database do not. Its message is gone.
     Lost,
     /// Only the gate has it.
     Leaked,
@@ -74,7 +74,7 @@ pub struct Difference {
     pub quantity: u32,
     /// What is wrong with it.
     pub why: DifferenceKind,
-    /// The order as far as it is known; without its number if only the gate has it.
+    /// As much of the order as is known; without its number if only the gate has it.
     #[serde(skip)]
     pub order: Order,
 }

@@ -7,8 +7,8 @@ use crate::audit::AuditError;
 use crate::domain::{CLOCK_SKEW, Entry, Order, OrderId, SaleId};
 use crate::queue::{LogFrom, OrderLog};
 
-/// Looks up in the log every order that seems leaked. If the log has the accepted order, it is `Lost` and can
-/// be published as it was; if the log has its row, the database is behind.
+/// Looks up every seemingly leaked order in the log. If the log has the accepted order, it is `Lost` and can be
+/// published as it was; if the log has its row, the database is behind.
 pub(super) async fn refine(
     log: &OrderLog,
     sale: &SaleId,

@@ -1,4 +1,4 @@
-//! The second look at one suspect: gate, outbox, then its row.
+//! The second look at one suspect: the gate, the outbox, then its row.
 
 use super::difference::{Difference, DifferenceKind};
 use crate::audit::AuditError;
@@ -47,7 +47,7 @@ impl Judge<'_> {
     }
 }
 
-/// The order as the gate remembers it, which is without its number.
+/// The order as the gate holds it: without its number.
 fn order_of(sale: &SaleId, held: &Holding) -> Order {
     Order {
         id: held.id,

@@ -1,7 +1,7 @@
 //! Order by order: what differs between gate, outbox and database, and why.
 //!
-//! Safe during a sale. The gate is read first and the rows after it; each order that then seems to differ
-//! is looked at a second time, and it counts only if it is old enough that no process is still working on it.
+//! Safe during a sale. The gate is read first and the rows after it; each order that then seems to differ gets a
+//! second look, and counts only if it is old enough that no process is still working on it.
 
 mod difference;
 mod from_log;
@@ -31,21 +31,21 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Whether there is nothing to repair. An order that has waited for long does no harm. The sums of a sale
-    /// that kept selling during the reading prove nothing; its orders do.
+    /// Whether there is nothing to repair. An order that has waited for long does no harm. If the sale kept selling
+    /// during the reading, its sums prove nothing, but its orders do.
     pub fn balances(&self) -> bool {
         let sums = self.books.balances() || (self.books.moved && !self.books.needs_rebuild());
         sums && self.differences.iter().all(|difference| difference.why == DifferenceKind::Waiting)
     }
 }
 
-/// How often the sums are read while the sale keeps moving, and the pause in between.
+/// How often the sums are read while the sale keeps moving, and the pause between readings.
 const READINGS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Compares a sale order by order. Reads only. Orders accepted less than `older_than` ago are left out,
-/// because some process is still working on them. A gate that needs a rebuild is not compared: `differences`
-/// is empty then. Without `log`, lost orders count as leaked.
+/// Compares a sale order by order. Reads only. Orders accepted less than `older_than` ago are left out, because some
+/// process is still working on them. If the gate needs a rebuild, it is not compared and `differences` is empty.
+/// Without `log`, lost orders count as leaked.
 pub async fn compare(
     gate: &Gate,
     store: &Store,
@@ -72,7 +72,7 @@ pub async fn compare(
     Ok(Comparison { books, differences })
 }
 
-/// The sums, read again while they disagree only because the sale is moving.
+/// Reads the sums, and reads them again if they disagree only because the sale is moving.
 async fn sums(gate: &Gate, store: &Store, sale: &SaleId) -> Result<Audit, AuditError> {
     let mut books = audit(gate, store, sale).await?;
     for _ in 1..READINGS {

@@ -1,5 +1,5 @@
-//! The first reading: all of a sale's orders, in the gate and in the database. It finds what seems to differ;
-//! as the two are read at different times, each suspect is looked at again.
+//! The first reading: all of a sale's orders, in the gate and in the database. It finds orders that seem to differ;
+//! because the two are read at different times, each suspect gets a second look.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -12,7 +12,7 @@ use crate::store::{OrderRow, Store};
 /// Rows in one query.
 const PAGE: u64 = 1_000;
 
-/// What the gate has of a sale.
+/// The gate's view of a sale.
 pub(super) struct InGate {
     in_flight: HashMap<OrderId, Order>,
     holdings: HashMap<OrderId, Holding>,
@@ -45,17 +45,17 @@ impl InGate {
     }
 }
 
-/// What the first reading found.
+/// The result of the first reading.
 #[derive(Default)]
 pub(super) struct Survey {
-    /// Orders whose row and place in the gate seem to disagree.
+    /// Orders whose row and whose state in the gate seem to disagree.
     pub(super) suspects: BTreeSet<OrderId>,
     /// Duplicate and oversold orders: the rows alone prove them.
     pub(super) differences: Vec<Difference>,
 }
 
 impl Survey {
-    /// The gate was read before, so an order that gets its row meanwhile is a suspect, not overlooked.
+    /// The gate must be read before, so that an order that gets its row meanwhile is a suspect instead of overlooked.
     pub(super) async fn read(store: &Store, books: &Audit, in_gate: &InGate) -> Result<Self, AuditError> {
         let mut survey = Self::default();
         let mut seen = HashSet::new();

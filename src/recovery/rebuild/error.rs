@@ -7,8 +7,8 @@ use crate::lease::LeaseError;
 use crate::queue::QueueError;
 use crate::store::StoreError;
 
-/// Why a rebuild did not finish. Nothing is lost, and it may be run again. Once a rebuild has begun, the sale
-/// stays frozen until one finishes.
+/// Why a rebuild did not finish. Nothing is lost, and it may be run again. Once a rebuild has begun, the sale stays
+/// frozen until one finishes.
 #[derive(Debug, thiserror::Error)]
 pub enum RebuildError {
     /// The database has no such sale.
@@ -20,7 +20,7 @@ pub enum RebuildError {
     /// Another process holds the lease for this rebuild.
     #[error("another rebuild of {0} is under way")]
     UnderWay(SaleId),
-    /// A gate built from these rows would sell units again that the log knows as sold.
+    /// A gate built from these rows would resell units that are sold according to the log.
     #[error(
         "the order log has {0} newer than its row: bring the database up to date first, with `doorbuster replay run log`"
     )]

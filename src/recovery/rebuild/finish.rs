@@ -1,4 +1,4 @@
-//! The last step: the books are compared, and the sale goes back to the state of its row.
+//! The last step: compare the books, and put the sale back into the state of its row.
 
 use super::error::RebuildError;
 use super::freeze::{Rebuild, Rebuilding};
@@ -31,8 +31,8 @@ pub struct Rebuilt {
 }
 
 impl Rebuild {
-    /// Compares the books, then lets the sale go on in the state of its row; a sale whose row is frozen becomes
-    /// paused. On error the sale stays frozen, unless only the row could not be written.
+    /// Compares the books, then puts the sale into the state of its row; if the row says frozen, the sale is paused.
+    /// On error the sale stays frozen, unless only the row could not be written.
     pub async fn finish(
         &self,
         rebuilding: &Rebuilding,
@@ -59,7 +59,7 @@ impl Rebuild {
             Moved::Refused(_) => return Err(RebuildError::Moved),
         };
         if row == SaleState::Archived {
-            // It was archived during the rebuild, when the gate had nothing to unload.
+            // The sale was archived during the rebuild, when the gate had nothing to unload.
             self.gate.unload(sale).await?;
         }
         self.store.set_sale_state(sale, state, number).await?;

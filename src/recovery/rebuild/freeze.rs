@@ -1,4 +1,4 @@
-//! The first step: the sale is frozen in an epoch higher than any known one.
+//! The first step: freeze the sale in an epoch higher than any known one.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::store::{SaleRow, Store};
 /// The scope of the leases of rebuilds. No sale can have this id, so it never collides with a buyer's lease.
 const SCOPE: &str = "_rebuild";
 
-/// After this time another process may rebuild a sale whose rebuild died.
+/// If a rebuild dies, another process may rebuild the sale after this time.
 const LEASE: Duration = Duration::from_secs(15);
 
-/// A watchdog renews the lease of a running rebuild for no longer than this.
+/// A watchdog renews the lease of a running rebuild for at most this long.
 const LONGEST: Duration = Duration::from_secs(3_600);
 
 /// Rebuilds gates. Cheap to clone.
@@ -33,7 +33,7 @@ pub struct Rebuild {
     pub log: OrderLog,
 }
 
-/// A sale that is frozen for its rebuild. Dropping it gives the lease up; the sale stays frozen.
+/// A sale that is frozen for its rebuild. Dropping it releases the lease; the sale stays frozen.
 pub struct Rebuilding {
     pub(super) sale: SaleId,
     pub(super) epoch: i64,
@@ -43,8 +43,8 @@ pub struct Rebuilding {
 }
 
 impl Rebuild {
-    /// Takes the lease and freezes the sale in a new epoch. On return the gate takes no order, settles none and
-    /// takes nothing back, and the row has the epoch.
+    /// Takes the lease and freezes the sale in a new epoch. On return the gate takes no order, settles none and takes
+    /// no units back, and the row has the epoch.
     pub async fn begin(&self, sale: &SaleId) -> Result<Rebuilding, RebuildError> {
         let row = self.row(sale).await?;
         if matches!(row.state, SaleState::Draft | SaleState::Archived) {
@@ -74,8 +74,8 @@ impl Rebuild {
                     let row = self.row(&rebuilding.sale).await?;
                     let selling = before.filter(|state| *state != SaleState::Frozen);
                     rebuilding.before = rebuilding.before.or(selling);
-                    // With this number in the row, an act that changed the old gate does not count as done
-                    // until it has changed the new one, and no later rebuild takes this epoch again.
+                    // With this number in the row, an act that changed the old gate does not count as done until it
+                    // has changed the new one, and no later rebuild takes this epoch again.
                     let number = Number { epoch, seq: 0 };
                     let state = merged(row.state, rebuilding.before);
                     self.store.set_sale_state(&rebuilding.sale, state, number).await?;

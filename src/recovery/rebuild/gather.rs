@@ -1,4 +1,4 @@
-//! What is known of orders without a row: the outbox, the order log, the dead-letter queue.
+//! Gathers the orders without a row from the outbox, the order log and the dead-letter queue.
 
 use std::collections::HashMap;
 
@@ -9,17 +9,17 @@ use crate::fault::fault;
 use crate::gate::GateError;
 use crate::queue::LogFrom;
 
-/// Dead letters that are read, at most.
+/// At most this many dead letters are read.
 const DEAD_LETTERS: usize = 10_000;
 
-/// What outbox, log and dead-letter queue know of a sale.
+/// What the outbox, the log and the dead-letter queue know of a sale.
 #[derive(Default)]
 pub struct Gathered {
     /// Accepted orders; `true` if the order is on the dead-letter queue.
     pub(super) accepted: HashMap<OrderId, (Order, bool)>,
-    /// The highest version of each row that the log has.
+    /// The highest version of each row in the log.
     pub(super) versions: HashMap<OrderId, i32>,
-    /// The highest number that the gate gave.
+    /// The highest number that the gate has given.
     pub(super) highest: Number,
     /// When the log begins, if it begins after the sale was created.
     pub begins_at: Option<Millis>,
@@ -51,8 +51,8 @@ impl Gathered {
 }
 
 impl Rebuild {
-    /// Reads everything that knows of orders without a row. Each order that was accepted before the sale was
-    /// frozen is in one of these sources, or has a row when the database is read afterwards.
+    /// Reads all sources of orders without a row. Each order that was accepted before the sale was frozen is in one
+    /// of these sources, or has a row when the database is read afterwards.
     pub async fn gather(&self, rebuilding: &Rebuilding) -> Result<Gathered, RebuildError> {
         let sale = &rebuilding.sale;
         let mut gathered = Gathered::default();
@@ -82,7 +82,7 @@ impl Rebuild {
                 }
             }
         }
-        // The log has the creation of the sale, unless it has expired or the log was wiped.
+        // The log has the creation of the sale, unless that entry has expired or the log was wiped.
         let first = reader.first().and_then(|first| first.at);
         gathered.begins_at = first.filter(|at| *at > created.plus(CLOCK_SKEW));
         reader.close().await;

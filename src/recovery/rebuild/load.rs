@@ -1,4 +1,4 @@
-//! What the gate is loaded with: the rows, and the orders without a row that were gathered.
+//! What the gate is loaded with: the rows, and the gathered orders without a row.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::store::{OrderRow, Restock, SaleRow};
 /// Rows in one query.
 const PAGE: u64 = 1_000;
 
-/// Ended orders kept per user in a sale with rebuy, the same number as in `settle.lua`.
+/// Ended orders kept per user in a sale with rebuy; the same number as in `settle.lua`.
 const ENDED_KEPT: usize = 8;
 
 /// Orders whose return is recorded in one transaction.
@@ -37,9 +37,9 @@ struct Holders<'a> {
     taken: BTreeMap<Sku, i64>,
     /// Orders that ended in their rows without having failed.
     ended: HashSet<OrderId>,
-    /// Gathered orders; those with a row are removed while the rows are read. `true`: on the dead-letter queue.
+    /// Gathered orders; reading the rows removes those that have one. `true`: on the dead-letter queue.
     waiting: HashMap<OrderId, &'a (Order, bool)>,
-    /// Versions that the log has; removed likewise.
+    /// Versions in the log; removed in the same way.
     versions: HashMap<OrderId, i32>,
 }
 
@@ -63,7 +63,7 @@ impl<'a> Holders<'a> {
         if live {
             *self.taken.entry(row.order.sku.clone()).or_default() += i64::from(row.order.quantity);
         } else if row.failure.is_some() {
-            // Its user is free, and its unit may never have existed.
+            // The user is free, and the unit may never have existed.
             return Ok(());
         } else {
             self.ended.insert(id);
@@ -73,7 +73,7 @@ impl<'a> Holders<'a> {
         Ok(())
     }
 
-    /// Call after the last row: the orders left in `waiting` then have none.
+    /// Call after the last row: the orders left in `waiting` have none.
     fn add_waiting(&mut self) {
         for (order, _) in self.waiting.values() {
             *self.taken.entry(order.sku.clone()).or_default() += i64::from(order.quantity);
@@ -93,11 +93,11 @@ impl<'a> Holders<'a> {
 }
 
 impl Rebuild {
-    /// Reads the database and loads the gate in one step, which acts only if the epoch is still the same.
-    /// Fails without a change if the database is older than the log.
+    /// Reads the database and loads the gate in one step, which succeeds only if the epoch is still the same. Fails
+    /// without a change if the database is older than the log.
     pub async fn load(&self, rebuilding: &Rebuilding, gathered: &Gathered) -> Result<Loaded, RebuildError> {
         let sale = &rebuilding.sale;
-        // Read before the rows: every order in it has ended in its row, so the load takes its units back.
+        // Read before the rows: every order in it has ended in its row, so the load returns its units.
         let owed = self.store.returning_orders(sale).await?;
         let mut holders = self.read_holders(rebuilding, gathered).await?;
         let row = self.row(sale).await?;
@@ -153,7 +153,7 @@ impl Rebuild {
     ) -> Result<Vec<RebuiltItem>, RebuildError> {
         let pending = self.store.pending_restocks(&row.sale.id).await?;
         let items = row.items.iter().map(|item| {
-            // A pending decrease of stock has not reached the row yet: that change still comes to the gate.
+            // A pending decrease of stock has not reached the row yet, so that change still has to reach the gate.
             let lowers = |restock: &Restock| {
                 restock.sku == item.sku && restock.units < 0 && restock.version == item.version
             };

@@ -10,8 +10,8 @@
 //!    All of it is loaded in one step, which acts only if the epoch is still the same.
 //! 4. Compare the books, and put the sale back into the state of its row.
 //!
-//! A rebuild does not wait for queues to drain: an order that is being retried or is parked never leaves its
-//! queue. An order that only a message in a queue knows is adopted when it gets its row.
+//! A rebuild does not wait for queues to drain: an order that is being retried or is parked never leaves its queue.
+//! An order that is known only from a message in a queue is adopted when it gets its row.
 
 mod error;
 mod finish;
@@ -28,15 +28,15 @@ pub use freeze::{Rebuild, Rebuilding};
 pub use gather::Gathered;
 pub use load::Loaded;
 
-/// How often the database is read, because orders that only a message knew got their rows meanwhile.
+/// How often the database is read, because orders known only from a message get their rows meanwhile.
 const ATTEMPTS: u32 = 3;
 
 impl Rebuild {
-    /// Rebuilds a sale that lost writes, or that Redis no longer knows. On return it is in the state of its row,
-    /// and its books balance. After an error it may be run again and nothing is lost; the sale is frozen, unless
-    /// only the last write to its row failed.
+    /// Rebuilds a sale that lost writes, or that Redis no longer has. On return it is in the state of its row, and
+    /// its books balance. After an error nothing is lost and it may be run again; the sale is frozen, unless only the
+    /// last write to its row failed.
     pub async fn run(&self, sale: &SaleId, request: &ActRequest) -> Result<Rebuilt, RebuildError> {
-        // Checked before the sale is frozen: a log that cannot be read must not stop the sale.
+        // Checked before the sale is frozen: an unreadable log must not stop the sale.
         self.log.head().await?;
         let mut rebuilding = self.begin(sale).await?;
         let act = match self.store.begin_act(sale, "rebuild", "{}".into(), request).await? {
@@ -56,7 +56,7 @@ impl Rebuild {
 
     async fn steps(&self, rebuilding: &mut Rebuilding) -> Result<Rebuilt, RebuildError> {
         let mut gathered = self.gather(rebuilding).await?;
-        // The log may know an epoch that Redis and the database have both lost.
+        // The log may have an epoch that Redis and the database have both lost.
         while gathered.highest.epoch >= rebuilding.epoch {
             self.freeze_above(rebuilding, gathered.highest.epoch).await?;
             gathered = self.gather(rebuilding).await?;
@@ -65,7 +65,7 @@ impl Rebuild {
         loop {
             let loaded = self.load(rebuilding, &gathered).await?;
             match self.finish(rebuilding, &gathered, loaded).await {
-                // An order that only a message knew may have got its row in between, or Redis lost writes again.
+                // An order known only from a message may have got its row in between, or Redis lost writes again.
                 Err(RebuildError::OutOfBalance(_) | RebuildError::Moved) if attempts < ATTEMPTS => {
                     attempts += 1
                 }

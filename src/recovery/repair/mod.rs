@@ -1,5 +1,5 @@
-//! Repairs what a comparison found. Each step acts only if the difference is still there, so a repair may be
-//! repeated, and the sale may stay open meanwhile.
+//! Repairs the differences that a comparison found. Each step acts only if its difference is still there, so a repair
+//! may be repeated, and the sale may stay open meanwhile.
 
 mod outcome;
 mod units;
@@ -33,9 +33,9 @@ pub struct Repair {
 }
 
 impl Repair {
-    /// Repairs each difference that `comparison` lists, then the units left in the gate if the books still do
-    /// not balance. A failure with one difference does not stop the others; the answer lists every outcome.
-    /// `request` is recorded with each order that ends. May be repeated.
+    /// Repairs each difference that `comparison` lists, then the units left in the gate if the books still do not
+    /// balance. A failure on one difference does not stop the others; the result lists every outcome. `request` is
+    /// recorded with each order that ends. May be repeated.
     pub async fn apply(&self, comparison: &Comparison, request: &ActRequest) -> Repaired {
         let mut repaired = Repaired::default();
         for difference in &comparison.differences {
@@ -74,7 +74,7 @@ impl Repair {
             DifferenceKind::Unreturned => {
                 let Some(row) = self.store.order(order.id).await? else { return Ok("its row is gone") };
                 match row.failure {
-                    // Settling frees the user just as it would have when the order failed.
+                    // Settling frees the user, just as it would have done when the order failed.
                     Some(_) => _ = settle_order(&self.gate, &self.store, order, row.failure).await?,
                     None => self.return_units(order).await?,
                 }

@@ -1,4 +1,4 @@
-//! How a repair ends.
+//! The outcome of a repair.
 
 use crate::audit::AuditError;
 use crate::gate::GateError;
@@ -10,7 +10,7 @@ use crate::store::StoreError;
 /// What was repaired and what is left, one sentence each.
 #[derive(Debug, Clone, Default, serde::Serialize)]
 pub struct Repaired {
-    /// Differences that are gone now.
+    /// Differences that were repaired.
     pub done: Vec<String>,
     /// Differences that are still there, with the reason.
     pub left: Vec<String>,

@@ -9,8 +9,8 @@ use crate::gate::{Adjusted, Gate};
 use crate::recovery::compare::{DifferenceKind, compare};
 use crate::store::Store;
 
-/// Corrects the units left in the gate, unless an order still differs, however young: repairing that order
-/// later would count its units twice.
+/// Corrects the units left in the gate, unless some order still differs, however young: repairing that order later
+/// would count its units twice.
 pub(super) async fn correct(
     gate: &Gate,
     store: &Store,
@@ -53,7 +53,8 @@ async fn adjust(
         let missing = item.missing();
         match gate.adjust(sale, &item.sku, missing, at).await? {
             Adjusted::Done { left, number } => {
-                // The row records the number, so a Redis that comes back without this write is known to be behind.
+                // The row records the number, so a Redis that comes back without this write is recognised as being
+                // behind.
                 store.finish_returns(sale, number, &[]).await?;
                 at = number;
                 tracing::info!(%sale, sku = %item.sku, units = missing, left, "units left in the gate corrected");

@@ -1,4 +1,4 @@
-//! Orders from the dead-letter queue: published again, a limited number of times.
+//! Replays orders from the dead-letter queue: they are published again, a limited number of times.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use crate::control::{DeadLetterActs, DeadLetterError};
 use crate::domain::{Order, SaleId};
 use crate::queue::DeadLetter;
 
-/// How long the broker may take to be reached.
+/// How long connecting to the broker may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Dead letters that are read, at most.
+/// At most this many dead letters are read.
 const DEAD_LETTERS: usize = 100_000;
 
 impl Work<'_> {
@@ -65,7 +65,7 @@ impl Work<'_> {
         Ok(Some(letters))
     }
 
-    /// `false`: it stays on the queue, and the report says why.
+    /// `false`: it stays on the queue, and the report gives the reason.
     async fn replay_dead_letter(
         &mut self,
         acts: &DeadLetterActs,
@@ -100,7 +100,7 @@ impl Work<'_> {
         if self.run.is_some() {
             match acts.replay(&letter.id).await {
                 Ok(_) => {}
-                // Another process holds the queue, or has ended this letter meanwhile.
+                // Another process holds the queue, or has removed this dead letter meanwhile.
                 Err(DeadLetterError::NotFound(id)) => {
                     self.report.counts.busy += 1;
                     self.report.trouble(format!("{id}: another process is working on it"));

@@ -13,16 +13,16 @@ use crate::store::StoreError;
 /// Why a replay did not finish. Everything it wrote stays, and it may be run again.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// Another process replays the same source.
+    /// Another process is replaying the same source.
     #[error("another replay of {0} is under way: see `doorbuster replay list`")]
     UnderWay(&'static str),
     /// No run has this id.
     #[error("there is no replay {0}")]
     NotFound(Uuid),
-    /// A run that is done cannot be resumed.
+    /// A finished run cannot be resumed.
     #[error("replay {0} is done; begin another")]
     IsDone(Uuid),
-    /// A run that had begun has failed and can be resumed.
+    /// A run failed after it had begun; it can be resumed.
     #[error("replay {0} failed: {1}; resume it with: doorbuster replay resume {0}")]
     Failed(Uuid, Box<ReplayError>),
     /// The request makes no sense; nothing was done.

@@ -1,4 +1,4 @@
-//! A sale as lines, one entry each, in the form that `replay run file` reads.
+//! Writes a sale as lines, one entry each, in the form that `replay run file` reads.
 
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -22,12 +22,12 @@ pub enum ExportError {
     /// The database did not answer.
     #[error("the database: {0}")]
     Store(#[from] StoreError),
-    /// The file could not be written. A file that was there before is unchanged.
+    /// The file could not be written. An existing file is unchanged.
     #[error("{0} could not be written: {1}; nothing was changed there")]
     Io(String, std::io::Error),
 }
 
-/// What an export wrote.
+/// The counts of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct Exported {
     /// Orders with a row.
@@ -38,11 +38,11 @@ pub struct Exported {
     pub others: u64,
 }
 
-/// Writes a sale to a file, or to standard output if `to` is `-`. On return the file is complete and synced; only
-/// then does it replace an existing file of that name. `progress` is called with the orders written so far.
+/// Writes a sale to a file, or to standard output if `to` is `-`. The file replaces an existing one only once it is
+/// complete and synced, which it is on return. `progress` is called with the orders written so far.
 ///
-/// The outbox is read before the rows, so an order that is committed in between is in the file twice. A replay
-/// of the file is idempotent, so that does no harm.
+/// The outbox is read before the rows, so an order that is committed in between is in the file twice. A replay of the
+/// file is idempotent, so that does no harm.
 pub async fn export(
     gate: &Gate,
     store: &Store,
@@ -55,7 +55,7 @@ pub async fn export(
     if to.as_os_str() == "-" {
         return export.write(&mut BufWriter::new(std::io::stdout())).await;
     }
-    // A device or a pipe cannot be replaced: it is written to directly.
+    // A device or a pipe cannot be replaced, so it is written to directly.
     if std::fs::metadata(to).is_ok_and(|there| !there.is_file()) {
         let device = std::fs::OpenOptions::new().write(true).open(to).map_err(io)?;
         return export.write(&mut BufWriter::new(device)).await;

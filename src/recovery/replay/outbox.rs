@@ -1,4 +1,4 @@
-//! Orders from the outbox: accepted, without a row, published again.
+//! Replays orders from the outbox: accepted orders without a row are published again.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -85,7 +85,7 @@ impl Work<'_> {
 
     async fn settle(&self, row: &OrderRow) -> Result<(), StoreError> {
         let settlement = settlement_of(&self.replay.store, &row.order, row.failure).await?;
-        // If this fails, the sweep settles it.
+        // If this fails, the sweep settles the order.
         let _ = self.replay.gate.settle(&row.order.sale, &[settlement]).await;
         Ok(())
     }
@@ -102,7 +102,7 @@ impl Work<'_> {
             match published {
                 Ok(()) => {
                     self.report.counts.inserted += 1;
-                    // If this fails, the sweep publishes it once more.
+                    // If this fails, the sweep publishes the order once more.
                     let _ = self.replay.gate.mark_confirmed(&order.sale, &[order.id]).await;
                 }
                 Err(error) => {

@@ -1,4 +1,4 @@
-//! How fast a replay may go: at most so many orders per second, and slower while the database is slow.
+//! How fast a replay may go: a limit of orders per second, and slower while the database is slow.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ impl Pacer {
             None => Duration::ZERO,
         };
         let pace = earliest.saturating_sub(self.began.elapsed());
-        // A slow database has other clients to serve: leave it half of the time.
+        // A slow database has other clients to serve, so leave it half of the time.
         let slow = if took > self.max_latency { took } else { Duration::ZERO };
         pace.max(slow)
     }

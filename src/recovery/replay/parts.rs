@@ -1,4 +1,4 @@
-//! What a replay works with, and where it reports how far it is.
+//! The servers that a replay works with, and the callbacks for its progress.
 
 use crate::gate::Gate;
 use crate::lease::Leases;
@@ -8,7 +8,7 @@ use crate::store::Store;
 /// Replays orders, with the servers that it needs. Cheap to clone.
 #[derive(Clone)]
 pub struct Replay {
-    /// The gate: its outbox is a source, and it is settled for the rows that a replay writes.
+    /// The gate: its outbox is a source, and the rows that a replay writes are settled in it.
     pub gate: Gate,
     /// The database.
     pub store: Store,
@@ -24,7 +24,7 @@ pub struct Replay {
 
 /// Where a replay reports its progress.
 pub struct Progress<'a> {
-    /// Called with the orders done and the orders in all: once when the total is known, then after each batch.
+    /// Called with the orders done and the total: once when the total is known, then after each batch.
     pub advance: &'a (dyn Fn(u64, u64) + Sync),
     /// Called with what the replay is waiting for.
     pub say: &'a (dyn Fn(&str) + Sync),

@@ -1,4 +1,4 @@
-//! Reading entries: from the order log, or from a file with one entry per line.
+//! Reads entries from the order log, or from a file with one entry per line.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,14 +11,15 @@ use crate::domain::{Entry, Invalid, MAX_QUANTITY, OrderStatus};
 use crate::queue::{LogFrom, LogReader, OrderLog, Unreadable};
 use crate::store::PaymentState;
 
-/// What a source has at one position.
+/// One record of a source, with its position.
 pub(super) struct Record {
     /// An offset in the log, or a line of the file.
     pub(super) position: u64,
     pub(super) entries: Vec<Result<Entry, EntryError>>,
 }
 
-/// Why an entry is not restored. It is counted as malformed and listed with its position; the others go on.
+/// Why an entry is not restored. It is counted as malformed and listed with its position; the replay continues with
+/// the others.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum EntryError {
     /// This build cannot read a message of the log.
@@ -47,11 +48,11 @@ pub(super) enum EntryReader {
     File { path: PathBuf, lines: Lines<BufReader<tokio::fs::File>>, line: u64 },
 }
 
-/// The precision of the times in the log, which are in whole seconds.
+/// The precision of the log's times, which are in whole seconds.
 const PRECISION: Duration = Duration::from_secs(1);
 
 impl EntryReader {
-    /// Opens the source at the place where the filter begins.
+    /// Opens the source at the position where the filter begins.
     pub(super) async fn open(source: &Source, log: &OrderLog, filter: &Filter) -> Result<Self, ReplayError> {
         if let Source::File(path) = source {
             // A pipe could not be read several times.
@@ -71,8 +72,7 @@ impl EntryReader {
         Ok(Self::Log(Box::new(log.read(from).await?)))
     }
 
-    /// The next record within the filter's times; `None` at the end. May be called again after an error of the
-    /// broker.
+    /// The next record within the filter's times; `None` at the end. May be called again after a broker error.
     pub(super) async fn next(&mut self, filter: &Filter) -> Result<Option<Record>, ReplayError> {
         match self {
             Self::Log(reader) => next_message(reader, filter).await,
@@ -104,7 +104,7 @@ impl EntryReader {
 
 async fn next_message(reader: &mut LogReader, filter: &Filter) -> Result<Option<Record>, ReplayError> {
     while let Some(message) = reader.next().await? {
-        // In doubt about a second the message is taken: taking it twice does no harm.
+        // If the second is in doubt, the message is taken: taking it twice does no harm.
         let in_time = message.at.is_none_or(|at| {
             filter.since.is_none_or(|since| at.plus(PRECISION) > since)
                 && filter.until.is_none_or(|until| at <= until)
@@ -118,7 +118,7 @@ async fn next_message(reader: &mut LogReader, filter: &Filter) -> Result<Option<
     Ok(None)
 }
 
-/// Refuses what no build writes, before any of it reaches a row.
+/// Refuses values that no build writes, before any of them reaches a row.
 fn checked(entry: Entry) -> Result<Entry, EntryError> {
     let quantity = |quantity: u32| match (1..=MAX_QUANTITY).contains(&quantity) {
         true => Ok(()),

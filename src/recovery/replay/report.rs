@@ -1,4 +1,4 @@
-//! What a replay would do, or has done.
+//! The report of a replay: what it would do, or has done.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::audit::Audit;
 use crate::domain::{Millis, SaleId};
 
-/// What happened to each order of a source, or would happen. An order counts once, however often it is in the
-/// source.
+/// What happened to each order of a source, or would happen. An order counts once, however often the source has it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Inserted, or queued for a worker.
@@ -29,14 +28,14 @@ pub struct Counts {
     pub malformed: u64,
     /// Dead letters that were replayed too often.
     pub quarantined: u64,
-    /// On the dead-letter queue, which is a source by itself.
+    /// On the dead-letter queue, which is a separate source.
     pub parked: u64,
     /// Sales, acts and payments that were brought up to date.
     pub others: u64,
 }
 
 impl Counts {
-    /// What was not done, and will not happen by itself.
+    /// The number of orders that were not done and will not be done without an operator.
     pub fn left(&self) -> u64 {
         self.refused + self.busy + self.malformed + self.quarantined
     }
@@ -68,26 +67,26 @@ impl Counts {
         self.others += others;
     }
 
-    /// Orders that the replay is through with.
+    /// Orders that the replay has finished with.
     pub fn orders(&self) -> u64 {
         self.inserted + self.changed + self.already + self.ended + self.failed + self.refused + self.busy
     }
 }
 
-/// What a replay would do, or has done.
+/// The result of a plan or a run.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Report {
     /// What happened to the orders.
     pub counts: Counts,
     /// The first 20 things that could not be done, with the reason.
     pub troubles: Vec<String>,
-    /// When the log begins, if that is later than requested: earlier entries are missing.
+    /// The start of the log, if it is later than requested: earlier entries are missing.
     pub begins_at: Option<Millis>,
     /// The sales that the replay touches.
     pub sales: BTreeSet<SaleId>,
     /// How long the run took.
     pub seconds: f64,
-    /// The replay was stopped before it was through.
+    /// The replay was stopped before its end.
     #[serde(default)]
     pub stopped: bool,
     /// The books of those sales before the first change.
@@ -96,10 +95,10 @@ pub struct Report {
     pub after: Vec<Audit>,
 }
 
-/// Troubles that are listed one by one.
+/// How many troubles are listed.
 const TROUBLES: usize = 20;
 
-/// Characters of each.
+/// The longest text of a trouble, in characters.
 const TROUBLE_LENGTH: usize = 300;
 
 impl Report {
@@ -120,8 +119,8 @@ impl Report {
         self.counts.left() == 0 && self.begins_at.is_none() && !self.stopped
     }
 
-    /// Sales at rest whose books do not balance. A sale whose gate must be rebuilt is not among them, because no
-    /// replay changes that.
+    /// Sales at rest whose books do not balance. Leaves out sales whose gate must be rebuilt, because no replay
+    /// changes that.
     pub fn out_of_balance(&self) -> impl Iterator<Item = &Audit> {
         self.after.iter().filter(|books| !books.needs_rebuild() && books.is_at_rest() && !books.balances())
     }

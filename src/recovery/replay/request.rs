@@ -1,4 +1,4 @@
-//! What a replay is asked to do.
+//! The request for a replay.
 
 use std::path::PathBuf;
 
@@ -33,7 +33,7 @@ impl Source {
     }
 }
 
-/// Which part of the source is replayed. A filter that is `None` passes everything.
+/// Which part of the source is replayed. A filter that is `None` lets everything pass.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Filter {
     /// One sale.
@@ -46,7 +46,7 @@ pub struct Filter {
     pub reason: Option<String>,
     /// At this time or later: published (log), parked (dead letters), accepted (outbox, file).
     pub since: Option<Millis>,
-    /// For the log, instead of a time: from this message on.
+    /// For the log, instead of a time: start at this message.
     #[serde(default)]
     pub offset: Option<u64>,
     /// At this time or earlier; the same times as for `since`.
@@ -66,7 +66,7 @@ impl Filter {
         self.since.is_none_or(|since| at >= since) && self.until.is_none_or(|until| at <= until)
     }
 
-    /// Entries that are not about one order pass only if neither an order nor a user is asked for.
+    /// Entries that are not about one order pass only if the filter names neither an order nor a user.
     pub(super) fn passes_entry(&self, entry: &Entry) -> bool {
         match entry.order() {
             Some(order) => self.passes(order),
@@ -79,20 +79,20 @@ impl Filter {
     }
 }
 
-/// What a replay is asked to do. Stored with the run, so that it can be resumed.
+/// The request for a replay. Stored with the run, so that it can be resumed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplayRequest {
     /// Where the orders come from.
     pub source: Source,
     /// Which of them are replayed.
     pub filter: Filter,
-    /// Orders per second, at most.
+    /// The most orders per second.
     pub rate: Option<u32>,
     /// Nothing is published while more orders than this wait in the queue.
     pub max_queue: u32,
-    /// A batch that takes longer, in milliseconds, is followed by a pause of the same length.
+    /// After a batch that takes longer than this many milliseconds, the replay pauses for the same time.
     pub max_latency_ms: u64,
-    /// A dead letter that was replayed this often stays on the queue.
+    /// A dead letter that was already replayed this often stays on the queue.
     pub max_replays: u32,
 }
 

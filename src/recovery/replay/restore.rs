@@ -1,7 +1,7 @@
-//! From entries to rows: which are written, in which order, and how many at a time.
+//! From entries to rows: which rows are written, in which order, and how many at a time.
 //!
-//! The entries are read several times: a survey first, then one pass each for the orders that ended, the orders
-//! that live, and the payments. In the log, the end of an order may come after the order that got its unit.
+//! The entries are read several times: a survey first, then one pass each for the ended orders, the live orders, and
+//! the payments. In the log, the end of an order may come after the order that got its unit.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Instant;
@@ -115,7 +115,7 @@ impl Work<'_> {
         }
     }
 
-    /// Stock goes down only with `lower`, which is set once the ended orders have made room for it.
+    /// Stock is lowered only with `lower`, which is set once the ended orders have made room for that.
     async fn restore_sales(&mut self, survey: &Survey, lower: bool) -> Result<(), ReplayError> {
         let (store, writing) = (&self.replay.store, self.writing());
         for change in &survey.changes {
@@ -131,7 +131,7 @@ impl Work<'_> {
             None if pass == Pass::Live => {
                 Lanes { batch: BATCH, lanes: LANES.min(self.replay.store.writers()) }
             }
-            // Ended orders change the units of their items row by row: two such transactions could deadlock.
+            // Ended orders change the unit counts of their items row by row: two such transactions could deadlock.
             None => Lanes { batch: BATCH, lanes: 1 },
         }
     }
@@ -181,8 +181,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// When the log begins, if it lacks earlier entries: some have expired, or the log was started again when
-    /// there were sales already.
+    /// The start of the log, if it lacks earlier entries: some have expired, or the log was started again when there
+    /// were sales already.
     async fn log_begins_after(&self, filter: &Filter) -> Result<Option<Millis>, ReplayError> {
         let head = self.replay.log.head().await?;
         if let Some(offset) = filter.offset {
@@ -237,7 +237,7 @@ impl Work<'_> {
         let checking = async {
             loop {
                 tokio::time::sleep(CHECK_EVERY).await;
-                // An error here comes back at the check after the batches.
+                // A persistent error comes back at the check after the batches.
                 let _ = self.check_in().await;
             }
         };

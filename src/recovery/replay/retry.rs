@@ -1,5 +1,5 @@
-//! How long a replay retries while a server is away: long enough for a restart, but not for ever, because an
-//! operator is waiting for the replay to end.
+//! How long a replay retries while a server is unavailable: long enough for a restart, but not for ever, because an
+//! operator is waiting.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::link::Backoff;
 
-/// From the first failure. An attempt that is under way then is still waited for.
+/// Counted from the first failure. An attempt in progress at that time may still finish.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
@@ -22,7 +22,7 @@ impl Retry {
         self.first_failure.get_or_insert_with(Instant::now).elapsed() < TIMEOUT
     }
 
-    /// Waits until the next attempt is due. `false`: `stop` was cancelled.
+    /// Waits until the next attempt. `false`: `stop` was cancelled.
     pub(super) async fn pause(&mut self, stop: &CancellationToken) -> bool {
         stop.run_until_cancelled(tokio::time::sleep(self.backoff.delay())).await.is_some()
     }

@@ -1,4 +1,4 @@
-//! The rows of the orders at hand, read before anything is done about them.
+//! The rows of the orders in a batch, read before anything is done about them.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub(super) async fn read(store: &Store, ids: &[OrderId]) -> Result<Rows, StoreEr
 pub(super) fn is_settled(counts: &mut Counts, rows: &Rows, entry: &Entry) -> bool {
     let Some(order) = entry.order() else { return true };
     let Some(row) = rows.get(&order.id) else { return false };
-    // The same version with another status is for the database to judge.
+    // The database decides about the same version with another status.
     if let Entry::Order(entry) = entry
         && (entry.version > row.version || (entry.version == row.version && entry.status != row.status))
     {

@@ -1,4 +1,4 @@
-//! Planning, running and resuming a replay.
+//! Plans, runs and resumes a replay.
 
 use std::time::{Duration, Instant};
 
@@ -17,10 +17,10 @@ use crate::store::{Run, RunState};
 /// The scope of the leases of replays. No sale can have this id, so it never collides with a buyer's lease.
 const SCOPE: &str = "_replay";
 
-/// After this time another replay of the same source may begin when this process has died.
+/// If this process dies, another replay of the same source may begin after this time.
 const LEASE: Duration = Duration::from_secs(15);
 
-/// The watchdog renews the lease of a running replay for no longer than this.
+/// The watchdog renews the lease of a running replay for at most this long.
 const LONGEST: Duration = Duration::from_secs(30 * 86_400);
 
 /// How a run ended.
@@ -49,7 +49,7 @@ impl Replay {
         Ok(work.report)
     }
 
-    /// Replays. Cancelling `stop` ends the run after the batch at hand; [`Replay::resume`], or a new run, does the
+    /// Replays. Cancelling `stop` ends the run after the current batch; [`Replay::resume`] or a new run does the
     /// rest. `by` is recorded as the operator.
     pub async fn run(
         &self,
@@ -76,9 +76,9 @@ impl Replay {
         self.exclusively(work, run.id, Some(&run), &stop).await
     }
 
-    /// Resumes a run that failed, was stopped or cancelled, or whose process died, with the request it began with.
-    /// It starts at the beginning of its source: finished orders count as already there, and the ones left are
-    /// reported again.
+    /// Resumes a run with its original request, after it failed, was stopped or cancelled, or its process died. It
+    /// starts at the beginning of its source: finished orders count as already there, and the ones left are reported
+    /// again.
     pub async fn resume(
         &self,
         id: Uuid,

@@ -1,6 +1,6 @@
-//! The first pass over the entries: the final state of each order. The later passes then write each order once,
-//! in that state, and skip the states in between: an order that was cancelled must not take the unit of the
-//! order that got it afterwards.
+//! The first pass over the entries: it finds the final state of each order. The later passes write each order once,
+//! in that state, and skip the states in between: a cancelled order must not take the unit of the order that got it
+//! afterwards.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -35,13 +35,13 @@ pub(super) struct Survey {
     pub(super) passes: BTreeSet<Pass>,
     /// The highest version of each row, with its status.
     versions: HashMap<OrderId, (i32, OrderStatus)>,
-    /// Orders with two different rows of the same version: two histories, and a replay cannot choose.
+    /// Orders with two different rows of the same version: two histories, between which a replay cannot choose.
     pub(super) forked: BTreeSet<OrderId>,
     accepted: HashSet<OrderId>,
     pub(super) sales: BTreeSet<SaleId>,
-    /// Changes of sales in the order of the source; their versions put them right.
+    /// Changes to sales, in the order of the source; their versions give the right order.
     pub(super) changes: Vec<SaleEntry>,
-    /// Each act upon a sale, with its end if it has one.
+    /// Each act on a sale, with its end if it has one.
     pub(super) acts: BTreeMap<(SaleId, String), ActEntry>,
     /// Sales whose orders were deleted for good.
     purged: BTreeSet<SaleId>,
@@ -64,7 +64,7 @@ impl Survey {
     }
 
     fn add_entry(&mut self, entry: &Entry, filter: &Filter) {
-        // A purge counts whatever the filter says: deleted orders must not come back.
+        // A purge counts regardless of the filter: deleted orders must not come back.
         if let Entry::Act(act) = entry
             && act.act == "purge"
             && act.state == "done"
@@ -105,7 +105,7 @@ impl Survey {
         }
     }
 
-    /// Leaves out the orders of a sale.
+    /// Excludes the orders of a sale.
     pub(super) fn purge(&mut self, sale: SaleId) {
         self.purged.insert(sale);
     }
@@ -114,7 +114,7 @@ impl Survey {
         self.purged.contains(sale)
     }
 
-    /// The number of orders, each counted once.
+    /// The number of distinct orders.
     pub(super) fn orders(&self) -> u64 {
         let others = self.accepted.iter().filter(|id| !self.versions.contains_key(id)).count();
         (self.versions.len() + others) as u64

@@ -1,5 +1,5 @@
-//! The work of one plan or run: what it shares between sources. It paces, records progress, notices a
-//! cancellation, retries while a server is away, and reads the books.
+//! The work of one plan or run, shared by all sources. It paces, records progress, notices a cancellation, retries
+//! while a server is unavailable, and reads the books.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::audit::{Audit, AuditError, audit};
 use crate::domain::SaleId;
 use crate::store::RunState;
 
-/// How often progress is recorded and a cancellation looked for.
+/// How often progress is recorded and a cancellation is checked for.
 pub(super) const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 pub(super) struct Work<'a> {
@@ -26,10 +26,10 @@ pub(super) struct Work<'a> {
     /// `None` for a plan, which writes nothing.
     pub(super) run: Option<Uuid>,
     pub(super) report: Report,
-    /// Cancelled to stop after the batch at hand.
+    /// Cancelled to stop after the current batch.
     pub(super) stop: CancellationToken,
     pub(super) progress: &'a Progress<'a>,
-    /// How many orders were published when, as far as the broker's depths may not include them yet.
+    /// When orders were published, and how many, while the broker's depths may not include them yet.
     pub(super) published: VecDeque<(Instant, u64)>,
     pacer: Pacer,
     recorded_at: Instant,
@@ -56,7 +56,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Retries while a server is away. `None`: it is time to stop.
+    /// Retries while a server is unavailable. `None`: it is time to stop.
     pub(super) async fn retrying<T>(
         &self,
         mut attempt: impl AsyncFnMut() -> Result<T, ReplayError>,
@@ -75,7 +75,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// The books of the sales that the replay touches, without sales that have no row.
+    /// The books of the sales that the replay touches. Sales without a row are left out.
     pub(super) async fn audits(&mut self) -> Result<Vec<Audit>, ReplayError> {
         let (gate, store) = (&self.replay.gate, &self.replay.store);
         let mut audits = Vec::new();
@@ -96,7 +96,7 @@ impl<'a> Work<'a> {
         Ok(audits)
     }
 
-    /// Fails if the request names a sale that neither `found` nor the database has: the name is a mistake.
+    /// Fails if the request names a sale that neither `found` nor the database has: the name must be a mistake.
     pub(super) async fn require_sale<'s>(
         &self,
         mut found: impl Iterator<Item = &'s SaleId>,
@@ -108,10 +108,10 @@ impl<'a> Work<'a> {
         Err(ReplayError::Usage(format!("there is no sale {sale}, neither in the source nor in the database")))
     }
 
-    /// Before the first change: reports the total, and reads the books of the sales at stake.
+    /// Called before the first change: reports the total, and reads the books of the sales concerned.
     pub(super) async fn begin(&mut self, sales: BTreeSet<SaleId>, orders: u64) -> Result<(), ReplayError> {
         self.report.sales = sales;
-        // The time that the survey took must not be made up for by a faster replay.
+        // The replay must not go faster to make up for the time that the survey took.
         self.pacer = Pacer::new(self.request);
         (self.progress.advance)(0, orders);
         if self.run.is_some() {
@@ -120,8 +120,8 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// After each batch of `orders`: reports progress and pauses as the request demands. `false`: it is time to
-    /// stop.
+    /// Called after each batch of `orders`: reports progress and pauses as the request demands. `false`: it is time
+    /// to stop.
     pub(super) async fn after_batch(
         &mut self,
         orders: u64,
@@ -138,7 +138,7 @@ impl<'a> Work<'a> {
         Ok(!self.stop.is_cancelled())
     }
 
-    /// Waits, but no longer than until it is time to stop.
+    /// Waits, but only until it is time to stop.
     pub(super) async fn pause(&mut self, pause: Duration) -> Result<(), ReplayError> {
         let until = Instant::now() + pause;
         while !self.stop.is_cancelled() {
@@ -152,7 +152,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// About once a second: records the progress, and stops if the run was cancelled.
+    /// About once a second, records the progress, and stops if the run was cancelled.
     pub(super) async fn check_in(&mut self) -> Result<(), ReplayError> {
         if self.run.is_some() && self.recorded_at.elapsed() > CHECK_EVERY {
             self.recorded_at = Instant::now();
@@ -162,7 +162,7 @@ impl<'a> Work<'a> {
                     self.stop.cancel();
                 }
                 Ok(false) => {}
-                // Recorded at the next check; the batches themselves wait for the database.
+                // It is recorded at the next check; the batches themselves wait for the database.
                 Err(error) if error.is_transient() => {}
                 Err(error) => return Err(error),
             }
@@ -170,7 +170,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Records the state and the report of the run. `true`: its cancellation was requested.
+    /// Records the state and the report of the run. `true`: a cancellation was requested.
     pub(super) async fn record(&self, state: RunState) -> Result<bool, ReplayError> {
         let Some(run) = self.run else { return Ok(false) };
         // The books of many sales are long; only the caller gets them.

@@ -1,5 +1,5 @@
-//! One batch of entries into rows, under the leases of their users. Several batches may run at once: each
-//! reports for itself.
+//! Writes one batch of entries to rows, under the leases of their users. Several batches may run at once, each with a
+//! separate report.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -45,8 +45,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Writes the entries that are not in place yet, and reports each order. After an error, some of the orders
-    /// that were not reported may be written all the same.
+    /// Writes the entries that are not in place yet, and reports each order. After an error, some unreported orders
+    /// may have been written anyway.
     async fn batch(&self, mut pending: Vec<Entry>, report: &mut Report) -> Result<(), ReplayError> {
         if self.writing == WriteMode::DryRun {
             let rows = self.leave_out_settled(&mut pending, report).await?;
@@ -91,7 +91,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Orders that are in place already need no lease and no transaction. After an error nothing was reported.
+    /// Orders that are already in place need no lease and no transaction. On an error nothing has been reported.
     async fn leave_out_settled(
         &self,
         pending: &mut Vec<Entry>,
@@ -131,7 +131,7 @@ impl Writer<'_> {
         release_all(guards).await;
         *pending = busy;
         if restored.is_err() {
-            // None of it is known to be written. All of it is tried again, and rows that exist are recognised.
+            // Nothing is known to be written, so everything is tried again; rows that exist are recognised.
             pending.extend(restores.into_iter().map(into_entry));
         }
         restored.map(drop)
@@ -143,7 +143,7 @@ impl Writer<'_> {
         Ok(self.replay.store.restore_orders(restores, relog, &valid).await?)
     }
 
-    /// Reports the new rows to the gate, which may be away: the sweep and maintenance do the rest.
+    /// Reports the new rows to the gate. If the gate is unavailable, the sweep and maintenance do the rest.
     async fn settle(&self, written: Written<'_>) {
         let settling = written.live.iter().map(async |(sale, settlements)| {
             match self.replay.gate.settle(sale, settlements).await {
@@ -154,7 +154,7 @@ impl Writer<'_> {
         });
         call_together(settling).await;
         for (sale, owed) in written.ended {
-            // The gate returns only what it still holds.
+            // The gate returns only units that it still holds.
             if let Err(error) = give_back(&self.replay.gate, &self.replay.store, &owed).await {
                 tracing::debug!(%sale, %error, "returning units left to maintenance");
             }
@@ -162,15 +162,15 @@ impl Writer<'_> {
     }
 }
 
-/// What the gate has to learn about the rows of a batch, by sale.
+/// The results of a batch for the gate, by sale.
 #[derive(Default)]
 struct Written<'a> {
     live: BTreeMap<&'a SaleId, Vec<Settlement>>,
     ended: BTreeMap<&'a SaleId, Vec<Return>>,
 }
 
-/// Counts a committed batch. An order that the database refuses is reported and left without a row: it can still
-/// get one, whereas an order recorded as failed never can.
+/// Counts a committed batch. An order that the database refuses is reported and left without a row: it can still get
+/// one, whereas an order recorded as failed never can.
 fn count<'a>(
     restores: &'a [Restore],
     restored: &[Restored],
@@ -210,7 +210,7 @@ fn report_busy(pending: &[Entry], report: &mut Report) {
     }
 }
 
-/// The row of an order that is only known to have been accepted.
+/// The row of an order that is known only as accepted.
 fn confirmed(order: Order) -> OrderEntry {
     OrderEntry {
         status: OrderStatus::Confirmed,

@@ -1,4 +1,4 @@
-//! Acceptances over HTTP, next to bare publishing.
+//! Orders accepted over HTTP, next to bare publishing.
 
 use super::buyers::{LONG_TIMEOUTS, requests, tokens};
 use super::error::{BenchError, broken};
@@ -10,17 +10,17 @@ use super::{bare, cost, load};
 use crate::domain::{Millis, Number, Order, Sale};
 use crate::rehearsal::servers::Kind;
 
-/// Orders of a round.
+/// Orders in a round.
 const ACCEPTED: u64 = 60_000;
 /// Orders in flight at once: one per connection here, and unconfirmed messages in the ceiling.
 const IN_FLIGHT: usize = 1_000;
 
-/// Orders accepted while a worker persists them, each answered after the broker's confirm; next to publishing the same
-/// orders one by one.
+/// Orders accepted while a worker persists them, each answered after the broker's confirm; next to publishing the
+/// same orders one by one.
 pub(super) async fn accepted(world: &mut World, announce: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
     let (gate, store) = (world.gate()?, world.store(Kind::Postgres).await?);
     let broker = world.url(Kind::Rabbitmq)?;
-    // So that 202 always means that the broker has the order.
+    // Makes sure that 202 always means that the broker has the order.
     let front =
         world.process("front", &[&["intake.durability=broker_only"][..], &LONG_TIMEOUTS].concat()).await?;
     let worker = world.process("worker", &[]).await?;

@@ -1,5 +1,5 @@
-//! The ceilings of HTTP and of publishing: a bare axum route that reads and answers the same JSON as the order route,
-//! and a publisher of single messages with a window of confirms.
+//! The ceilings for HTTP and for publishing: a bare axum route that reads and answers the same JSON as the order
+//! route, and a publisher of single messages with a window of confirms.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{BenchError, broken};
 
-/// The body of an order.
+/// The body of an order request.
 #[derive(Deserialize)]
 struct Wanted {
     sku: String,

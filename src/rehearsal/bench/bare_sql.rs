@@ -1,4 +1,4 @@
-//! The ceiling of PostgreSQL: the same rows into the same tables, with plain sqlx and one statement per table and
+//! The ceiling for PostgreSQL: the same rows into the same tables, with plain sqlx and one statement per table and
 //! batch.
 
 use std::time::Instant;
@@ -24,7 +24,7 @@ const UNITS: &str = "INSERT INTO user_units (sale_id, user_id, units, fence) \
 const SOLD: &str =
     "UPDATE items SET sold = sold + $2 WHERE sale_id = $1 AND sku = 'shoe' AND sold + $2 <= stock";
 
-/// Orders per second, with `batch` of them in a transaction, on this many connections at once.
+/// Orders per second on this many connections at once, with `batch` orders per transaction.
 pub(super) async fn batches(
     url: &str,
     sale: &str,

@@ -1,4 +1,4 @@
-//! The requests of a crowd, ready to be sent.
+//! The prepared requests of a crowd.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use super::sample::user;
 use super::world::World;
 use crate::front::{AuthSettings, Tokens};
 
-/// Settings of a front whose load must not end with unknown outcomes: a disk that stalls for a second slows a round
-/// down, and does not end the whole measurement.
+/// Settings for a front whose load must not end with unknown outcomes: if the disk stalls for a second, the round
+/// gets slower, but the measurement continues.
 pub(super) const LONG_TIMEOUTS: [&str; 2] = ["redis.timeout_ms=10000", "intake.confirm_within_ms=10000"];
 
 /// Signs tokens as the world's fronts expect them.
@@ -24,7 +24,7 @@ pub(super) fn tokens(world: &World) -> Tokens {
     })
 }
 
-/// One order request per buyer, each with their own token.
+/// One order request per buyer, each with a separate token.
 pub(super) fn requests(
     tokens: &Tokens,
     sale: &str,

@@ -1,6 +1,6 @@
 //! CPU per order, by process.
 
-/// One line with the microseconds of CPU per order, in all and of each process.
+/// One line with the microseconds of CPU per order, in total and for each process.
 pub(super) fn per_order(before: &[(String, f64)], after: &[(String, f64)], orders: u64) -> String {
     let each = before
         .iter()

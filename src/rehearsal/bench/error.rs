@@ -1,6 +1,6 @@
 //! The errors of a benchmark.
 
-/// Why a benchmark could not be finished.
+/// Why a benchmark did not finish.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// A private server or a process did not start.

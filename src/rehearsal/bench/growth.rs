@@ -1,4 +1,4 @@
-//! The cost of an order as work grows: after a million others, and with a thousand sales at once.
+//! How the cost of an order grows: after a million others, and with a thousand sales at once.
 
 use std::time::Instant;
 
@@ -15,38 +15,38 @@ use crate::gate::Gate;
 use crate::queue::Publisher;
 use crate::rehearsal::servers::Kind;
 
-/// Orders of a small step.
+/// Orders in a small step.
 const FEW: u64 = 10_000;
-/// Orders of all large steps.
+/// Orders in all large steps together.
 const MANY: u64 = 1_000_000;
-/// Rounds, turn by turn on new servers and on those that had many orders. Other work on the machine moves half a
-/// second of work by more than the difference that is looked for.
+/// Rounds, alternating between new servers and those with many orders. Other work on the machine changes half a
+/// second of work by more than the difference that we measure.
 const ROUNDS: u64 = 5;
-/// Orders in one sale, and over all sales.
+/// Orders, first in one sale and then over all sales.
 const SPREAD: u64 = 100_000;
 /// Sales at once.
 const SALES: u64 = 1_000;
 
-/// The way of an order into one world's gate and queue.
+/// The path of an order into one world's gate and queue.
 struct Intake {
     gate: Gate,
     publisher: Publisher,
 }
 
-/// The cost of some orders from the gate to the row.
+/// The cost of orders from the gate to the row.
 struct Cost {
-    /// Microseconds of CPU per order, without this process.
+    /// Microseconds of CPU per order, not counting this process.
     micros: f64,
-    /// Bytes of Redis per order.
+    /// Bytes in Redis per order.
     bytes: f64,
     /// Orders per second.
     rate: f64,
-    /// One line: the microseconds of each process.
+    /// The microseconds of each process, on one line.
     shares: String,
 }
 
-/// A million orders in large steps, each right before a small step on `new`, which has few orders. Then as many small
-/// steps on both.
+/// Runs a million orders in large steps, each right before a small step on `new`, which has few orders. Then runs as
+/// many small steps on both.
 pub(super) async fn orders(
     world: &mut World,
     new: &mut World,
@@ -122,7 +122,7 @@ pub(super) async fn sales(world: &mut World, announce: &impl Fn(&str)) -> Result
     ])
 }
 
-/// Opens a sale and sells its first few orders, which meet cold caches.
+/// Opens a sale and sells its first few orders, which run with cold caches.
 async fn open(world: &mut World, name: &str) -> Result<(Intake, Sale, Process), BenchError> {
     let (gate, store) = (world.gate()?, world.store(Kind::Postgres).await?);
     let publisher = Publisher::open(world.queue()?);
@@ -149,7 +149,7 @@ impl Intake {
         begun.cost(world, count).await
     }
 
-    /// The same number of orders of each sale. A message carries orders of several sales, as from the relay.
+    /// Sells the same number of orders in each sale. A message carries orders of several sales, as from the relay.
     async fn spread(&self, world: &World, sales: &[Sale]) -> Result<Cost, BenchError> {
         let begun = Begun::now(world).await?;
         let each = SPREAD / SALES;

@@ -1,4 +1,4 @@
-//! The lease: taking and releasing, a batch of a thousand, waking a waiter, keeping many alive.
+//! Benchmarks the lease: taking and releasing, a batch of a thousand, waking a waiter, keeping many alive.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,9 +15,9 @@ use crate::rehearsal::servers::{Ending, Folder, Kind, Server};
 
 /// Tasks that share one connection. Requests sent at the same time share one write.
 const TASKS: usize = 64;
-/// Pairs of taking and releasing, per task and round.
+/// Take-and-release pairs, per task and round.
 const PAIRS: usize = 250;
-/// Rounds of taking and releasing.
+/// Rounds of these pairs.
 const ROUNDS: usize = 15;
 
 /// The usual lock: the key is the lock, and a script deletes it only for its owner.
@@ -56,7 +56,7 @@ async fn connect(server: &Server) -> Result<MultiplexedConnection, BenchError> {
     Ok(redis::Client::open(server.url.as_str())?.get_multiplexed_async_connection().await?)
 }
 
-/// Pairs per second of all tasks together. Each task uses its own name.
+/// Pairs per second, all tasks together. Each task uses a separate name.
 async fn rate<F>(pair: impl Fn(String) -> F + Clone + Send + 'static) -> Result<f64, BenchError>
 where
     F: Future<Output = Result<(), BenchError>> + Send,
@@ -119,7 +119,7 @@ async fn take_and_release(server: &Server, leases: &Leases) -> Result<Figure, Be
     Ok(Figure::beside(what, "pairs/s", rounds, Wanted::Ratio(0.5)))
 }
 
-/// Takes leases that must be free.
+/// Takes leases that are known to be free.
 async fn taken(leases: &Leases, names: &[&str]) -> Result<Guard, BenchError> {
     let taken = leases.take("sale", names.iter().copied(), LeaseOptions::default()).await?;
     taken.guard.ok_or_else(|| BenchError::Broken("a lease was busy though nobody else takes it".into()))
@@ -163,7 +163,8 @@ async fn batch(server: &Server, leases: &Leases) -> Result<Vec<Figure>, BenchErr
     ])
 }
 
-/// From just before the release to the return of the waiter, which uses another handle with its own connections.
+/// Measures from just before the release to the return of the waiter, which uses another handle with separate
+/// connections.
 async fn wake(server: &Server) -> Result<Figure, BenchError> {
     let (holder, waiter) = (open(server)?, open(server)?);
     let mut times = Vec::new();
@@ -177,7 +178,7 @@ async fn wake(server: &Server) -> Result<Figure, BenchError> {
                 (got, Instant::now())
             })
         };
-        // Long enough that the waiter is asleep, and random, so as not to coincide with its own polls.
+        // Long enough that the waiter is asleep, and random, so that it does not coincide with the waiter's polls.
         tokio::time::sleep(Duration::from_millis(rand::random_range(20..60))).await;
         let begin = Instant::now();
         held.release().await?;

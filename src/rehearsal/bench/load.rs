@@ -1,4 +1,4 @@
-//! A plain, fast HTTP load: prepared requests over connections that stay open. It shares its cores with the process
+//! A plain, fast HTTP load: prepared requests over connections that stay open. It shares the cores with the process
 //! under test, so it does as little as possible.
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// The answers to a load.
 pub(super) struct Answers {
     pub(super) seconds: f64,
-    /// Of every answer, in microseconds from when its request was due.
+    /// Latency of every answer, in microseconds from the time its request was due.
     pub(super) latency: Histogram<u64>,
     /// The same by status; 0 stands for no answer.
     by_status: BTreeMap<u16, Histogram<u64>>,
@@ -51,7 +51,7 @@ impl Answers {
     }
 }
 
-/// The bytes of a POST of an order.
+/// The bytes of a POST request for an order.
 pub(super) fn order(sale: &str, bearer: &str, key: Option<&str>) -> Vec<u8> {
     let body = r#"{"sku":"shoe","quantity":1}"#;
     let key = key.map(|key| format!("idempotency-key: {key}\r\n")).unwrap_or_default();
@@ -63,8 +63,8 @@ pub(super) fn order(sale: &str, bearer: &str, key: Option<&str>) -> Vec<u8> {
     .into_bytes()
 }
 
-/// A closed-loop load: each connection sends the next request when its last one has been answered. The list of
-/// requests is sent `times` times.
+/// A closed-loop load: each connection sends the next request once its last one is answered. The list of requests is
+/// sent `times` times.
 pub(super) async fn closed(
     address: SocketAddr,
     requests: &Arc<Vec<Vec<u8>>>,
@@ -75,7 +75,7 @@ pub(super) async fn closed(
 }
 
 /// An open-loop load at a fixed rate per second: a request does not wait for earlier answers, only for a free
-/// connection. Latency counts from when a request was due.
+/// connection. Latency counts from the time a request was due.
 pub(super) async fn at_rate(
     address: SocketAddr,
     requests: &Arc<Vec<Vec<u8>>>,
@@ -110,7 +110,7 @@ async fn run(
     Ok(answers)
 }
 
-/// What the connections of a load share.
+/// State shared by the connections of a load.
 #[derive(Clone)]
 struct Lane {
     address: SocketAddr,
@@ -123,7 +123,7 @@ struct Lane {
 }
 
 impl Lane {
-    /// Sends requests over one connection until all have been sent. Ends early if it cannot reconnect.
+    /// Sends requests over one connection until none is left. Ends early if it cannot reconnect.
     async fn run(self, mut stream: TcpStream) -> BTreeMap<u16, Histogram<u64>> {
         let mut by_status = BTreeMap::new();
         let mut buffer = Vec::with_capacity(4_096);
@@ -171,7 +171,7 @@ pub(super) async fn idle(address: SocketAddr, count: usize) -> Result<Vec<TcpStr
     Ok(streams)
 }
 
-/// The same, each after one request and its answer.
+/// Opens connections that stay idle after one request and its answer.
 pub(super) async fn idle_after_one_answer(
     address: SocketAddr,
     path: &str,

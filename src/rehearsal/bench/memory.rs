@@ -1,4 +1,4 @@
-//! Memory: of a front with idle connections, and of Redis with orders and sales at rest.
+//! Memory use: of a front with idle connections, and of Redis with orders and sales at rest.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::rehearsal::servers::Kind;
 /// Idle connections.
 const IDLE: usize = 10_000;
 
-/// The memory of a front with idle connections.
+/// The memory use of a front with idle connections.
 pub(super) async fn idle(world: &mut World, announce: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
     announce("10,000 idle connections");
     let front = world.process("front", &["front.header_within_ms=60000"]).await?;
@@ -37,7 +37,7 @@ pub(super) async fn idle(world: &mut World, announce: &impl Fn(&str)) -> Result<
     ])
 }
 
-/// The memory of Redis for orders and sales at rest.
+/// The memory use of Redis for orders and sales at rest.
 pub(super) async fn redis_memory(world: &World, announce: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
     const ORDERS: u64 = 100_000;
     const SALES: u64 = 1_000;
@@ -67,7 +67,7 @@ pub(super) async fn redis_memory(world: &World, announce: &impl Fn(&str)) -> Res
     ])
 }
 
-/// Opens a sale in the gate, and not in the database.
+/// Opens a sale in the gate only, not in the database.
 async fn load_and_open(gate: &Gate, sale: &Sale) -> Result<(), BenchError> {
     gate.load(sale, &Versions::default()).await.map_err(broken)?;
     gate.move_sale(&sale.id, SaleState::Open, &[SaleState::Draft]).await.map_err(broken)?;

@@ -1,7 +1,7 @@
 //! How fast Doorbuster is, compared with what the servers alone can do.
 //!
-//! A rate is measured together with its ceiling, turn by turn in the same run: machines differ and are shared, so
-//! the ratio says more than the rate. Other figures have a limit that they must keep.
+//! A rate and its ceiling are measured alternately in the same run: machines differ and are shared, so the ratio says
+//! more than the rate. Other figures have a limit.
 
 mod accepted;
 mod bare;

@@ -10,10 +10,10 @@ use crate::domain::{Order, Sale, Verdict};
 use crate::gate::Gate;
 use crate::queue::Publisher;
 
-/// Orders in one script call and in one message, as in a rush.
+/// Orders per script call and per message, as in a rush.
 const TOGETHER: u64 = 64;
 
-/// Has these buyers' orders accepted by the gate and confirmed by the broker.
+/// Gets these buyers' orders accepted by the gate and confirmed by the broker.
 pub(super) async fn publish(
     gate: &Gate,
     publisher: &Publisher,
@@ -22,7 +22,7 @@ pub(super) async fn publish(
 ) -> Result<(), BenchError> {
     let mut from = buyers.start;
     while from < buyers.end {
-        // Several messages are in flight at once, as with the relay.
+        // Several messages are in flight at once, as from the relay.
         let calls = (0..8).map(|call| from + call * TOGETHER).filter(|from| *from < buyers.end);
         try_join_all(calls.map(async |from| {
             let orders = accept(gate, sale, from..(from + TOGETHER).min(buyers.end)).await?;
@@ -34,7 +34,7 @@ pub(super) async fn publish(
     Ok(())
 }
 
-/// Has these buyers' orders accepted by the gate, in one script call.
+/// Gets these buyers' orders accepted by the gate, in one script call.
 pub(super) async fn accept(
     gate: &Gate,
     sale: &Sale,
@@ -49,7 +49,7 @@ pub(super) async fn accept(
     accepted.collect()
 }
 
-/// How many orders of the sale have no row yet. The gate knows; counting rows would load the database.
+/// How many orders of the sale have no row yet. Asks the gate, because counting rows would load the database.
 pub(super) async fn waiting(gate: &Gate, sale: &Sale) -> Result<u64, BenchError> {
     let described = gate.describe(&sale.id).await.map_err(broken)?;
     Ok(described.ok_or_else(|| broken("the gate does not know the sale"))?.waiting)

@@ -19,14 +19,14 @@ use crate::rehearsal::servers::Kind;
 
 /// Rounds of each measurement.
 const ROUNDS: usize = 3;
-/// Attempts of a round.
+/// Attempts in a round.
 const ATTEMPTS: u64 = 100_000;
 /// Attempts in flight at once, as from this many connections.
 const AT_ONCE: usize = 256;
 /// Attempts in one call of the script, in the ceiling.
 const IN_A_CALL: u64 = 64;
 
-/// Attempts that arrive one by one and share calls, next to full calls.
+/// Attempts that arrive one by one and share script calls, next to full calls.
 pub(super) async fn gate(world: &World, announce: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
     announce("the gate alone");
     let (gate, store) = (world.gate()?, world.store(Kind::Postgres).await?);
@@ -70,7 +70,7 @@ async fn admit(gate: Gate, sale: Sale, next: Arc<AtomicU64>) -> Result<(), Bench
     }
 }
 
-/// 32 orders in a message, next to one in each.
+/// Messages with 32 orders, next to messages with one.
 pub(super) async fn publisher(world: &World, announce: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
     const ORDERS: usize = 60_000;
     announce("the publisher alone");

@@ -1,4 +1,4 @@
-//! From the queue to the rows: one worker empties a backlog, next to bare batches of the same rows; and each
+//! From the queue to the rows: one worker empties a backlog, next to bare batches of the same rows. Also each
 //! database's store, next to one order per transaction.
 
 use std::time::{Duration, Instant};
@@ -15,11 +15,11 @@ use crate::queue::Publisher;
 use crate::rehearsal::servers::Kind;
 use crate::store::{Claim, Store};
 
-/// Orders that wait when the worker starts.
+/// Orders waiting when the worker starts.
 const BACKLOG: u64 = 100_000;
-/// Orders of a round with one per transaction: fewer, because they are slow.
+/// Orders in a round with one order per transaction: fewer, because this is slow.
 const SINGLY: u64 = 2_000;
-/// Orders in a transaction, here and in the ceiling.
+/// Orders per transaction, here and in the ceiling.
 const BATCH: usize = 800;
 /// Concurrent transactions, here and in the ceiling.
 const LANES: u64 = 4;
@@ -71,8 +71,8 @@ pub(super) async fn backlog(world: &mut World, announce: &impl Fn(&str)) -> Resu
     ])
 }
 
-/// When the first batches have been persisted, and how many orders are left. The time that a process takes to start
-/// must not count.
+/// When the first batches have been persisted, and how many orders are left, so that the start-up time of a process
+/// does not count.
 async fn first_batches(gate: &Gate, sale: &Sale) -> Result<(u64, Instant), BenchError> {
     loop {
         let waiting = waiting(gate, sale).await?;

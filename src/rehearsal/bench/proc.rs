@@ -1,4 +1,4 @@
-//! Memory and CPU of processes, from `/proc`, so on Linux only.
+//! Memory and CPU of processes, read from `/proc`, and so only on Linux.
 
 use super::error::{BenchError, broken};
 
@@ -11,7 +11,7 @@ pub(super) fn resident_mb(pid: u32) -> Result<f64, BenchError> {
     kilobytes.map(|kilobytes| kilobytes / 1_000.0).ok_or_else(|| broken(format!("{path} has no VmRSS")))
 }
 
-/// Seconds of CPU that a process has used, user and system, with its children that have ended.
+/// Seconds of CPU that a process has used, user and system, including children that have ended.
 pub(super) fn cpu_seconds(pid: u32) -> Result<f64, BenchError> {
     let path = format!("/proc/{pid}/stat");
     let unreadable = || BenchError::Broken(format!("{path} cannot be read; this works on Linux only"));
@@ -24,7 +24,7 @@ pub(super) fn cpu_seconds(pid: u32) -> Result<f64, BenchError> {
     Ok(used / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// The same with the children that still run, if `children`: PostgreSQL has one for each connection.
+/// The same, with `children` including those still running: PostgreSQL has one per connection.
 pub(super) fn cpu_seconds_of_tree(pid: u32, children: bool) -> Result<f64, BenchError> {
     let mut seconds = cpu_seconds(pid)?;
     if children {

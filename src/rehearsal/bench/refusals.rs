@@ -15,7 +15,7 @@ use crate::rehearsal::servers::Kind;
 const CONNECTIONS: usize = 128;
 /// Rounds of each measurement.
 const ROUNDS: usize = 5;
-/// Requests of a round.
+/// Requests in a round.
 const REQUESTS: usize = 100_000;
 /// Buyers of a sale that is sold out.
 const CROWD: u64 = 20_000;
@@ -34,7 +34,7 @@ pub(super) async fn refusals(world: &mut World, announce: &impl Fn(&str)) -> Res
         .map(|nth| Ok(order("gone", &login.token(&user(nth)?)?, None)))
         .collect::<Result<_, BenchError>>()?;
     let late_ed = Arc::new(late_ed);
-    // First, before the front has verified and cached any of these tokens.
+    // Measured first, before the front has verified and cached any of these tokens.
     let mut first = Vec::new();
     for (what, requests) in [
         ("sold out, each HS256 token seen first", &late),
@@ -90,7 +90,7 @@ async fn sell_out(world: &mut World, front: &Process) -> Result<Arc<Vec<Vec<u8>>
 /// An identity provider that signs with Ed25519.
 struct Login {
     key: jsonwebtoken::EncodingKey,
-    /// The public key as `auth.public_key` takes it.
+    /// The public key in the form of `auth.public_key`.
     x: String,
 }
 
@@ -114,11 +114,11 @@ impl Login {
     }
 }
 
-/// The same requests to the front and to the bare route, turn by turn.
+/// Sends the same requests to the front and to the bare route, alternately.
 struct Turns<'a> {
     what: &'static str,
     requests: &'a Arc<Vec<Vec<u8>>>,
-    /// What the front must answer.
+    /// The expected status of the front's answers.
     status: u16,
     wanted: Wanted,
 }
@@ -130,7 +130,7 @@ impl Turns<'_> {
             let answers = load::closed(process.buyers, self.requests, CONNECTIONS, times).await?;
             Ok::<_, BenchError>(answers.all(status)?.rate())
         };
-        // Once to warm both up.
+        // One round to warm both up.
         load(front, self.status, times.div_ceil(10)).await?;
         load(bare, 409, times.div_ceil(10)).await?;
         let mut rounds = Vec::new();

@@ -1,4 +1,4 @@
-//! Replaying the order log into a database that has half of the orders already, next to the workers' ordinary rate.
+//! Replays the order log into a database that already has half of the orders, next to the workers' ordinary rate.
 
 use std::time::{Duration, Instant};
 
@@ -75,7 +75,7 @@ async fn measure(world: &World, other: &World, announce: impl Fn(&str)) -> Resul
     })
 }
 
-/// Orders per second of one worker that empties the queue. It runs in this process, as the replay does.
+/// Orders per second of one worker that empties the queue. Like the replay, it runs in this process.
 async fn persist(world: &World, replay: &Replay, sale: &Sale) -> Result<f64, BenchError> {
     let stop = CancellationToken::new();
     let Replay { gate, store, leases, dead_letters, .. } = replay.clone();
@@ -96,7 +96,7 @@ async fn persist(world: &World, replay: &Replay, sale: &Sale) -> Result<f64, Ben
     Ok(rate)
 }
 
-/// Replays the first `limit` orders of the log, or all, and checks that none is left.
+/// Replays the first `limit` orders of the log, or all of them, and checks that none is left.
 async fn replay_log(replay: &Replay, limit: Option<u64>) -> Result<(), BenchError> {
     let request = ReplayRequest {
         source: Source::Log,

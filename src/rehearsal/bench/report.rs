@@ -21,19 +21,19 @@ pub struct Report {
 /// One figure.
 #[derive(Debug, Clone, Serialize)]
 pub struct Figure {
-    /// What was measured, and after a semicolon its ceiling.
+    /// The thing measured and, after a semicolon, its ceiling.
     pub what: &'static str,
     /// The unit of both values.
     pub unit: &'static str,
     /// The value.
     pub measured: f64,
-    /// The same work done by the servers themselves, in the same run.
+    /// The rate at which the servers alone do the same work, in the same run.
     pub ceiling: Option<f64>,
-    /// What the figure should be.
+    /// The target.
     pub wanted: Wanted,
 }
 
-/// What the figure should be.
+/// The target of a figure.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wanted {
@@ -43,13 +43,13 @@ pub enum Wanted {
     AtMost(f64),
     /// At least this, in the figure's unit.
     AtLeast(f64),
-    /// Anything: the figure is for information.
+    /// No target: the figure is for information.
     #[serde(rename = "told")]
     Informational,
 }
 
 impl Figure {
-    /// From rounds of a figure and its ceiling: the round with the median ratio.
+    /// Picks, from rounds of a figure and its ceiling, the round with the median ratio.
     pub(super) fn beside(
         what: &'static str,
         unit: &'static str,
@@ -70,7 +70,7 @@ impl Figure {
         self.ceiling.map(|ceiling| self.measured / ceiling)
     }
 
-    /// Whether the figure is what it should be.
+    /// Whether the figure meets its target.
     pub fn is_met(&self) -> bool {
         match self.wanted {
             Wanted::Ratio(least) => self.ratio().is_some_and(|ratio| ratio >= least),

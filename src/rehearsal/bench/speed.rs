@@ -11,7 +11,7 @@ use crate::rehearsal::servers::Kind;
 pub enum Part {
     /// Refusals and repeats over HTTP.
     Refusals,
-    /// Acceptances over HTTP while a worker persists.
+    /// Orders accepted over HTTP while a worker persists them.
     Accepted,
     /// A worker empties a backlog.
     Backlog,
@@ -21,7 +21,7 @@ pub enum Part {
     Parts,
     /// The store alone, on each database.
     Stores,
-    /// The memory of idle connections, orders and sales.
+    /// The memory use of idle connections, orders and sales.
     Memory,
     /// The cost of an order after a million others, and with a thousand sales at once.
     Growth,
@@ -40,7 +40,7 @@ impl Part {
     ];
 }
 
-/// Measures these parts, or all if there are none, with the settings of `config/default.toml`. Each part has its own
+/// Measures these parts, or all if none is given, with the settings of `config/default.toml`. Each part gets new
 /// private servers, so that none inherits data from another. A part that fails ends the run; the report keeps the
 /// figures measured so far.
 pub async fn run(parts: &[Part], announce: impl Fn(&str)) -> Result<Report, BenchError> {
@@ -62,7 +62,7 @@ async fn on_new_servers(part: Part, announce: &impl Fn(&str)) -> Result<Vec<Figu
     measured
 }
 
-/// New servers, with the tables that the processes need.
+/// Starts new servers, with the tables that the processes need.
 async fn new_world(part: Part, announce: &impl Fn(&str)) -> Result<World, BenchError> {
     let mut kinds = vec![Kind::Redis, Kind::Rabbitmq, Kind::Postgres];
     if part == Part::Stores {
@@ -71,8 +71,8 @@ async fn new_world(part: Part, announce: &impl Fn(&str)) -> Result<World, BenchE
     announce("starting private servers");
     let world = World::start(&kinds).await?;
     world.store(Kind::Postgres).await?.close().await;
-    // Otherwise each sync would wait until the disk has written what the previous part and the new servers left in
-    // the page cache.
+    // Otherwise each sync would wait until the disk has written the page cache left by the previous part and the new
+    // servers.
     tokio::task::spawn_blocking(rustix::fs::sync).await.map_err(broken)?;
     Ok(world)
 }

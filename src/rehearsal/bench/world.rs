@@ -26,7 +26,7 @@ pub(super) struct World {
     servers: Vec<Server>,
     children: Vec<Child>,
     pub(super) secret: String,
-    /// How many processes were started; each has a numbered folder.
+    /// How many processes have been started; each has a numbered folder.
     started: usize,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Process {
     at: usize,
 }
 
-/// How to see that a process is ready: the answer to a GET contains a text.
+/// How to check that a process is ready: the answer to a GET contains a text.
 struct Health {
     port: u16,
     path: &'static str,
@@ -101,7 +101,7 @@ impl World {
         Gate::open(settings).map_err(broken)
     }
 
-    /// Starts `doorbuster front` or `worker` with `config/default.toml` and `settings` over it. Returns when it is
+    /// Starts `doorbuster front` or `worker` with `config/default.toml`, overridden by `settings`. Returns when it is
     /// ready.
     pub(super) async fn process(
         &mut self,
@@ -169,7 +169,7 @@ impl World {
         all.map(|(name, pid)| Ok((name.to_owned(), cpu_seconds_of_tree(pid, name != "the load")?))).collect()
     }
 
-    /// Stops a process, which must be the one started last; otherwise it runs until the world stops.
+    /// Stops the process started last. Any other process keeps running until the world stops.
     pub(super) async fn end(&mut self, process: Process) {
         if process.at + 1 == self.children.len()
             && let Some(child) = self.children.pop()

@@ -17,14 +17,14 @@ use crate::front::{AuthSettings, Tokens};
 use crate::rehearsal::drill::{self, Arrival, Clicks, DrillRun, FollowUp, Plan, Progress, Steering, Target};
 use crate::rehearsal::servers::Kind;
 
-/// What a chaos drill does.
+/// The plan of a chaos drill.
 #[derive(Debug, Clone)]
 pub struct ChaosPlan {
-    /// Plans the faults.
+    /// The seed of the plan of faults.
     pub seed: u64,
     /// How many faults to inflict.
     pub faults: usize,
-    /// Units on sale, and so the orders to be accepted. There are 5 % more buyers.
+    /// Units on sale, which is also the number of orders to be accepted. There are 5 % more buyers.
     pub orders: i64,
     /// How long the attack lasts.
     pub lasts: Duration,
@@ -37,7 +37,8 @@ pub struct ChaosPlan {
 }
 
 impl ChaosPlan {
-    /// Longer than the outage of a single server, so that most buyers who want to pay can; shorter in a short drill.
+    /// Longer than the outage of a single server, so that most buyers who want to pay can do so; shorter in a short
+    /// drill.
     fn pay_within_s(&self) -> u32 {
         u32::try_from(self.lasts.as_secs() / 4).unwrap_or(u32::MAX).clamp(4, 20)
     }
@@ -53,7 +54,7 @@ impl ChaosPlan {
             clicks: Clicks::SomeTwice,
             repeat_for: Duration::from_secs(120),
             settle_within: Duration::from_secs(120),
-            // Without rebuying, a click with another key is answered with the same order for ever.
+            // Without rebuy, a click with another key is answered with the same order for ever.
             follow_up: self.follow_up.then_some(FollowUp {
                 pay_within_s: self.pay_within_s(),
                 rebuy: false,
@@ -108,10 +109,10 @@ fn target(stack: &Stack) -> Target {
     Target { buyers: stack.buyers(), operations: stack.operations(), tokens, payment_secret }
 }
 
-/// What the nemesis did.
+/// The faults that the nemesis has inflicted.
 struct Attack {
     timeline: Vec<(Fault, Inflicted)>,
-    /// When every server answered again after the last fault.
+    /// The time at which every server answered again after the last fault.
     healed_at: Instant,
 }
 

@@ -1,4 +1,4 @@
-//! The faults, and the plan that follows from a seed: which fault, when, and for how long.
+//! The faults, and the plan that a seed produces: which fault, when, and for how long.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub(super) enum Fault {
     Reset(Route),
     /// Redis forgets all scripts.
     ScriptFlush,
-    /// Redis is at `maxmemory`.
+    /// Redis has reached `maxmemory`.
     RedisFull(Duration),
     /// The broker loses the messages that wait in the queue.
     Purge,
@@ -36,7 +36,7 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    /// The kind, by which the report counts.
+    /// The kind that the report counts it under.
     pub(super) fn kind(&self) -> String {
         match self {
             Self::KillProcess(nth) => format!("kill -9 {}", PROCESSES[*nth]),

@@ -6,8 +6,8 @@ use super::error::ChaosError;
 use super::proxy::Proxy;
 use crate::rehearsal::servers::{Kind, ServerError, free_port};
 
-/// The connections that can be disturbed. Fronts and workers have separate ones to each server, so that one side can
-/// be cut off while the other is not.
+/// The connections that can be disturbed. Fronts and workers have separate routes to each server, so that one side
+/// can be cut off and the other not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Route {
     Buyers,
@@ -46,15 +46,15 @@ pub(super) const PROCESSES: [&str; 4] = ["front", "front", "worker", "worker"];
 /// A proxy on every route, and the command line of every process.
 pub(super) struct Layout {
     proxies: Vec<Proxy>,
-    /// The drill's way to a front's operations listener. It is never disturbed.
+    /// The drill's route to a front's operations listener. It is never disturbed.
     pub(super) operations: Proxy,
     /// For each of [`PROCESSES`], the arguments of `doorbuster`.
     pub(super) arguments: Vec<Vec<String>>,
 }
 
-/// What the processes are configured with.
+/// The settings of the processes.
 pub(super) struct Settings<'a> {
-    /// The database's URL, past the proxies.
+    /// The database's real URL, not through a proxy.
     pub(super) database_url: &'a str,
     pub(super) payment_secret: &'a str,
     /// Pairs of `section.key=value` from the command line.
@@ -62,7 +62,7 @@ pub(super) struct Settings<'a> {
 }
 
 impl Layout {
-    /// Opens the proxies and chooses the ports. The routes to servers lead nowhere yet.
+    /// Opens the proxies and chooses the ports. The routes to servers have no target yet.
     pub(super) async fn plan(settings: &Settings<'_>) -> Result<Self, ChaosError> {
         let mut proxies = Vec::new();
         for _ in Route::ALL {

@@ -2,7 +2,7 @@
 
 use crate::rehearsal::servers::ServerError;
 
-/// A fault had no effect. The nemesis records it and goes on.
+/// A fault had no effect. The nemesis records that and continues.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Missed {
     #[error("it is down")]

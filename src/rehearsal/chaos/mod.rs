@@ -1,8 +1,8 @@
-//! The stack under load while a seeded nemesis attacks it: kill -9 of every process and server, stopped
-//! processes, a network that delays and loses, purged queues, a full Redis. At the end everything heals, and the
-//! drill's verdict compares each buyer's answers with gate and database.
+//! The stack under load while a seeded nemesis attacks it: kill -9 of every process and server, stopped processes, a
+//! network that delays and loses data, purged queues, a full Redis. At the end everything heals, and the drill's
+//! verdict compares each buyer's answers with gate and database.
 //!
-//! The nemesis attacks the servers behind Doorbuster's back, so it speaks their protocols itself. The same seed
+//! The nemesis attacks the servers without Doorbuster's knowledge, so it speaks their protocols itself. The same seed
 //! plans the same faults at the same times; their effect depends on the machine.
 
 mod attack;

@@ -53,7 +53,7 @@ pub(super) async fn inflict(stack: &Stack, fault: Fault) -> Result<(), Missed> {
             };
             set("1kB").await?;
             tokio::time::sleep(lasts).await;
-            // A broker that was killed in the meantime comes back with its own setting.
+            // A broker killed in the meantime comes back with its configured setting.
             for _ in 0..3 {
                 if set("1GB").await.is_ok() {
                     break;
@@ -65,7 +65,7 @@ pub(super) async fn inflict(stack: &Stack, fault: Fault) -> Result<(), Missed> {
     Ok(())
 }
 
-/// Raises the limit again. A Redis that was killed in the meantime comes back with its own limit.
+/// Raises the limit again. A Redis killed in the meantime comes back with its configured limit.
 async fn make_room(stack: &Stack) {
     let until = Instant::now() + Duration::from_secs(10);
     while redis(stack, "CONFIG SET maxmemory 1gb").await.is_err() && Instant::now() < until {
@@ -88,8 +88,8 @@ async fn redis(stack: &Stack, command: &str) -> Result<(), Missed> {
 /// Purges or deletes the queue.
 async fn broker(stack: &Stack, delete: bool) -> Result<(), Missed> {
     let url = stack.url(Kind::Rabbitmq).await?;
-    // Workers hold hundreds of deliveries. Cutting them off returns these to the queue, so that there is something
-    // to lose.
+    // Workers hold hundreds of deliveries. Cutting them off returns these to the queue, so that there is something to
+    // lose.
     stack.proxy(Route::WorkerBroker).set(Weather::Down);
     tokio::time::sleep(Duration::from_millis(700)).await;
     let done = lose_queue(&url, delete).await;
@@ -112,11 +112,11 @@ async fn lose_queue(url: &str, delete: bool) -> Result<(), Missed> {
     tokio::time::timeout(Duration::from_secs(5), work).await.unwrap_or(Err(Missed::TimedOut("the broker")))
 }
 
-/// PostgreSQL: ends every session of a client but this one.
+/// PostgreSQL: ends every client session but this one.
 const END_ALL: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
      WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'";
 
-/// MariaDB: the sessions of clients but this one.
+/// MariaDB: lists every client session but this one.
 const LIST_SESSIONS: &str = "SELECT CAST(id AS SIGNED) FROM information_schema.processlist \
      WHERE id <> connection_id() AND user <> 'system user'";
 
@@ -132,7 +132,7 @@ async fn end_sessions(stack: &Stack) -> Result<(), Missed> {
         let sessions: Vec<(i64,)> = sqlx::query_as(LIST_SESSIONS).fetch_all(&mut connection).await?;
         for (session,) in sessions {
             let kill = sqlx::AssertSqlSafe(format!("KILL {session}"));
-            // The session may have ended by itself.
+            // The session may already have ended.
             let _ = sqlx::query(kill).execute(&mut connection).await;
         }
         connection.close().await

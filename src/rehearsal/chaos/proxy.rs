@@ -1,5 +1,5 @@
 //! A TCP proxy that behaves like a bad network: it delays, freezes, resets, leaves connections half open, and loses
-//! answers. There is one for each connection between two parts of the stack.
+//! answers. Each connection between two parts of the stack has one.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -28,7 +28,7 @@ pub enum Weather {
     Down,
 }
 
-/// A proxy with its own address. It ends when its last clone is dropped.
+/// A proxy with its own address. It stops when its last clone is dropped.
 #[derive(Clone)]
 pub struct Proxy {
     address: SocketAddr,
@@ -52,7 +52,7 @@ impl Proxy {
         Ok(Self { address, targets, weather, resets, _task: task })
     }
 
-    /// The address that clients connect to.
+    /// The address for clients.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -109,7 +109,7 @@ async fn serve(
 }
 
 async fn carry(mut client: TcpStream, targets: Vec<SocketAddr>, mut weather: watch::Receiver<Weather>) {
-    // Close with RST, unsent bytes lost: a FIN would claim that the stream is complete.
+    // Close with RST and drop unsent bytes: a FIN would claim that the stream is complete.
     let _ = client.set_zero_linger();
     let _ = client.set_nodelay(true);
     if *weather.borrow() == Weather::Down {

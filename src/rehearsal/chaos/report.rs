@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::rehearsal::drill::Report;
 
-/// How soon everything must have ended after the last server answers its protocol again.
+/// How long orders may take to settle once the last server answers its protocol again.
 pub const SETTLED_WITHIN: Duration = Duration::from_secs(15);
 
 /// A fault as it happened.
@@ -18,7 +18,7 @@ pub struct Inflicted {
     pub at: f64,
     /// The fault with its parameters.
     pub fault: String,
-    /// Why it had no effect: usually its victim was down already.
+    /// Why it had no effect; usually its victim was already down.
     pub missed: Option<String>,
 }
 
@@ -33,16 +33,16 @@ pub struct ChaosReport {
     pub pay_within_s: Option<u32>,
     /// Faults with an effect, by kind.
     pub faults: BTreeMap<String, u64>,
-    /// Their sum.
+    /// The number of faults with an effect.
     pub inflicted: u64,
-    /// Faults without effect.
+    /// The number of faults without an effect.
     pub missed: u64,
-    /// Orders for which a buyer got an answer that they are taken.
+    /// Orders that some answer to a buyer reported as taken.
     pub accepted: u64,
-    /// Seconds from when every server answered and the last buyer had an answer, until the last order had its row
-    /// and was settled in the gate.
+    /// Seconds from the time when every server answered and the last buyer had an answer, until the last order had
+    /// its row and was settled in the gate.
     pub settled_s: f64,
-    /// Processes that ended although nobody ended them: a bug.
+    /// Processes that ended without being killed or stopped: a bug.
     pub ended_by_themselves: Vec<String>,
     /// Every fault, in order of time.
     pub timeline: Vec<Inflicted>,
@@ -56,7 +56,7 @@ impl ChaosReport {
         self.drill.balances && self.ended_by_themselves.is_empty()
     }
 
-    /// Whether every order ended, and soon enough.
+    /// Whether every order ended, and in time.
     pub fn is_complete(&self) -> bool {
         // An unpaid order ends no earlier than its deadline.
         let limit = SETTLED_WITHIN.as_secs_f64() + f64::from(self.pay_within_s.unwrap_or(0));

@@ -20,7 +20,7 @@ use crate::store::{Store, StoreSettings};
 /// One of [`PROCESSES`].
 pub(super) struct Slot {
     pub(super) child: Option<Child>,
-    /// The nemesis has killed it or asked it to end.
+    /// The nemesis has killed it or asked it to stop.
     pub(super) killed: bool,
 }
 
@@ -39,7 +39,7 @@ struct Shared {
     redis: tokio::sync::Mutex<Option<Server>>,
     broker: tokio::sync::Mutex<Option<Server>>,
     data: tokio::sync::Mutex<Option<Server>>,
-    /// Processes that ended although nobody ended them.
+    /// Processes that ended without being killed or stopped.
     ended: Mutex<Vec<String>>,
     stop: CancellationToken,
 }
@@ -81,7 +81,7 @@ impl Stack {
         Ok(stack)
     }
 
-    /// Signs the tokens of buyers and operators.
+    /// The secret that signs the tokens of buyers and operators.
     pub(super) fn secret(&self) -> &str {
         &self.shared.secret
     }
@@ -106,7 +106,7 @@ impl Stack {
         self.shared.database
     }
 
-    /// Cancelled when the stack stops: nothing is started any more.
+    /// Cancelled when the stack stops: nothing is started after that.
     pub(super) fn stopping(&self) -> &CancellationToken {
         &self.shared.stop
     }
@@ -123,7 +123,7 @@ impl Stack {
         }
     }
 
-    /// A server's own address, past the proxies.
+    /// A server's real URL, not through a proxy.
     pub(super) async fn url(&self, kind: Kind) -> Result<String, Missed> {
         self.server(kind).lock().await.as_ref().map(|server| server.url.clone()).ok_or(Missed::Down)
     }
@@ -133,7 +133,7 @@ impl Stack {
         pid.and_then(|pid| Pid::from_raw(pid.cast_signed())).ok_or(Missed::Down)
     }
 
-    /// Runs the broker's own control program.
+    /// Runs the broker's control program.
     pub(super) async fn control_broker(&self, arguments: &[&str]) -> Result<(), ServerError> {
         match &*self.shared.broker.lock().await {
             Some(broker) => broker.control(arguments).await,
@@ -141,7 +141,7 @@ impl Stack {
         }
     }
 
-    /// Kills a server, and starts it again on the same data in the background.
+    /// Kills a server, and restarts it in the background on the same data.
     pub(super) async fn kill_server(&self, kind: Kind) -> Result<(), Missed> {
         let mut slot = self.server(kind).lock().await;
         let server = slot.take().ok_or(Missed::Down)?;
@@ -151,7 +151,7 @@ impl Stack {
         tokio::spawn(async move {
             let mut slot = stack.server(kind).lock().await;
             while !stack.stopping().is_cancelled() {
-                // A database may refuse to start before the last process of its predecessor has gone.
+                // A database may refuse to start until the last process of its predecessor is gone.
                 match Server::start(kind, &stack.shared.home).await {
                     Ok(server) => {
                         *slot = Some(server);
@@ -183,7 +183,7 @@ impl Stack {
         }
     }
 
-    /// Points the routes to a server at its present address, which changes with each start.
+    /// Points the routes for a server to its present address, which changes with each start.
     async fn point_routes_to(&self, kind: Kind) {
         let Ok(url) = self.url(kind).await else { return };
         for route in Route::to(kind) {
@@ -212,7 +212,7 @@ impl Stack {
         self.shared.slots.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Sends a signal to a process. The supervisor restarts one that ends from it.
+    /// Sends a signal to a process. If the process ends, the supervisor restarts it.
     pub(super) fn signal(&self, nth: usize, signal: Signal) -> Result<(), Missed> {
         let mut slots = self.slots();
         let slot = &mut slots[nth];
@@ -226,7 +226,7 @@ impl Stack {
         self.shared.ended.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(what);
     }
 
-    /// Processes that ended although nobody ended them.
+    /// Processes that ended without being killed or stopped.
     pub(super) fn unexpected_ends(&self) -> Vec<String> {
         self.shared.ended.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
     }

@@ -1,4 +1,4 @@
-//! The admin API, called with an operator's token.
+//! A client of the admin API with an operator's token.
 
 use std::net::SocketAddr;
 
@@ -28,7 +28,7 @@ impl Admin {
         self.call(Method::POST, path, body.map(|body| body.to_string().into()).unwrap_or_default()).await
     }
 
-    /// One act with an idempotency key. A refusal is an answer here, not an error.
+    /// Does one act with an idempotency key. A refusal is an answer here, not an error.
     pub(super) async fn act(
         &self,
         path: &str,

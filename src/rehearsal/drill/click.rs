@@ -1,4 +1,4 @@
-//! One click: an order request, repeated with the same key as long as its outcome is unknown.
+//! One click: an order request, repeated with the same key while its outcome is unknown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(super) struct ClickResult {
     pub(super) latency: Duration,
     pub(super) repeats: u32,
     pub(super) key: u32,
-    /// After at least one attempt it was unknown whether the order had been taken.
+    /// After at least one attempt, it was unknown whether the order had been taken.
     pub(super) unknown: bool,
     /// Why there was no answer.
     pub(super) trouble: Option<String>,
@@ -35,7 +35,7 @@ impl ClickResult {
         matches!(self.code.as_str(), "accepted" | "confirmed" | "repeat")
     }
 
-    /// Whether the answer settles the click.
+    /// Whether the click got a final answer.
     pub(super) fn is_answered(&self) -> bool {
         let server_error = self.code.starts_with("http_5") || self.code == "internal";
         !server_error && !matches!(self.code.as_str(), "unanswered" | "outcome_unknown" | "gate_unavailable")
@@ -58,8 +58,7 @@ impl Clicker {
         }
     }
 
-    /// Clicks once, and again with the same key as long as the outcome is unknown, for at most
-    /// `plan.repeat_for`.
+    /// Clicks once, and again with the same key while the outcome is unknown, for at most `plan.repeat_for`.
     pub(super) async fn click(&mut self, user: &UserId, bearer: &str, key: u32, due: Instant) -> ClickResult {
         let key_text = format!("click-{key}");
         let headers = [("authorization", bearer), ("idempotency-key", key_text.as_str())];
@@ -84,7 +83,7 @@ impl Clicker {
     }
 }
 
-/// The code, the order if the answer names one, and why there was no answer.
+/// The code, the order if the answer names one, and the reason if there was no answer.
 fn read(answer: Result<Answer, HttpError>) -> (String, Option<OrderId>, Option<String>) {
     let (status, body) = match answer {
         Ok(answer) => answer,

@@ -1,4 +1,4 @@
-//! Answers, and answers and rows, that cannot both be true. Each contradiction is one sentence for the report.
+//! Finds answers that contradict each other or the rows. Each contradiction is one sentence for the report.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -28,7 +28,7 @@ pub(super) fn of_clicks(results: &[ClickResult], books: &FinalBooks, plan: &Plan
     found.extend(strangers.map(|row| format!("{} never clicked, but has an order", row.user_id)));
     let sold_out_early = results.iter().any(|result| result.code == "sold_out")
         && books.audit.items.iter().any(|item| item.left > 0);
-    // Where units come back or are added, both can be true, one after the other.
+    // If units come back or are added, both can be true, one after the other.
     if sold_out_early && plan.follow_up.is_none() && plan.steering.is_none() {
         found.push("sold_out was answered while units were left".into());
     }
@@ -59,7 +59,7 @@ fn orders_of_users<'a>(results: &'a [ClickResult], found: &mut Vec<String>) -> O
     orders_of
 }
 
-/// Users who were given several orders, or another one than the database has.
+/// Users who were given several orders, or an order other than the one in the database.
 fn other_orders(orders_of: &OrdersOf<'_>, books: &FinalBooks) -> Vec<String> {
     let mut found: Vec<String> = orders_of
         .iter()
@@ -74,7 +74,7 @@ fn other_orders(orders_of: &OrdersOf<'_>, books: &FinalBooks) -> Vec<String> {
     found
 }
 
-/// A refusal is final, so a user with a live order must have got it in some answer.
+/// A refusal is final, so a refused user may have a live order only if another answer gave it to them.
 fn sold_after_refusal(results: &[ClickResult], orders_of: &OrdersOf<'_>, books: &FinalBooks) -> Vec<String> {
     let refused = |code: &str| matches!(code, "sold_out" | "sale_closed");
     let turned_away: HashSet<&UserId> =
@@ -86,8 +86,8 @@ fn sold_after_refusal(results: &[ClickResult], orders_of: &OrdersOf<'_>, books: 
         .collect()
 }
 
-/// A single click, all of whose attempts were answered with "nothing was taken", that ends as a repeat: only one
-/// of these very attempts can have made the order.
+/// Clicks that end as a repeat although the user clicked only once with that key and no attempt had an unknown
+/// outcome: every earlier attempt was answered with "nothing was taken", yet one of them made the order.
 fn taken_though_denied(results: &[ClickResult]) -> Vec<String> {
     let mut clicks: HashMap<(&UserId, u32), u32> = HashMap::new();
     for result in results {
@@ -102,7 +102,7 @@ fn taken_though_denied(results: &[ClickResult]) -> Vec<String> {
         .collect()
 }
 
-/// One key ten times must give the same order ten times. Ten keys must give one order and nine pointers to it.
+/// One key used ten times must give the same order each time. Ten keys must give one order and nine references to it.
 fn ten_times(results: &[ClickResult]) -> Vec<String> {
     let mut found = Vec::new();
     let one_key = results.iter().filter(|result| result.user.as_str().ends_with("0"));
@@ -174,7 +174,7 @@ fn is_true(outcome: &Outcome, books: &FinalBooks) -> bool {
             let new = outcome.new_order.and_then(|id| books.status(id));
             is.is_some_and(|is| !is.is_live()) && new == Some(OrderStatus::Paid)
         }
-        // The order had ended before; or it was retaken, and the new order has ended as well.
+        // The order had ended before; or a unit was retaken, and the new order has ended as well.
         "late" => is.is_some_and(|is| !is.is_live()),
         "cancelled" => is == Some(OrderStatus::Cancelled),
         "invalid_transition" => outcome.intent == Intent::Cancels && is == Some(OrderStatus::Expired),

@@ -1,4 +1,4 @@
-//! The crowd: many clicks over a bounded number of connections, each with its final answer.
+//! The crowd: many clicks over a limited number of connections, each with its final answer.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,7 +14,7 @@ use super::progress::Progress;
 use super::target::Target;
 use crate::domain::{SaleId, UserId};
 
-/// Clicks whose time has come and that no connection has taken yet.
+/// Clicks that are due and not yet taken by a connection.
 struct DueClicks {
     clicks: Mutex<VecDeque<(Click, Instant)>>,
     /// One permit per click; closed after the last one.
@@ -42,7 +42,7 @@ impl DueClicks {
         }
     }
 
-    /// Returns when every click has been taken; after that, [`DueClicks::next`] returns `None`.
+    /// Returns when every click has been taken; from then on, [`DueClicks::next`] returns `None`.
     async fn close(&self) {
         while !self.lock().is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -55,7 +55,7 @@ impl DueClicks {
     }
 }
 
-/// Sends every click at its time, and returns their final answers. Each accepted order goes to `bought` at once.
+/// Sends every click at its time, and returns their final answers. Each accepted order goes to `bought` immediately.
 pub(super) async fn send(
     target: &Target,
     plan: &Plan,
@@ -89,7 +89,7 @@ pub(super) async fn send(
     results
 }
 
-/// What every connection shares.
+/// State shared by all connections.
 #[derive(Clone)]
 struct Lane {
     due: Arc<DueClicks>,
@@ -99,13 +99,13 @@ struct Lane {
 }
 
 impl Lane {
-    /// Takes clicks until there are no more.
+    /// Takes clicks until none is left.
     async fn run(self, mut clicker: Clicker) -> Vec<ClickResult> {
         let mut results = Vec::new();
         while let Some((click, due)) = self.due.next().await {
             let (user, bearer) = &self.buyers[click.buyer as usize];
             let result = clicker.click(user, bearer, click.key, due).await;
-            // A buyer who clicks again still follows up once.
+            // A buyer who clicks again still follows up only once.
             if let (Some(bought), Some(order), 0, true) =
                 (&self.bought, result.order, click.key, result.has_order())
             {

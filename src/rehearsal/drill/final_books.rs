@@ -1,4 +1,4 @@
-//! The state of gate and database once every order has ended, read over the admin API.
+//! The final state of gate and database, read over the admin API once every order has ended.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::plan::Plan;
 use crate::audit::Audit;
 use crate::domain::{OrderId, OrderStatus, SaleId, UserId};
 
-/// How long late copies of messages may take to be recognised.
+/// How long to wait until workers have recognised late copies of messages.
 const COPIES_WITHIN: Duration = Duration::from_millis(500);
 
 /// An order's row in the database.
@@ -38,7 +38,7 @@ pub(super) struct FinalBooks {
 }
 
 impl FinalBooks {
-    /// Waits until every order has ended, for at most `plan.settle_within`, and reads the books. Where buyers pay, an
+    /// Waits until every order has ended, for at most `plan.settle_within`, and reads the books. If buyers pay, an
     /// order ends when it is paid, cancelled or expired, so the time to pay is added.
     pub(super) async fn at_rest(admin: &Admin, sale: &SaleId, plan: &Plan) -> Result<Self, DrillError> {
         let follow_up = plan.follow_up.as_ref();
@@ -50,7 +50,7 @@ impl FinalBooks {
             match read_audit(admin, sale).await {
                 Ok(audit) if ended(&audit) || Instant::now() >= until => {
                     let read_at = Instant::now();
-                    // Late copies of messages are still on their way, and their effect is judged too.
+                    // Late copies of messages are still on their way, and the verdict must include their effect.
                     tokio::time::sleep(COPIES_WITHIN).await;
                     let audit = read_audit(admin, sale).await.unwrap_or(audit);
                     return Ok(Self { audit, rows: read_rows(admin, sale).await?, read_at });
@@ -61,7 +61,7 @@ impl FinalBooks {
         }
     }
 
-    /// When the books came to rest, or the time was up.
+    /// The time when the books came to rest, or when waiting for that ended.
     pub(super) fn read_at(&self) -> Instant {
         self.read_at
     }

@@ -19,7 +19,7 @@ const AT_ONCE: usize = 64;
 /// The payment provider's name in a drill.
 pub(super) const PROVIDER: &str = "drill";
 
-/// What a buyer intends to do with their order.
+/// A buyer's intention for their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Intent {
     Pays,
@@ -29,7 +29,7 @@ pub(super) enum Intent {
     NeverPays,
 }
 
-/// What a buyer wanted to do, and the final answer to it.
+/// A buyer's intention, and the final answer to it.
 #[derive(Debug, Clone)]
 pub(super) struct Outcome {
     pub(super) order: OrderId,
@@ -41,7 +41,7 @@ pub(super) struct Outcome {
     pub(super) new_order: Option<OrderId>,
 }
 
-/// Called for each payment that an order has accepted.
+/// Called for each payment that was applied to an order.
 pub(super) type OnPaid = Arc<dyn Fn() + Send + Sync>;
 
 /// An order with its buyer's `authorization` header.
@@ -63,8 +63,8 @@ impl FollowUp {
     }
 }
 
-/// Follows up on each order that arrives, until the channel is closed, and returns the outcomes. Calls `paid` for each
-/// payment that an order has accepted.
+/// Follows up on each order that arrives until the channel is closed, and returns the outcomes. Calls `paid` for each
+/// payment that was applied to an order.
 pub(super) async fn act(
     target: &Target,
     follow_up: &FollowUp,
@@ -95,7 +95,7 @@ pub(super) async fn act(
     outcomes
 }
 
-/// A buyer with an order, and what they intend to do with it.
+/// A buyer with an order, and their intention for it.
 pub(super) struct Holder {
     pub(super) intent: Intent,
     sale: SaleId,
@@ -125,7 +125,7 @@ impl Holder {
         }
     }
 
-    /// Carries out the intent, and calls `paid` if an order has accepted the payment.
+    /// Carries out the intent, and calls `paid` if the payment was applied.
     pub(super) async fn act(&self, paid: &(dyn Fn() + Send + Sync)) -> Outcome {
         let (answer, new_order) = match self.intent {
             Intent::NeverPays => ("nothing".to_owned(), None),
@@ -138,7 +138,7 @@ impl Holder {
         Outcome { order: self.order, intent: self.intent, answer, new_order }
     }
 
-    /// Sends the provider's event, and repeats it until its outcome is known, as a provider does.
+    /// Sends the payment event, and repeats it until its outcome is known, as a provider does.
     async fn pay(&self) -> (String, Option<OrderId>) {
         let id = format!("evt-{}", self.order);
         let body = serde_json::json!({
@@ -164,7 +164,7 @@ impl Holder {
         self.until_known(&path, "", |_| vec![("authorization", self.bearer.clone())]).await.0
     }
 
-    /// Repeats a request, signed afresh each time, until its answer is final.
+    /// Repeats a request, with a new signature each time, until its answer is final.
     async fn until_known(
         &self,
         path: &str,

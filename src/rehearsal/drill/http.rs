@@ -1,4 +1,4 @@
-//! A plain HTTP/1.1 client: one connection, which is reopened when it breaks.
+//! A plain HTTP/1.1 client with one connection, which it reopens when it breaks.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 /// How long one answer may take: longer than any deadline of the server.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why a request has no answer. In every case but [`HttpError::Request`] it may have been carried out.
+/// Why a request has no answer. The request may have been carried out, except after [`HttpError::Request`].
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HttpError {
     #[error("no answer within {TIMEOUT:?}")]
@@ -36,7 +36,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects with the first request.
+    /// Connects on the first request.
     pub(super) fn new(address: SocketAddr) -> Self {
         Self { address, open: None }
     }
@@ -69,7 +69,7 @@ impl Connection {
         let result = tokio::time::timeout(TIMEOUT, self.exchange(request)).await;
         let result = result.unwrap_or(Err(HttpError::TimedOut));
         if result.is_err() {
-            // A response that was read halfway makes the connection unusable.
+            // A half-read response makes the connection unusable.
             self.open = None;
         }
         result
@@ -93,7 +93,7 @@ async fn connect(address: SocketAddr) -> Result<SendRequest<Full<Bytes>>, HttpEr
     let _ = stream.set_nodelay(true);
     let (sender, connection) = handshake(TokioIo::new(stream)).await?;
     tokio::spawn(async move {
-        // If it breaks, the next request notices.
+        // If the connection breaks, the next request notices.
         let _ = connection.await;
     });
     Ok(sender)

@@ -1,8 +1,8 @@
 //! Rehearsed load: a crowd of buyers over HTTP, and a verdict from the books.
 //!
-//! The crowd is open-loop: each click has its time, whether or not earlier ones were answered, and latency
-//! counts from that time. A drill uses nothing but Doorbuster's HTTP contract, so it judges a private stack and
-//! a remote one alike.
+//! The crowd is open-loop: each click has its time, whether or not earlier ones were answered, and latency counts
+//! from that time. A drill uses only Doorbuster's HTTP contract, so it can judge a private stack and a remote one
+//! alike.
 
 mod admin;
 mod click;

@@ -1,5 +1,5 @@
-//! An operator who steers the sale while the crowd buys. Each act is repeated with the same key until its outcome
-//! is known.
+//! An operator who steers the sale while the crowd buys. Each act is repeated with the same key until its outcome is
+//! known.
 
 use std::time::Duration;
 
@@ -10,22 +10,22 @@ use tokio::time::Instant;
 use super::admin::Admin;
 use crate::domain::SaleId;
 
-/// What the operator does.
+/// The operator's task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Steering {
     /// Each act of live control once, one after the other.
     EachActOnce {
-        /// The time before each act.
+        /// The pause before each act.
         pause: Duration,
     },
-    /// Restocks again and again, by positive and negative amounts.
+    /// Restocks repeatedly, by positive and negative amounts.
     Restocks {
         /// The interval.
         every: Duration,
     },
 }
 
-/// What the operator did, and the final answer.
+/// One act of the operator, and the final answer to it.
 #[derive(Debug, Clone, Serialize)]
 pub struct Act {
     /// The verb and the body of the request.
@@ -37,7 +37,7 @@ pub struct Act {
     pub units: i64,
 }
 
-/// How long an act is repeated.
+/// How long an act is repeated for an answer.
 const REPEAT_FOR: Duration = Duration::from_secs(120);
 
 impl Steering {
@@ -72,7 +72,7 @@ impl Steering {
     }
 }
 
-/// Acts until `done` returns true or there are no more acts, and returns what was done.
+/// Acts until `done` returns true or no act is left, and returns the acts with their answers.
 pub(super) async fn steer(
     admin: &Admin,
     sale: &SaleId,

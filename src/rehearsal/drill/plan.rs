@@ -1,4 +1,4 @@
-//! Who clicks when. The presets never ask for less than the load tests that this project was founded on.
+//! Who clicks when. The presets are never smaller than this project's founding load tests.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use rand::RngExt as _;
 
 use super::operator::Steering;
 
-/// When the clicks come.
+/// When the clicks arrive.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Arrival {
     /// All at the same instant.
@@ -15,7 +15,7 @@ pub enum Arrival {
     PerSecond(f64),
 }
 
-/// The plans that have a name.
+/// The named plans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preset {
     /// Twice as many buyers as units, all at once. Exactly the stock must be sold.
@@ -26,7 +26,7 @@ pub enum Preset {
     Rush,
     /// Half of the buyers never pay. New buyers come until every unit is paid for.
     Returns,
-    /// The demonstration: forty times as many buyers as units, some of whom click twice.
+    /// The demonstration: forty times as many buyers as units; some of them click twice.
     Demo,
 }
 
@@ -80,26 +80,26 @@ pub enum Clicks {
     TenTimes,
 }
 
-/// What a drill does.
+/// The plan of a drill.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The name of the drill, and the beginning of its sale's id.
+    /// The name of the drill, which is also the prefix of its sale's id.
     pub name: &'static str,
     /// Units of the sale's only item.
     pub units: i64,
     /// Buyers, each with their own token.
     pub buyers: u32,
-    /// When they click first.
+    /// When the buyers first click.
     pub arrival: Arrival,
     /// Connections of the whole crowd. A click waits while all of them are busy, and the wait counts as latency.
     pub connections: usize,
-    /// How often they click.
+    /// How often each buyer clicks.
     pub clicks: Clicks,
     /// How long a buyer repeats a click with the same key while its outcome is unknown.
     pub repeat_for: Duration,
-    /// How long orders may take to end after the last click. After that they count as unfinished.
+    /// How long orders may take to end after the last click. Later ones count as unfinished.
     pub settle_within: Duration,
-    /// What buyers do with their orders; `None` for nothing.
+    /// What buyers do with their orders; `None` if they do nothing.
     pub follow_up: Option<FollowUp>,
     /// What an operator does during the drill.
     pub steering: Option<Steering>,
@@ -118,7 +118,7 @@ pub struct FollowUp {
     pub pay_late: u32,
     /// Percent who cancel.
     pub cancel: u32,
-    /// How long a buyer or the provider repeats a request without a final answer.
+    /// How long a buyer or the provider repeats a request that gets no final answer.
     pub repeat_for: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! Progress of long work: a bar on a terminal, a JSON line every few seconds elsewhere.
+//! Shows the progress of long work: a bar on a terminal, a JSON line every few seconds elsewhere.
 
 use std::io::IsTerminal as _;
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// On standard error, so that standard output carries the report only.
+    /// Uses standard error, so that standard output carries only the report.
     pub fn on_stderr() -> Self {
         let terminal = std::io::stderr().is_terminal();
         let bar = ProgressBar::new(0);
@@ -36,7 +36,7 @@ impl Progress {
         Self { bar: ProgressBar::hidden(), lines: None, quiet: true }
     }
 
-    /// Starts counting from zero to `total`; `what` names the things counted.
+    /// Starts counting from zero to `total`; `what` names what is counted.
     pub fn begin(&self, total: usize, what: &'static str) {
         if let Ok(style) = ProgressStyle::with_template("  {bar:32} {pos}/{len} {msg}  {per_sec}  {eta} left")
         {

@@ -12,13 +12,13 @@ use super::plan::Plan;
 use super::verdict::{Verdict, count};
 use crate::domain::SaleId;
 
-/// The answers of a stack that works.
+/// The answers of a working stack.
 const EXPECTED: [&str; 5] = ["accepted", "confirmed", "repeat", "sold_out", "already_ordered"];
 
 /// The report of a drill.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// The name of its plan.
+    /// The name of the plan.
     pub drill: &'static str,
     /// The sale that it created.
     pub sale_id: SaleId,
@@ -32,7 +32,7 @@ pub struct Report {
     pub unexpected: BTreeMap<String, u64>,
     /// Clicks sent again because their outcome was unknown.
     pub repeats: u64,
-    /// Why the first unanswered click had no answer.
+    /// Why the first unanswered click got no answer.
     pub trouble: Option<String>,
     /// How long the answers took.
     pub latency_ms: Latency,
@@ -42,7 +42,7 @@ pub struct Report {
     pub verdict: Verdict,
     /// Whether every promise was kept.
     pub balances: bool,
-    /// Whether every unit that was wanted has been sold, and everyone who clicked was answered.
+    /// Whether every unit that was wanted is sold, and everyone who clicked got an answer.
     pub complete: bool,
 }
 
@@ -71,7 +71,7 @@ impl Report {
     ) -> Self {
         let (mut answers, mut unexpected) = (BTreeMap::new(), BTreeMap::new());
         for result in results {
-            // An operator who pauses the sale or limits the rate wants these answers.
+            // If the operator pauses the sale or limits the rate, these answers are expected.
             let steered =
                 plan.steering.is_some() && ["sale_paused", "rate_limited"].contains(&result.code.as_str());
             let expected = steered || EXPECTED.contains(&result.code.as_str());
@@ -90,7 +90,7 @@ impl Report {
             trouble: results.iter().find_map(|result| result.trouble.clone()),
             latency_ms: latency(results),
             balances: verdict.balances(),
-            // The founding load tests allow one answer in a thousand to be missing.
+            // The founding load tests allow one click in a thousand to go unanswered.
             complete: verdict.is_complete() && answered as f64 >= results.len() as f64 * 0.999,
             acts,
             verdict,

@@ -1,4 +1,4 @@
-//! The drill of returns: buyers keep coming until every unit is paid for, although half of them never pay.
+//! The returns drill: buyers keep coming until every unit is paid for, although half of them never pay.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,18 +23,18 @@ use super::verdict::count;
 use super::{contradictions, sale};
 use crate::domain::{OrderId, OrderStatus, SaleId};
 
-/// The report of the drill of returns.
+/// The report of the returns drill.
 #[derive(Debug, Clone, Serialize)]
 pub struct Returns {
     /// The sale that it created.
     pub sale_id: SaleId,
     /// The stock.
     pub units: i64,
-    /// Orders that were accepted. Each unit is sold several times.
+    /// Accepted orders. Each unit is sold several times.
     pub accepted: u64,
-    /// Buyers who came.
+    /// The number of buyers.
     pub buyers: u32,
-    /// From the first buyer to the last paid unit.
+    /// Seconds from the first buyer to the last paid unit.
     pub seconds: f64,
     /// Orders by their final state.
     pub ended: BTreeMap<String, u64>,
@@ -46,7 +46,7 @@ pub struct Returns {
     pub lost: u64,
     /// Units that are in none of the books.
     pub leaked: i64,
-    /// Orders that had not ended in time.
+    /// Orders that did not end in time.
     pub unfinished: u64,
     /// Violations of the contract, one sentence each.
     pub contradictions: Vec<String>,
@@ -68,8 +68,8 @@ impl Returns {
     }
 }
 
-/// Runs until every unit is paid for, or `plan.repeat_for` is over. The plan must say what buyers do with their
-/// orders. When `stop` is cancelled it closes the sale and returns [`DrillError::Interrupted`].
+/// Runs until every unit is paid for, or `plan.repeat_for` has passed. `plan.follow_up` must be set. When `stop` is
+/// cancelled, closes the sale and returns [`DrillError::Interrupted`].
 pub async fn run(
     target: &Target,
     plan: &Plan,
@@ -121,7 +121,7 @@ struct Stream<'a> {
     next: AtomicU32,
 }
 
-/// What buyers did, and the answers they got.
+/// The actions of buyers, and the answers to them.
 #[derive(Default)]
 struct Visits {
     results: Vec<ClickResult>,
@@ -130,8 +130,8 @@ struct Visits {
 }
 
 impl Stream<'_> {
-    /// Each buyer follows up on their order before the next one comes. Those who pay late go to `late` instead, so that
-    /// nobody waits for them.
+    /// Each buyer follows up on their order before the next one comes. Those who pay late are sent to `late` instead,
+    /// so that nobody waits for them.
     async fn run(&self, late: mpsc::UnboundedSender<Bought>) -> Visits {
         let until = Instant::now() + self.plan.repeat_for;
         let lanes = (0..self.plan.connections).map(|_| self.lane(until, &late));
@@ -143,7 +143,7 @@ impl Stream<'_> {
         visits
     }
 
-    /// The buyers who share one connection.
+    /// The buyers who share one connection, one after the other.
     async fn lane(&self, until: Instant, late: &mpsc::UnboundedSender<Bought>) -> Visits {
         let mut clicker = Clicker::new(self.target, self.sale, self.plan);
         let mut visits = Visits::default();

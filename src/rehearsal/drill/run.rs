@@ -15,8 +15,8 @@ use super::target::Target;
 use super::verdict::Verdict;
 use super::{crowd, follow_up, operator, sale};
 
-/// Creates a sale, sends the crowd, waits until every order has ended, closes the sale, and compares. When
-/// `stop` is cancelled it closes the sale and returns [`DrillError::Interrupted`].
+/// Creates a sale, sends the crowd, waits until every order has ended, closes the sale, and compares. When `stop` is
+/// cancelled, closes the sale and returns [`DrillError::Interrupted`].
 pub async fn run(
     target: &Target,
     plan: &Plan,
@@ -28,15 +28,15 @@ pub async fn run(
 
 /// The report of a drill, and when its phases ended.
 pub struct DrillRun {
-    /// What the drill found.
+    /// The findings.
     pub report: Report,
-    /// When the last buyer had an answer and `meanwhile` had ended.
+    /// The time when the last buyer had an answer and `meanwhile` had ended.
     pub answered_at: Instant,
-    /// When every order had ended, or `plan.settle_within` was over.
+    /// The time when every order had ended, or `plan.settle_within` had passed.
     pub at_rest: Instant,
 }
 
-/// Like [`run`], while `meanwhile` runs too. The books are read after both have ended.
+/// Like [`run`], with `meanwhile` running at the same time. The books are read after both have ended.
 pub async fn run_during(
     target: &Target,
     plan: &Plan,

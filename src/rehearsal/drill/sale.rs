@@ -40,8 +40,8 @@ fn terms(plan: &Plan) -> Terms {
     }
 }
 
-/// Closes the sale. The books are read afterwards: an order admitted after that would not be judged. With
-/// `retry`, it is tried again until `plan.settle_within` is over, for a server that is just coming back.
+/// Closes the sale before the books are read: an order admitted later would not be judged. With `retry`, tries again
+/// until `plan.settle_within` has passed, in case a server is just coming back.
 pub(super) async fn close(admin: &Admin, sale: &SaleId, plan: &Plan, retry: bool) -> Result<(), DrillError> {
     let until = Instant::now() + plan.settle_within;
     while let Err(error) = admin.post(&format!("/v1/admin/sales/{sale}:close"), None).await {

@@ -1,4 +1,4 @@
-//! The stack that a drill is aimed at, and the tokens that it accepts.
+//! The target stack of a drill, and the tokens that it accepts.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use super::http::Connection;
 use crate::domain::UserId;
 use crate::front::{Role, Tokens};
 
-/// The stack that a drill is aimed at.
+/// The target stack of a drill.
 pub struct Target {
     /// The listener for buyers.
     pub buyers: SocketAddr,
     /// The operations listener.
     pub operations: SocketAddr,
-    /// Signs tokens for buyers and the operator with the stack's own secret.
+    /// Signs tokens for buyers and the operator with the stack's secret.
     pub tokens: Tokens,
     /// Signs the callbacks of the payment provider `drill`; empty if the stack does not know it.
     pub payment_secret: String,
@@ -42,7 +42,7 @@ impl Target {
     }
 }
 
-/// The secret of the payment provider `drill`. It is derived from a stack's own secret, which it does not reveal.
+/// The secret of the payment provider `drill`. It is derived from a stack's secret without revealing it.
 pub fn payment_secret(secret: &str) -> String {
     use base64::Engine as _;
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
@@ -50,7 +50,7 @@ pub fn payment_secret(secret: &str) -> String {
     format!("whsec_{}", base64::engine::general_purpose::STANDARD.encode(tag))
 }
 
-/// Returns when a front reports that it is ready; [`DrillError::NotReady`] after `within`.
+/// Returns when a front reports ready; fails with [`DrillError::NotReady`] after `within`.
 pub async fn until_ready(target: &Target, within: Duration) -> Result<(), DrillError> {
     let until = Instant::now() + within;
     loop {

@@ -1,4 +1,4 @@
-//! The verdict: the answers that buyers got, compared with gate and database.
+//! The verdict: compares the answers that buyers got with gate and database.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
@@ -13,7 +13,7 @@ use super::operator::Act;
 use super::plan::Plan;
 use crate::domain::{OrderId, OrderStatus, UserId};
 
-/// How the answers compare with the books.
+/// The result of comparing the answers with the books.
 #[derive(Debug, Clone, Serialize)]
 pub struct Verdict {
     /// The stock at the end.
@@ -24,7 +24,7 @@ pub struct Verdict {
     pub oversold: i64,
     /// Users with more live orders than they may have.
     pub duplicate: u64,
-    /// Orders for which a buyer got an answer that they are taken.
+    /// Orders that some answer to a buyer reported as taken.
     pub promised: u64,
     /// Promised orders that have no row.
     pub lost: u64,
@@ -32,13 +32,13 @@ pub struct Verdict {
     pub failed: u64,
     /// Units that are in none of the books.
     pub leaked: i64,
-    /// Units that enough buyers wanted and nobody got.
+    /// Units that were left although enough buyers wanted them.
     pub unsold: i64,
-    /// Orders that had not ended in time.
+    /// Orders that did not end in time.
     pub unfinished: u64,
-    /// Live orders whose buyer got no answer. Not a fault: a repeat of the click would return the order.
+    /// Live orders whose buyer got no answer. Not an error: repeating the click would return the order.
     pub unheard: u64,
-    /// How often each answer was given to a payment or cancellation; empty if buyers do neither.
+    /// How often each answer was given to a payment or cancellation; empty if buyers send neither.
     #[serde(rename = "fates")]
     pub follow_ups: BTreeMap<String, u64>,
     /// Orders by their final state; empty if buyers neither pay nor cancel.
@@ -102,7 +102,7 @@ impl Verdict {
             && self.contradictions.is_empty()
     }
 
-    /// Whether every unit that was wanted has been sold.
+    /// Whether every unit that was wanted is sold.
     pub fn is_complete(&self) -> bool {
         self.unsold == 0
     }

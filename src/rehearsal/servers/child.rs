@@ -10,19 +10,19 @@ use tokio::sync::watch;
 use super::error::ServerError;
 use super::proc::{children_of, wait_until_gone};
 
-/// How a process is stopped.
+/// How to stop a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// SIGTERM, so that it can close its files; SIGKILL after 15 s.
+    /// SIGTERM, so that the process can close its files; SIGKILL after 15 s.
     Orderly,
-    /// SIGKILL at once: for data that will not be read again, and for drills.
+    /// SIGKILL immediately: for data that will not be read again, and for drills.
     AtOnce,
 }
 
 /// How long an orderly stop may take before SIGKILL.
 const ORDERLY_WITHIN: Duration = Duration::from_secs(15);
 
-/// How long the processes that a server has started may outlive it.
+/// How long the helper processes of a server may outlive it.
 const HELPERS_WITHIN: Duration = Duration::from_secs(2);
 
 /// A child process. Dropping it kills it.
@@ -67,12 +67,12 @@ impl Child {
         let _ = ended.wait_for(|ended| *ended).await;
     }
 
-    /// Stops the process. On return it has ended, and its own children have ended or had 2 s to do so.
+    /// Stops the process. On return it has ended, and its children have ended or had 2 s to do so.
     pub async fn stop(self, ending: Ending) {
         let helpers = children_of(self.pid);
         let home = self.home.clone();
         self.stop_alone(ending).await;
-        // Its children end by themselves a moment later; RabbitMQ's helper does when its pipe is closed.
+        // Its children end by themselves a moment later: RabbitMQ's helper ends when its pipe is closed.
         wait_until_gone(&helpers, &home, HELPERS_WITHIN).await;
     }
 

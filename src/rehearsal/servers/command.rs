@@ -1,5 +1,5 @@
-//! Starting a process with an almost empty environment, so that it ends with this process even if this one is
-//! killed.
+//! Starts a process with an almost empty environment, and makes sure that it ends with this process even if this one
+//! is killed.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -14,8 +14,7 @@ use super::child::Child;
 use super::error::ServerError;
 use super::{folder, programs};
 
-/// A program and how to run it. The process sees `PATH`, `HOME` (its folder) and the variables in `env`,
-/// nothing else.
+/// A program and how to run it. The process gets only `PATH`, `HOME` (its folder) and the variables in `env`.
 pub(super) struct Command<'a> {
     pub(super) name: &'static str,
     pub(super) program: &'a Path,
@@ -23,7 +22,7 @@ pub(super) struct Command<'a> {
     pub(super) env: Vec<(&'static str, String)>,
     /// The server's folder: its HOME, with its output in `log` and its pid in `pid`.
     pub(super) home: &'a Path,
-    /// The user to run it as; `None` keeps the present one.
+    /// The user to run it as; `None` keeps the current one.
     pub(super) user: Option<&'static str>,
 }
 
@@ -80,7 +79,7 @@ pub fn start_self(
 ) -> Result<Child, ServerError> {
     folder::private(home)?;
     let program = std::env::current_exe().map_err(ServerError::io("finding this program"))?;
-    // The last lines of the previous process are the ones that explain its end.
+    // The last lines of the previous process may explain its end.
     if let Ok(text) = std::fs::read(home.join("log")) {
         let logs = std::fs::OpenOptions::new().create(true).append(true).open(home.join("log.before"));
         let _ = logs.and_then(|mut logs| std::io::Write::write_all(&mut logs, &text));
@@ -90,8 +89,8 @@ pub fn start_self(
 
 type Job = (std::process::Command, mpsc::SyncSender<std::io::Result<std::process::Child>>);
 
-/// For the parent-death signal, the kernel's "parent" is the thread that forked. So one thread, which lives as
-/// long as the process, starts all children.
+/// For the parent-death signal, the kernel's "parent" is the thread that forked. So one thread starts all children,
+/// and it lives as long as the process.
 fn spawn_from_keeper(command: std::process::Command) -> std::io::Result<std::process::Child> {
     static KEEPER: OnceLock<Mutex<mpsc::Sender<Job>>> = OnceLock::new();
     let keeper = KEEPER.get_or_init(|| {

@@ -6,12 +6,12 @@ pub enum ServerError {
     /// A program is missing: install the named package.
     #[error("{0} is not installed; `make demo` and `make test` install it, or see README")]
     Missing(&'static str),
-    /// The operating system refused something.
+    /// The operating system returned an error.
     #[error("{what}: {source}")]
     Io {
-        /// The operation, with the path or program it concerned.
+        /// The operation, with its path or program.
         what: String,
-        /// The error as the operating system reported it.
+        /// The error reported by the operating system.
         source: std::io::Error,
     },
     /// Another process holds the lock of the data folder.

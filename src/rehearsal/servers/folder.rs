@@ -1,4 +1,4 @@
-//! The data folder: one process uses it at a time, and an ephemeral one is removed afterwards.
+//! The data folder: used by one process at a time, and removed afterwards if it is ephemeral.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -15,21 +15,21 @@ const PREFIX: &str = "doorbuster-";
 /// A locked data folder. Dropping it releases the lock, and removes the folder if it is ephemeral.
 pub struct Folder {
     path: PathBuf,
-    /// Held as long as the folder is in use. The holder may kill processes that run in the folder.
+    /// Held while the folder is in use. The holder may kill processes that run in the folder.
     _lock: File,
     ephemeral: bool,
 }
 
 impl Folder {
-    /// Opens, and creates if needed, a folder that stays. [`ServerError::InUse`] if another process has it.
+    /// Opens a folder that stays, and creates it if needed. [`ServerError::InUse`] if another process has it.
     pub fn open(path: &Path) -> Result<Self, ServerError> {
         private(path)?;
         let path = path.canonicalize().map_err(ServerError::io(format!("opening {}", path.display())))?;
         Self::lock(path, false)
     }
 
-    /// A temporary folder that is removed when this value is dropped. Also removes those that killed processes
-    /// have left behind.
+    /// Creates a temporary folder that is removed when this value is dropped. Also removes the folders that killed
+    /// processes left behind.
     pub fn ephemeral() -> Result<Self, ServerError> {
         remove_leftovers();
         let folder = tempfile::Builder::new()
@@ -40,7 +40,7 @@ impl Folder {
     }
 
     fn lock(path: PathBuf, ephemeral: bool) -> Result<Self, ServerError> {
-        // The file is locked before it gets its name, so a `lock` that is free belongs to a process that ended.
+        // The file is locked before it gets its name, so if a `lock` is free, its process has ended.
         let io = || ServerError::io(format!("locking {}", path.display()));
         let name = path.join("lock");
         if !name.exists() {
@@ -58,12 +58,12 @@ impl Folder {
     /// Keeps an ephemeral folder, and returns its path. The lock is released.
     pub fn keep(mut self) -> PathBuf {
         self.ephemeral = false;
-        // With a lock file that nobody holds, the folder would be removed as a leftover.
+        // If the lock file stayed without a holder, the folder would be removed as a leftover.
         let _ = std::fs::remove_file(self.path.join("lock"));
         self.path.clone()
     }
 
-    /// Where the folder is.
+    /// The folder's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -77,7 +77,7 @@ impl Drop for Folder {
     }
 }
 
-/// Tries for two seconds, because a server that has just been killed may still be writing.
+/// Tries for two seconds, because a server that was just killed may still be writing.
 fn remove(path: &Path) {
     for _ in 0..20 {
         if std::fs::remove_dir_all(path).is_ok() || !path.exists() {
@@ -88,7 +88,7 @@ fn remove(path: &Path) {
     tracing::warn!(folder = %path.display(), "removing the folder failed");
 }
 
-/// Removes temporary folders whose lock nobody holds. Those of other users cannot be opened, and stay.
+/// Removes temporary folders whose lock is free. Those of other users cannot be opened, and stay.
 fn remove_leftovers() {
     for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
         if !entry.file_name().to_string_lossy().starts_with(PREFIX) {

@@ -9,10 +9,10 @@ use super::proc::end_leftover;
 use super::server::{Kind, Server};
 use super::{folder, ports, programs};
 
-/// How long `mariadb-install-db` may take, and the start itself.
+/// How long `mariadb-install-db` may take; the same limit applies to the start.
 const READY_WITHIN: Duration = Duration::from_secs(120);
 
-/// Starts MariaDB on the data in `home`, which is initialised if it is new. Returns when it greets.
+/// Starts MariaDB on the data in `home`, which is initialised if new. Returns when the server sends its greeting.
 pub(super) async fn start(home: &Path) -> Result<Server, ServerError> {
     let mariadbd = programs::find("mariadbd", "mariadb-server")?;
     folder::private(home)?;

@@ -1,8 +1,8 @@
 //! Private servers as children of this process: Redis, RabbitMQ, PostgreSQL and MariaDB.
 //!
-//! Each listens on a free port of 127.0.0.1, keeps its data in its own folder, and ends with this process
-//! at the latest. Used by `dev`, the drills, the benchmarks and the tests. This module only ever signals
-//! processes that Doorbuster itself has started.
+//! Each listens on a free port of 127.0.0.1, keeps its data in a separate folder, and ends with this process at the
+//! latest. Used by `dev`, the drills, the benchmarks and the tests. This module sends signals only to processes that
+//! Doorbuster itself has started.
 
 mod child;
 mod command;

@@ -11,9 +11,9 @@ use tokio::net::TcpStream;
 use super::child::Child;
 use super::error::ServerError;
 
-/// A free TCP port of 127.0.0.1, for a server that binds it seconds later. It lies outside the range that the
-/// kernel uses for outgoing connections. As long as this process lives, no Doorbuster process gets the same port
-/// from here: its UDP twin, which no server uses, stays bound.
+/// A free TCP port of 127.0.0.1, for a server that binds it seconds later. It lies outside the range that the kernel
+/// uses for outgoing connections. While this process lives, this function gives no other Doorbuster process the same
+/// port: the port's UDP twin, which no server uses, stays bound.
 pub fn free() -> Result<u16, ServerError> {
     static TAKEN: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());
     for _ in 0..100 {
@@ -28,16 +28,15 @@ pub fn free() -> Result<u16, ServerError> {
     Err(ServerError::io("looking for a free port")(none))
 }
 
-/// The question that a starting server is asked, and how its answer is recognised.
+/// The bytes sent to a starting server, and how to recognise its answer.
 pub(super) struct Greeting<'a> {
     pub(super) port: u16,
-    /// Empty where the server speaks first.
+    /// Empty if the server speaks first.
     pub(super) bytes: &'a [u8],
     pub(super) ready: fn(&[u8]) -> bool,
 }
 
-/// Waits until the server gives an answer to `greeting` that counts as ready. Fails at once when the child ends,
-/// and when `limit` is over.
+/// Waits until the server's answer to `greeting` counts as ready. Fails when the child ends or `limit` has passed.
 pub(super) async fn until_ready(
     child: &Child,
     greeting: &Greeting<'_>,

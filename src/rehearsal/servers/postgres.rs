@@ -10,10 +10,11 @@ use super::proc::end_leftover;
 use super::server::{Kind, Server};
 use super::{folder, ports, programs};
 
-/// How long `initdb` may take, and the start itself.
+/// How long `initdb` may take; the same limit applies to the start.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
-/// Starts PostgreSQL on the data in `home`, which is initialised if it is new. Returns when it authenticates.
+/// Starts PostgreSQL on the data in `home`, which is initialised if new. Returns when the server asks for
+/// authentication.
 pub(super) async fn start(home: &Path) -> Result<Server, ServerError> {
     let postgres = programs::postgres("postgres")?;
     folder::private(home)?;
@@ -61,7 +62,7 @@ async fn initialise(home: &Path, data: &Path, user: Option<&'static str>) -> Res
     Ok(())
 }
 
-/// Makes `user` the owner of the folder, and lets them pass through the private folder above it.
+/// Makes `user` the owner of the folder, and gives them access through the private folder above it.
 fn give_to(user: &'static str, home: &Path) -> Result<(), ServerError> {
     let run = |program: &str, args: &[&str]| {
         let done = std::process::Command::new(program).args(args).arg(home).status();

@@ -1,4 +1,4 @@
-//! Processes as `/proc` shows them: their children, and the folder they belong to.
+//! Processes as shown in `/proc`: their children, and the folder they belong to.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ pub(super) fn children_of(pid: Pid) -> Vec<Pid> {
     children
 }
 
-/// Kills what a killed predecessor left running. The pid alone may belong to an unrelated process by now, so
+/// Kills processes left running by a killed predecessor. The pid alone may belong to an unrelated process by now, so
 /// the process must also belong to this folder.
 pub(super) async fn end_leftover(home: &Path) {
     let Ok(text) = std::fs::read_to_string(home.join("pid")) else { return };
@@ -32,7 +32,7 @@ pub(super) async fn end_leftover(home: &Path) {
     wait_until_gone(&[pid], home, KILLED_WITHIN).await;
 }
 
-/// Returns when none of these processes belongs to the folder any more, or when the time is up.
+/// Returns when none of these processes belongs to the folder any more, or when `within` has passed.
 pub(super) async fn wait_until_gone(pids: &[Pid], home: &Path, within: Duration) {
     let until = Instant::now() + within;
     while pids.iter().any(|pid| belongs_to(*pid, home)) && Instant::now() < until {
@@ -40,7 +40,7 @@ pub(super) async fn wait_until_gone(pids: &[Pid], home: &Path, within: Duration)
     }
 }
 
-/// True if the process works in the folder, or names it in its environment or command line.
+/// Whether the process works in the folder, or has it in its environment or command line.
 fn belongs_to(pid: Pid, home: &Path) -> bool {
     let entry = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
     let needle = home.as_os_str().as_encoded_bytes();

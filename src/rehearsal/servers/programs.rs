@@ -1,4 +1,4 @@
-//! Where the servers' programs are: in PATH, or in the folders that distributions use outside of it.
+//! Finds the servers' programs: in PATH, or in folders outside of it where distributions install them.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,7 @@ pub(super) fn rabbitmq() -> Result<PathBuf, ServerError> {
         .ok_or(ServerError::Missing("rabbitmq-server"))
 }
 
-/// A program of the newest PostgreSQL that is installed: each version has a separate folder.
+/// A program of the newest installed PostgreSQL: each version has a separate folder.
 pub(super) fn postgres(name: &str) -> Result<PathBuf, ServerError> {
     let mut versions: Vec<(u32, PathBuf)> = POSTGRES
         .iter()

@@ -1,5 +1,5 @@
-//! A private RabbitMQ node. It has its own epmd, so that nothing outlives it and it cannot meet other nodes of
-//! this machine.
+//! A private RabbitMQ node. It has its own epmd, so that nothing outlives it and it cannot meet other nodes on this
+//! machine.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::{folder, ports, programs};
 /// How long a start may take. It takes 4 to 10 s on a quiet machine.
 const READY_WITHIN: Duration = Duration::from_secs(120);
 
-/// A node that has been started and does not answer yet. Dropping it kills it.
+/// A node that was started and does not answer yet. Dropping it kills it.
 pub struct Starting {
     /// The address at which it will answer.
     pub url: String,

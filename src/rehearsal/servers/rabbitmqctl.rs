@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::error::ServerError;
 use super::programs;
 
-/// The node's name. Each private node has its own epmd, so the same name can be used by all of them.
+/// The node's name. Each private node has a separate epmd, so all of them can use the same name.
 pub(super) const NODE: &str = "doorbuster@localhost";
 
 /// How long one command may take.

@@ -10,7 +10,7 @@ use super::proc::end_leftover;
 use super::server::{Kind, Server};
 use super::{folder, ports, programs};
 
-/// How long a start may take; Redis reads its whole log first.
+/// How long a start may take; Redis first reads its whole append-only file.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
 /// Starts Redis on the data in `home`, and returns when it answers PING.

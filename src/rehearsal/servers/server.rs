@@ -29,15 +29,14 @@ impl Kind {
     }
 }
 
-/// A running private server. End it with [`Server::stop`]; dropping it kills it, and so does the end of this
-/// process.
+/// A running private server. Stop it with [`Server::stop`]; it is killed when it is dropped or this process ends.
 pub struct Server {
     /// Which server this is.
     pub kind: Kind,
     /// The address for clients, such as `redis://127.0.0.1:40001`.
     pub url: String,
     pub(super) child: Child,
-    /// Processes that the server needs. They are stopped after it.
+    /// Other processes that the server needs. They are stopped after it.
     pub(super) helpers: Vec<Child>,
     /// RabbitMQ's control program; `None` for other servers.
     pub(super) control: Option<Rabbitmqctl>,
@@ -57,7 +56,7 @@ impl Server {
         }
     }
 
-    /// Returns once the server's process has ended, for whatever reason.
+    /// Returns once the server's process has ended, for any reason.
     pub async fn ended(&self) {
         self.child.ended().await;
     }

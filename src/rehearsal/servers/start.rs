@@ -8,8 +8,8 @@ use super::server::{Kind, Server};
 use super::{mariadb, postgres, rabbitmq, redis};
 
 impl Server {
-    /// Starts a server with its data under `folder`, and returns when it answers its protocol. A process that
-    /// a killed predecessor left running on the same data is killed first.
+    /// Starts a server with its data under `folder`, and returns when it answers its protocol. If a killed
+    /// predecessor left a process running on the same data, that process is killed first.
     pub async fn start(kind: Kind, folder: &Path) -> Result<Self, ServerError> {
         let home = folder.join(kind.name());
         match kind {
@@ -20,7 +20,7 @@ impl Server {
         }
     }
 
-    /// Starts RabbitMQ without waiting the seconds it needs until it answers. Its URL is known on return.
+    /// Starts RabbitMQ without waiting the seconds until it answers. Its URL is known on return.
     pub async fn begin_rabbitmq(folder: &Path) -> Result<Starting, ServerError> {
         rabbitmq::begin(&folder.join(Kind::Rabbitmq.name())).await
     }

@@ -1,6 +1,6 @@
-//! Which file uses which, read from the paths in the sources. Neither files nor folders form a circle.
+//! Which file uses which, read from the paths in the sources. Neither files nor folders may form a circle.
 //!
-//! A `mod.rs` is the front door of its folder: it uses its files and they use it, so it is left out. A name that
+//! A `mod.rs` is its folder's front door: it uses the folder's files and they use it, so it is left out. A name that
 //! it re-exports leads to the file that defines it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ type Module = Vec<String>;
 /// The modules of `src`, each with its text and the names that it re-exports.
 struct Modules {
     texts: BTreeMap<Module, String>,
-    /// For a module and a name that it re-exports: the path that the name stands for.
+    /// For a module and a name that it re-exports: the path behind the name.
     exports: BTreeMap<(Module, String), Vec<String>>,
 }
 
@@ -31,7 +31,7 @@ fn module_of(file: &str) -> Module {
     module
 }
 
-/// Every path of a use tree: `a::{b, c::d as e}` is `a::b` and `a::c::d`.
+/// Lists every path of a use tree: `a::{b, c::d as e}` gives `a::b` and `a::c::d`.
 fn flatten(tree: &str, prefix: &str, paths: &mut Vec<String>) {
     let tree = tree.trim();
     let Some((before, rest)) = tree.split_once('{') else {
@@ -84,7 +84,7 @@ impl Modules {
         let mut texts = BTreeMap::new();
         for (file, text) in files("src", "rs") {
             let code = without_comments(&text);
-            // What only a file's own tests name is no arrow of the product.
+            // Names used only in a file's unit tests are not arrows of the product.
             let code = code.split("#[cfg(test)]\nmod tests").next().expect("a part").to_owned();
             texts.insert(module_of(&file), code);
         }
@@ -103,7 +103,7 @@ impl Modules {
         modules
     }
 
-    /// The module in which a path of `from` ends.
+    /// The module that a path in `from` leads to.
     fn resolve(&self, from: &Module, path: &[String]) -> Module {
         let mut at = from.clone();
         for (index, part) in path.iter().enumerate() {
@@ -128,7 +128,7 @@ impl Modules {
         at
     }
 
-    /// Every arrow from a module to another that it names. Those of a folder's front door are left out.
+    /// Every arrow from a module to another one that it uses. Arrows of a folder's front door are left out.
     fn arrows(&self) -> BTreeMap<Module, BTreeSet<Module>> {
         let folders: BTreeSet<Module> =
             self.texts.keys().filter_map(|module| module.split_last()).map(|(_, up)| up.to_vec()).collect();
@@ -145,7 +145,7 @@ impl Modules {
     }
 }
 
-/// A way from `from` back to itself, if there is one.
+/// A path from `from` back to itself, if there is one.
 fn circle<'a>(from: &'a Module, arrows: &'a BTreeMap<Module, BTreeSet<Module>>) -> Option<Vec<&'a Module>> {
     let mut ways: Vec<Vec<&Module>> = vec![vec![from]];
     let mut seen: BTreeSet<&Module> = BTreeSet::new();
@@ -175,13 +175,13 @@ fn no_files_use_each_other_in_a_circle() {
     assert!(circles.is_empty(), "circles:\n{}", circles.join("\n"));
 }
 
-/// Two folders that use each other are one folder in two places.
+/// Two folders that use each other are really one folder.
 #[test]
 fn no_folders_use_each_other_in_a_circle() {
     let arrows = Modules::read().arrows();
     let longest = arrows.keys().map(Vec::len).max().expect("files");
     for depth in 1..longest {
-        // Of two modules, the place where they part at this depth: a file, or a folder as a whole.
+        // For two modules, the place where they diverge at this depth: a file, or a whole folder.
         let mut between: BTreeMap<Module, BTreeSet<Module>> = BTreeMap::new();
         for (from, all) in &arrows {
             for to in all {

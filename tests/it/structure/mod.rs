@@ -1,5 +1,5 @@
-//! The architecture, checked: who may name which library and which room, what a Lua file's header says, and how
-//! large files and functions may be.
+//! Checks of the architecture: which modules may use which library and which other module, what a Lua file's header
+//! must say, and how large files and functions may be.
 
 mod graph;
 mod sizes;
@@ -36,7 +36,7 @@ pub fn files(folder: &str, ending: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The module of a file: `src/gate/keys.rs` is of `gate`, `src/main.rs` of `main`.
+/// The module of a file: `gate` for `src/gate/keys.rs`, `main` for `src/main.rs`.
 fn module(file: &str) -> &str {
     let rest = file.strip_prefix("src/").expect("in src");
     rest.split('/').next().expect("a name").trim_end_matches(".rs")
@@ -59,7 +59,7 @@ fn each_library_is_named_by_its_owners_alone() {
     for (file, text) in files("src", "rs") {
         let text = without_comments(&text);
         for (library, owners) in &owners {
-            // A module of ours may have the library's name: `self::redis`, `super::redis`.
+            // One of our modules may have the library's name: `self::redis`, `super::redis`.
             let names = text.match_indices(library).any(|(at, _)| {
                 let before = text[..at].chars().next_back().unwrap_or(' ');
                 !before.is_alphanumeric() && before != '_' && before != ':'
@@ -75,7 +75,7 @@ fn each_library_is_named_by_its_owners_alone() {
 
 #[test]
 fn modules_depend_downwards_only() {
-    // Each may use those to its right in the list, and itself.
+    // Each may use itself and those after it in the list.
     let order = [
         "main",
         "lib",
@@ -130,7 +130,7 @@ fn every_lua_file_says_what_it_takes_and_answers() {
         for part in ["-- KEYS", "-- ARGV", "-- Reply"] {
             assert!(header.contains(part), "{file}: the header lacks {part}");
         }
-        // The highest key and argument that the body names by number stand in the header.
+        // The header must name the highest key and argument number that the body uses.
         for array in ["KEYS", "ARGV"] {
             let highest = (1..=9).filter(|n| body.contains(&format!("{array}[{n}]"))).max().unwrap_or(0);
             let line = header.split(&format!("-- {array}")).nth(1).expect("checked above");
@@ -160,7 +160,7 @@ fn every_lua_file_says_what_it_takes_and_answers() {
     }
 }
 
-/// A lease that one machine's clock has set and another's judges ends too early or too late.
+/// If one machine's clock set a lease and another's judged it, the lease would end too early or too late.
 #[test]
 fn leases_know_no_clock_but_that_of_redis_and_a_monotonic_one() {
     for (file, text) in files("lua", "lua").into_iter().filter(|(file, _)| file.starts_with("lua/lease/")) {
@@ -208,7 +208,7 @@ fn every_negative_control_fits_the_sources_and_names_a_test() {
         }
         let by: Vec<&str> = control["caught_by"].as_str().expect("a test").split("::").collect();
         let test = by.last().expect("a name");
-        // A module inside the file may follow: `seams::store::postgres::`.
+        // The path may continue with a module inside the file: `seams::store::postgres::`.
         let file = (1..by.len()).map(|depth| format!("tests/it/{}.rs", by[..depth].join("/")));
         let source = file.filter_map(|file| tests.get(&file)).next_back().expect("a file of tests");
         assert!(source.contains(test), "{name}: there is no test {test}");

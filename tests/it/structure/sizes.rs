@@ -1,10 +1,10 @@
-//! What one reads in a sitting: files and functions have a largest size.
+//! Limits on what has to be read in one sitting: the size of files and functions.
 
 use super::{files, without_comments};
 
 const LINES_OF_A_FILE: usize = 400;
 const LINES_OF_A_FUNCTION: usize = 60;
-/// Counted with `self`.
+/// The most parameters of a function, including `self`.
 const PARAMETERS: usize = 5;
 
 /// A function of a formatted file: its name, lines, and number of parameters.
@@ -14,7 +14,7 @@ struct Function {
     parameters: usize,
 }
 
-/// The functions of a file that rustfmt has formatted: one ends at the brace that stands as far in as it begins.
+/// The functions of a file formatted by rustfmt: a function ends at the brace with the same indentation as its start.
 fn functions(text: &str) -> Vec<Function> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();
@@ -39,7 +39,7 @@ fn functions(text: &str) -> Vec<Function> {
     found
 }
 
-/// Of the function whose text begins here.
+/// The number of parameters of the function whose text begins here.
 fn parameters(text: &str) -> usize {
     let text = &text[text.find("fn ").expect("a function")..];
     let name = text.find(['(', '<']).expect("parameters");
@@ -94,7 +94,7 @@ fn no_function_is_too_long_or_takes_too_much() {
     assert!(trouble.is_empty(), "{}", trouble.join("\n"));
 }
 
-/// An error is a type of its seam, with a variant for each thing that the caller can do.
+/// Each seam has its own error type, with a variant for each action that the caller can take.
 #[test]
 fn no_error_is_a_text() {
     for (file, text) in files("src", "rs") {
