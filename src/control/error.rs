@@ -38,10 +38,10 @@ pub enum ControlError {
     #[error("{0}")]
     Refused(String),
     /// Another act has the same idempotency key.
-    #[error("the key belongs to another act upon this sale: use a new one")]
+    #[error("the key belongs to another act on this sale; use a new one")]
     KeyReused,
     /// An earlier act on the same item is not finished.
-    #[error("another act upon this item is in progress; try again")]
+    #[error("another act on this item is in progress; try again")]
     Busy,
     /// Redis failed or did not answer.
     #[error(transparent)]

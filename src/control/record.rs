@@ -74,10 +74,10 @@ impl Control {
     ) -> Result<SaleAct, ControlError> {
         if !self.store.end_act(&act, state, &result, number).await? {
             // An audit shows the difference.
-            result.push_str(", from the gate alone: the database has sold the rest");
+            result.push_str(", from the gate only: the database has already sold the rest");
             tracing::error!(sale = %act.sale, result, "the gate had units that do not exist");
         }
-        tracing::info!(sale = %act.sale, act = act.kind, by = act.by, result, "act upon a sale");
+        tracing::info!(sale = %act.sale, act = act.kind, by = act.by, result, "act on a sale");
         Ok(SaleAct { state, result: Some(result), ..act })
     }
 

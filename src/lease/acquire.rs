@@ -161,6 +161,7 @@ fn busiest<'a>(
         NameReply::Busy(left) => Some((name.as_str(), *left)),
         NameReply::Taken(_) | NameReply::Free => None,
     });
-    busy.max_by_key(|(name, left)| (waiter.is_some_and(|waiter| waiter.waits_for(name)), *left))
-        .ok_or_else(|| Fault::Broken(format!("no lease was given, and none is held: {replies:?}")).into())
+    busy.max_by_key(|(name, left)| (waiter.is_some_and(|waiter| waiter.waits_for(name)), *left)).ok_or_else(
+        || Fault::Broken(format!("no lease was granted, although no name is taken: {replies:?}")).into(),
+    )
 }

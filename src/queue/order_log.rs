@@ -95,7 +95,7 @@ impl OrderLog {
     pub async fn read(&self, from: LogFrom) -> Result<LogReader, QueueError> {
         // A process that has just started gets time to connect.
         let up = tokio::time::timeout(self.settings.timeout, self.publisher.wait_until_up());
-        up.await.map_err(|_| QueueError("the broker is away: the order log cannot be read".into()))?;
+        up.await.map_err(|_| QueueError("the broker is unavailable: the order log cannot be read".into()))?;
         let mark = format!("mark-{}", uuid::Uuid::new_v4());
         let marked = self.publisher.log_as(mark.clone(), &[]).await;
         marked.map_err(|error| QueueError(format!("marking the end of the order log: {error}")))?;

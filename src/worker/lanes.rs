@@ -118,7 +118,10 @@ impl Lanes {
         if self.held.is_empty() {
             tracing::info!("worker stops with no delivery pending");
         } else {
-            tracing::info!(deliveries = self.held.len(), "worker stops; these go back to the broker");
+            tracing::info!(
+                deliveries = self.held.len(),
+                "worker stops and returns its deliveries to the broker"
+            );
         }
         self.consumer.close().await;
     }

@@ -68,7 +68,7 @@ async fn requested_id(app: &Operations, headers: &HeaderMap, body: Body, act: &s
     let claims = app.tokens.operator(headers, Role::Operator)?;
     let bytes = body::read(body, app.settings.body_limit, app.settings.body_within).await?;
     let DeadLetterBody { id } = body::json(&bytes)?;
-    tracing::info!(dead_letter_id = id, act, by = claims.sub, "an operator acts upon a dead letter");
+    tracing::info!(dead_letter_id = id, act, by = claims.sub, "an operator acts on a dead letter");
     Ok(id)
 }
 

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
     /// Nothing was sent: the broker is known to be unavailable or blocked, or too much is waiting already.
-    #[error("the broker is away")]
+    #[error("the broker is unavailable")]
     Away,
     /// It was sent and no confirm came in time: the broker may have it.
     #[error("the broker did not confirm in time")]

@@ -20,7 +20,7 @@ pub enum ReplayError {
     #[error("there is no replay {0}")]
     NotFound(Uuid),
     /// A finished run cannot be resumed.
-    #[error("replay {0} is done; begin another")]
+    #[error("replay {0} has finished; start a new one")]
     IsDone(Uuid),
     /// A run failed after it had begun; it can be resumed.
     #[error("replay {0} failed: {1}; resume it with: doorbuster replay resume {0}")]

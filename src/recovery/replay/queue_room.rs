@@ -29,7 +29,7 @@ impl Work<'_> {
                     (self.progress.say)(&format!("waiting: about {depth} orders are in the queue"));
                 }
                 None if !std::mem::replace(&mut said, true) => {
-                    (self.progress.say)("waiting: the broker is away");
+                    (self.progress.say)("waiting: the broker is unavailable");
                 }
                 _ => {}
             }
