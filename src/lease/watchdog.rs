@@ -83,7 +83,7 @@ async fn renew(core: Arc<Core>, acquisitions: Call) -> Renewed {
     (acquisitions, answer)
 }
 
-/// The renewals that are due now, grouped into calls. Marks acquisitions as lost whose time is over.
+/// The renewals that are due now, grouped into calls. Marks expired acquisitions as lost.
 fn take_due(core: &Core) -> Vec<Call> {
     let now = Instant::now();
     let mut calls: BTreeMap<String, Vec<Call>> = BTreeMap::new();
