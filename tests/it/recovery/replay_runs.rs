@@ -131,7 +131,7 @@ async fn a_replay_can_be_slowed_cancelled_and_resumed() {
     assert!(code == 0 && out.contains("is done"), "{out}{err}");
     assert_eq!(parts.store.orders_after(&sale.id, None, 50).await.unwrap().len(), 12);
     let (code, _, err) = run(Some(&other), &["replay", "resume", &id]).await;
-    assert!(code == 1 && err.contains("is done"), "{err}");
+    assert!(code == 1 && err.contains("has finished"), "{err}");
 }
 
 /// A sale of eight orders, three of them cancelled and, if `paid`, one paid. The returned world has an empty
