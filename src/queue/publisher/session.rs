@@ -72,15 +72,17 @@ impl<'a> Session<'a> {
 
     /// Answers a caller. An error means that the broker has confirmed nothing for too long.
     pub(super) async fn confirm(&mut self, (id, answer, confirmed): Answered) -> Result<(), QueueError> {
+        // Before the failure point: a message whose answer is lost waits for nothing any more, and must not make the
+        // broker look silent for ever.
+        if self.unconfirmed.is_empty() {
+            self.waits_since = None;
+        }
         fault!("confirm.before", return Ok(()));
         let limit = self.timeout;
         let result = judge(&id, confirmed);
         if result != Err(PublishError::Unconfirmed) {
             self.last_confirm = Instant::now();
-            self.waits_since = Some(self.last_confirm);
-        }
-        if self.unconfirmed.is_empty() {
-            self.waits_since = None;
+            self.waits_since = (!self.unconfirmed.is_empty()).then_some(self.last_confirm);
         }
         let quiet = result == Err(PublishError::Unconfirmed) && self.last_confirm.elapsed() > limit;
         // The caller may have stopped waiting.
