@@ -4,7 +4,8 @@
 //! They exist only in debug builds: a release build has no code for them.
 
 /// Reaches a failure point. At `fault!("ack.before")` the process may die or stall; at
-/// `fault!("commit.before", return Err(…))` it may also fail in the given way.
+/// `fault!("commit.before", return Err(…))` it may also fail in the given way. A release build has none of it, so a
+/// name that only a failure point uses is written with its path: an import would be unused there.
 macro_rules! fault {
     ($name:literal) => {
         #[cfg(debug_assertions)]

@@ -6,7 +6,6 @@ use super::error::RebuildError;
 use super::freeze::{Rebuild, Rebuilding};
 use crate::domain::{CLOCK_SKEW, Entry, Millis, Number, Order, OrderId, SaleId};
 use crate::fault::fault;
-use crate::gate::GateError;
 use crate::queue::LogFrom;
 
 /// At most this many dead letters are read.
@@ -66,7 +65,7 @@ impl Rebuild {
                 gathered.accept(order, true);
             }
         }
-        fault!("rebuild.gathered", return Err(GateError::Unavailable("injected".into()).into()));
+        fault!("rebuild.gathered", return Err(crate::gate::GateError::Unavailable("injected".into()).into()));
         Ok(gathered)
     }
 

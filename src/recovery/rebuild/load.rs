@@ -8,7 +8,7 @@ use super::freeze::{Rebuild, Rebuilding};
 use super::gather::Gathered;
 use crate::domain::{Number, Order, OrderId, Sku, UserId};
 use crate::fault::fault;
-use crate::gate::{GateError, RebuiltHolding, RebuiltItem, RebuiltSale};
+use crate::gate::{RebuiltHolding, RebuiltItem, RebuiltSale};
 use crate::store::{OrderRow, Restock, SaleRow};
 
 /// Rows in one query.
@@ -107,12 +107,12 @@ impl Rebuild {
         if !rebuilding.guard.is_valid_for(Duration::ZERO) {
             return Err(RebuildError::UnderWay(sale.clone()));
         }
-        fault!("rebuild.read", return Err(GateError::Unavailable("injected".into()).into()));
+        fault!("rebuild.read", return Err(crate::gate::GateError::Unavailable("injected".into()).into()));
         self.gate.refill_outbox(sale, rebuilding.epoch, &flight).await?;
         let users = &holders.users;
         let rebuilt = RebuiltSale { sale: &row.sale, terms_version: row.terms_version, users, items: &items };
         let number = self.gate.load_rebuilt(rebuilding.epoch, &rebuilt).await?;
-        fault!("rebuild.loaded", return Err(GateError::Unavailable("injected".into()).into()));
+        fault!("rebuild.loaded", return Err(crate::gate::GateError::Unavailable("injected".into()).into()));
         let returned: Vec<OrderId> = owed.into_iter().filter(|id| holders.ended.contains(id)).collect();
         for ids in returned.chunks(RETURNS_AT_ONCE) {
             self.store.finish_returns(sale, number, ids).await?;
