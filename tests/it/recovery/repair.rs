@@ -201,12 +201,17 @@ async fn the_older_of_two_rebuilds_loads_nothing() {
     let error = rebuild.load(&first, &gathered).await.expect_err("the other rebuild's epoch");
     assert!(error.to_string().contains("another rebuild"), "{error}");
     drop(first);
+    // A rebuild that a slow server ends may have taken its epoch: the next one takes another.
+    let mut ended = 0;
     until("the lease is free", LONG, async || {
-        rebuild.run(&sale.id, &ActRequest::by("operator ada")).await.ok()
+        let done = rebuild.run(&sale.id, &ActRequest::by("operator ada")).await;
+        ended += i64::from(matches!(&done, Err(error) if !matches!(error, RebuildError::UnderWay(_))));
+        done.ok()
     })
     .await;
     let number = front.parts.gate.describe(&sale.id).await.unwrap().expect("loaded").number;
-    assert_eq!((number.epoch, left(&front.parts, &sale).await), (8, 4));
+    assert!((8..=8 + ended).contains(&number.epoch), "{number}, {ended} ended early");
+    assert_eq!(left(&front.parts, &sale).await, 4);
     front.stop().await;
 }
 
