@@ -201,8 +201,7 @@ async fn the_older_of_two_rebuilds_loads_nothing() {
     let error = rebuild.load(&first, &gathered).await.expect_err("the other rebuild's epoch");
     assert!(error.to_string().contains("another rebuild"), "{error}");
     drop(first);
-    // A rebuild that a slow server ends may have taken its epoch: the next one takes another.
-    let mut ended = 0;
+    let mut ended = 0; // A rebuild that a slow server ends may have taken its epoch: the next takes another.
     until("the lease is free", LONG, async || {
         let done = rebuild.run(&sale.id, &ActRequest::by("operator ada")).await;
         ended += i64::from(matches!(&done, Err(error) if !matches!(error, RebuildError::UnderWay(_))));
