@@ -135,7 +135,7 @@ fn items(manager: &SchemaManager<'_>) -> TableCreateStatement {
         .col(big_integer(Items::Sold))
         .col(big_integer(Items::Version))
         .primary_key(Index::create().col(Items::SaleId).col(Items::Sku))
-        // The last line of defence against overselling, whoever writes.
+        // The last line of defence against overselling, whichever process writes.
         .check(Expr::col(Items::Sold).gte(0))
         .check(Expr::col(Items::Sold).lte(Expr::col(Items::Stock)))
         .to_owned()
