@@ -9,7 +9,7 @@ use crate::fault::fault;
 use crate::gate::Gate;
 use crate::lease::{COMMIT_MARGIN, Guard, LeaseError, LeaseOptions, Leases, MAX_NAMES_PER_CALL};
 use crate::settlement::give_back;
-use crate::store::{Change, Changed, OverdueOrder, Return, Store, StoreError};
+use crate::store::{Change, Changed, Halves, OverdueOrder, Return, Store, StoreError};
 
 /// How long the leases of a batch last.
 const LEASE: Duration = Duration::from_secs(5);
@@ -34,26 +34,39 @@ pub async fn expire(gate: &Gate, store: &Store, leases: &Leases, overdue: &[Over
     }
     let mut expired = 0;
     for (sale, orders) in sales {
-        let mut pending: Vec<&[&OverdueOrder]> = orders.chunks(MAX_NAMES_PER_CALL).collect();
-        while let Some(orders) = pending.pop() {
-            let owed = match expire_some(store, leases, sale, orders).await {
-                Ok(owed) => owed,
-                // The database refuses one of the orders. Halving the batch lets the others expire.
-                Err(ExpiryError::Store(StoreError::Broken(_))) if orders.len() > 1 => {
-                    let (first, second) = orders.split_at(orders.len() / 2);
-                    pending.extend([second, first]);
-                    continue;
-                }
-                Err(error) => {
-                    tracing::warn!(%sale, orders = orders.len(), %error, "overdue orders are not expired yet");
-                    continue;
-                }
-            };
-            expired += owed.len();
-            metrics::counter!("orders_changed_total", "act" => "expire").increment(owed.len() as u64);
-            if let Err(error) = give_back(gate, store, &owed).await {
-                tracing::warn!(%sale, orders = owed.len(), %error, "the units of expired orders are not back in the gate yet");
+        for batch in orders.chunks(MAX_NAMES_PER_CALL) {
+            expired += expire_batch(gate, store, leases, sale, batch).await;
+        }
+    }
+    expired
+}
+
+/// Expires one batch. If the database refuses one of its orders, halving the batch lets the others expire.
+async fn expire_batch(
+    gate: &Gate,
+    store: &Store,
+    leases: &Leases,
+    sale: &SaleId,
+    batch: &[&OverdueOrder],
+) -> usize {
+    let mut expired = 0;
+    let mut pending = Halves::of(batch);
+    while let Some(orders) = pending.next_part() {
+        let owed = match expire_some(store, leases, sale, orders).await {
+            Ok(owed) => owed,
+            Err(ExpiryError::Store(StoreError::Broken(_))) if orders.len() > 1 => {
+                pending.split(orders);
+                continue;
             }
+            Err(error) => {
+                tracing::warn!(%sale, orders = orders.len(), %error, "overdue orders are not expired yet");
+                continue;
+            }
+        };
+        expired += owed.len();
+        metrics::counter!("orders_changed_total", "act" => "expire").increment(owed.len() as u64);
+        if let Err(error) = give_back(gate, store, &owed).await {
+            tracing::warn!(%sale, orders = owed.len(), %error, "the units of expired orders are not back in the gate yet");
         }
     }
     expired
