@@ -1,5 +1,6 @@
 //! One child process: its pid, when it ended, and how to stop it.
 
+use std::collections::HashSet;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,8 +23,11 @@ pub enum Ending {
 /// How long an orderly stop may take before SIGKILL.
 const ORDERLY_WITHIN: Duration = Duration::from_secs(15);
 
-/// How long the helper processes of a server may outlive it.
-const HELPERS_WITHIN: Duration = Duration::from_secs(2);
+/// How long the helper processes of a server may outlive it. They end at once, but on a busy machine at once is long.
+const HELPERS_WITHIN: Duration = Duration::from_secs(10);
+
+/// How often the helper processes of a server that is stopping are listed.
+const LISTED_EVERY: Duration = Duration::from_millis(50);
 
 /// A child process. Dropping it kills it.
 pub struct Child {
@@ -67,12 +71,18 @@ impl Child {
         let _ = ended.wait_for(|ended| *ended).await;
     }
 
-    /// Stops the process. On return it has ended, and its children have ended or had 2 s to do so.
+    /// Stops the process. On return it has ended, and its children have ended or had 10 s to do so.
     pub async fn stop(self, ending: Ending) {
-        let helpers = children_of(self.pid);
-        let home = self.home.clone();
-        self.stop_alone(ending).await;
-        // Its children end by themselves a moment later: RabbitMQ's helper ends when its pipe is closed.
+        let (pid, home) = (self.pid, self.home.clone());
+        // A server that is still starting may get its children while it is being stopped.
+        let mut helpers = HashSet::<Pid>::from_iter(children_of(pid));
+        let stopped = self.stop_alone(ending);
+        tokio::pin!(stopped);
+        while tokio::time::timeout(LISTED_EVERY, &mut stopped).await.is_err() {
+            helpers.extend(children_of(pid));
+        }
+        // They end by themselves a moment later: RabbitMQ's helper ends when its pipe is closed.
+        let helpers = Vec::from_iter(helpers);
         wait_until_gone(&helpers, &home, HELPERS_WITHIN).await;
     }
 
