@@ -9,6 +9,7 @@ use sea_orm_migration::prelude::{SchemaManager, TableCreateStatement};
 mod m20260101_000001_orders;
 mod m20261121_000002_order_life;
 mod m20261122_000003_recovery;
+mod m20261123_000004_places;
 
 /// All migrations, in the order in which they run.
 pub struct Migrator;
@@ -29,6 +30,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20260101_000001_orders::Migration),
             Box::new(m20261121_000002_order_life::Migration),
             Box::new(m20261122_000003_recovery::Migration),
+            Box::new(m20261123_000004_places::Migration),
         ]
     }
 }

@@ -9,6 +9,7 @@ mod ids;
 mod invalid;
 mod millis;
 mod order;
+mod place;
 mod sale;
 mod terms;
 mod terms_change;
@@ -20,6 +21,7 @@ pub use ids::{Fingerprint, IdempotencyKey, KeyDigest, OrderId, SaleId, Sku, User
 pub use invalid::{Invalid, check_text};
 pub use millis::{CLOCK_SKEW, Millis};
 pub use order::{Act, Failure, Number, Order, OrderStatus};
+pub use place::Place;
 pub use sale::{Item, MAX_QUANTITY, MAX_STOCK, Sale, SaleState, Window};
 pub use terms::{LatePayment, Rate, Terms};
 pub use terms_change::TermsChange;

@@ -1,5 +1,6 @@
 //! Opens the pool, creates the tables, and reports the kind of database.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use doorbuster_migrations::{Migrator, MigratorTrait as _};
@@ -7,6 +8,7 @@ use sea_orm::{ConnectOptions, ConnectionTrait as _, Database, DbBackend};
 
 use super::error::StoreError;
 use super::handle::{Store, StoreSettings};
+use super::witnesses::Witnesses;
 
 impl Store {
     /// Opens the pool without waiting for a server: connections are made when they are first used.
@@ -30,11 +32,14 @@ impl Store {
                 .synchronous(SqliteSynchronous::Full)
                 .busy_timeout(Duration::from_secs(5))
         });
+        let witnesses = Arc::new(Witnesses::default());
+        doubt_on_connect(&mut options, &witnesses);
         let store = Self {
             db: tokio::time::timeout(settings.timeout, Database::connect(options))
                 .await
                 .map_err(|_| StoreError::Away("no answer from the database".into()))??,
             timeout: settings.timeout,
+            witnesses,
         };
         Ok(store)
     }
@@ -44,7 +49,7 @@ impl Store {
         Ok(Migrator::up(&self.db, None).await?)
     }
 
-    /// Checks that the database answers and has every table that this build needs.
+    /// Checks that the database answers, has every table that this build needs, and is not known to be behind.
     pub async fn check(&self) -> Result<(), StoreError> {
         self.within(async {
             // The last tables and columns of each migration.
@@ -52,12 +57,14 @@ impl Store {
                 "SELECT 1 FROM orders, user_units WHERE 1 = 0",
                 "SELECT told_seq FROM sales, gate_returns, sale_acts, payment_events WHERE 1 = 0",
                 "SELECT 1 FROM log_outbox, replay_runs WHERE 1 = 0",
+                "SELECT 1 FROM places, log_position WHERE 1 = 0",
             ] {
                 self.db.execute_unprepared(query).await?;
             }
             Ok(())
         })
-        .await
+        .await?;
+        self.ensure_current().await
     }
 
     /// How many transactions the database can serve at once: SQLite has one writer.
@@ -79,6 +86,33 @@ impl Store {
     pub async fn close(self) {
         let _ = self.db.close().await;
     }
+}
+
+/// Has the database compared with its witnesses after each new connection, which may lead to another server.
+fn doubt_on_connect(options: &mut ConnectOptions, witnesses: &Arc<Witnesses>) {
+    let (sqlite, postgres, mysql) = (witnesses.clone(), witnesses.clone(), witnesses.clone());
+    options
+        .map_sqlx_sqlite_pool_opts(move |pool| {
+            let witnesses = sqlite.clone();
+            pool.after_connect(move |_, _| {
+                witnesses.doubt();
+                Box::pin(std::future::ready(Ok(())))
+            })
+        })
+        .map_sqlx_postgres_pool_opts(move |pool| {
+            let witnesses = postgres.clone();
+            pool.after_connect(move |_, _| {
+                witnesses.doubt();
+                Box::pin(std::future::ready(Ok(())))
+            })
+        })
+        .map_sqlx_mysql_pool_opts(move |pool| {
+            let witnesses = mysql.clone();
+            pool.after_connect(move |_, _| {
+                witnesses.doubt();
+                Box::pin(std::future::ready(Ok(())))
+            })
+        });
 }
 
 /// A database URL that cannot be parsed, with the driver's reason.

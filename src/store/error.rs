@@ -2,6 +2,8 @@
 
 use sea_orm::{DbErr, RuntimeErr};
 
+use super::witnesses::Behind;
+
 /// An error of the database: one variant per thing that a caller can do.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
@@ -15,6 +17,10 @@ pub enum StoreError {
     /// A row with this identity already exists.
     #[error("{0} already exists")]
     Exists(&'static str),
+    /// The database has lost commits that it had confirmed. Nothing is written to it and nothing that it says is passed
+    /// on until a replay has brought it up to date: wait, then repeat.
+    #[error(transparent)]
+    Behind(#[from] Behind),
     /// An error in the data, which no retry repairs: a value or a key that the database refuses, or a row that
     /// cannot be read.
     #[error("the database refused: {0}")]

@@ -2,6 +2,7 @@
 //! Changes nothing.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use doorbuster_migrations::{Migrator, MigratorTrait as _};
@@ -13,13 +14,15 @@ use super::error::StoreError;
 use super::handle::{Store, StoreSettings};
 
 /// Tables, and a column of each that this build updates, if there is one.
-const WRITTEN: [(&str, Option<&str>); 10] = [
+const WRITTEN: [(&str, Option<&str>); 12] = [
     ("gate_returns", None),
     ("items", Some("sold")),
+    ("log_position", Some("replay_from_ms")),
     ("log_outbox", None),
     ("order_events", None),
     ("orders", Some("status")),
     ("payment_events", Some("state")),
+    ("places", Some("number")),
     ("replay_runs", Some("state")),
     ("sale_acts", Some("state")),
     ("sales", Some("state")),
@@ -59,7 +62,11 @@ impl Store {
         options.map_sqlx_sqlite_opts(|sqlite| {
             sqlite.read_only(true).create_if_missing(false).busy_timeout(Duration::from_secs(1))
         });
-        Ok(Self { db: Database::connect(options).await?, timeout: settings.timeout })
+        Ok(Self {
+            db: Database::connect(options).await?,
+            timeout: settings.timeout,
+            witnesses: Arc::default(),
+        })
     }
 
     /// Reads version and migrations, and tries to write rows without writing any.

@@ -1,10 +1,12 @@
 //! The handle on the database, and the timeout that applies to everything that is done with it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sea_orm::DatabaseConnection;
 
 use super::error::StoreError;
+use super::witnesses::Witnesses;
 
 /// Where the database is, and the limits on using it.
 #[derive(Debug, Clone)]
@@ -17,11 +19,13 @@ pub struct StoreSettings {
     pub timeout: Duration,
 }
 
-/// A pool of connections. Cheap to clone; all clones share the pool.
+/// A pool of connections, and the places that the database is known to have reached. Cheap to clone; all clones share
+/// both.
 #[derive(Clone)]
 pub struct Store {
     pub(in crate::store) db: DatabaseConnection,
     pub(in crate::store) timeout: Duration,
+    pub(in crate::store) witnesses: Arc<Witnesses>,
 }
 
 impl Store {

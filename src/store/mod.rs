@@ -4,7 +4,7 @@
 //! stock counter hold in the transaction that inserts an order, even if Redis forgets everything.
 //!
 //! [`Store`] is the handle; its methods live next to the rows that they read and write. The folders depend on
-//! each other in one direction: `sales`, then `orders`, `payments` and `recovery`.
+//! each other in one direction: `places` and `sales`, then `orders`, `payments` and `recovery`.
 
 mod clock;
 mod connect;
@@ -17,11 +17,13 @@ mod log_outbox;
 mod many;
 mod orders;
 mod payments;
+mod places;
 mod recovery;
 mod required_settings;
 mod sales;
 mod states;
 mod transaction;
+mod witnesses;
 
 pub use connect::{UnreadableUrl, check_url};
 pub use error::StoreError;
@@ -37,3 +39,4 @@ pub use recovery::{Restore, Restored, Run, Unlogged, WriteMode};
 pub use sales::{BegunAct, Erased, ItemRow, NotBegun, Restock, SaleAct, SaleRow};
 pub use states::{ActState, PaymentKind, PaymentState, RunState};
 pub use transaction::MayCommit;
+pub use witnesses::Behind;

@@ -1,5 +1,7 @@
 //! How transactions begin and how they end.
 
+use std::collections::BTreeSet;
+
 use sea_orm::{
     DatabaseTransaction, DbBackend, IsolationLevel, SqliteTransactionMode, TransactionOptions,
     TransactionTrait as _,
@@ -7,14 +9,21 @@ use sea_orm::{
 
 use super::error::StoreError;
 use super::handle::Store;
+use super::places::advance;
 
 /// Called just before COMMIT: whether the caller still holds the lease under which it writes. A lease can expire while
 /// the transaction runs.
 pub type MayCommit<'a> = &'a (dyn Fn() -> bool + Sync);
 
 impl Store {
-    /// Begins a transaction that writes.
+    /// Begins a transaction that writes. Fails if the database is known to be behind.
     pub(in crate::store) async fn begin(&self) -> Result<DatabaseTransaction, StoreError> {
+        self.ensure_current().await?;
+        self.begin_restoring().await
+    }
+
+    /// Begins a transaction that writes what the database has lost, so it may be behind.
+    pub(in crate::store) async fn begin_restoring(&self) -> Result<DatabaseTransaction, StoreError> {
         let options = TransactionOptions {
             // The default of MySQL locks gaps, on which workers with neighbouring keys deadlock.
             isolation_level: (self.db.get_database_backend() == DbBackend::MySql)
@@ -37,16 +46,50 @@ impl Store {
         };
         Ok(self.db.begin_with_options(options).await?)
     }
-}
 
-/// Commits if `may_commit` allows it; otherwise rolls back and returns [`StoreError::LeaseEnded`].
-pub(in crate::store) async fn commit_if(
-    may_commit: MayCommit<'_>,
-    transaction: DatabaseTransaction,
-) -> Result<(), StoreError> {
-    if !may_commit() {
-        transaction.rollback().await?;
-        return Err(StoreError::LeaseEnded);
+    /// Commits changes of these sales, and advances their places. Otherwise rolls back: with [`StoreError::Behind`] if
+    /// the database has lost commits.
+    pub(in crate::store) async fn commit(
+        &self,
+        transaction: DatabaseTransaction,
+        sales: &[&str],
+    ) -> Result<(), StoreError> {
+        self.commit_if(&|| true, transaction, sales).await
     }
-    Ok(transaction.commit().await?)
+
+    /// The same, but only if `may_commit` allows it; otherwise rolls back and returns [`StoreError::LeaseEnded`].
+    pub(in crate::store) async fn commit_if(
+        &self,
+        may_commit: MayCommit<'_>,
+        transaction: DatabaseTransaction,
+        sales: &[&str],
+    ) -> Result<(), StoreError> {
+        let places = advance(&transaction, &BTreeSet::from_iter(sales.iter().copied())).await?;
+        if let Some(behind) = self.witnesses.behind_of(&places) {
+            transaction.rollback().await?;
+            self.witnesses.judge(Some(behind.clone()));
+            return Err(behind.into());
+        }
+        if !may_commit() {
+            transaction.rollback().await?;
+            return Err(StoreError::LeaseEnded);
+        }
+        transaction.commit().await?;
+        for (sale, place) in places {
+            self.witnesses.observe(&sale, place);
+        }
+        Ok(())
+    }
+
+    /// Commits restored rows of a sale. A database that is behind keeps its place, so that it stays behind until
+    /// everything has been restored.
+    pub(in crate::store) async fn commit_restored(
+        &self,
+        may_commit: MayCommit<'_>,
+        transaction: DatabaseTransaction,
+        sales: &[&str],
+    ) -> Result<(), StoreError> {
+        let sales = if self.witnesses.behind().is_some() { &[] } else { sales };
+        self.commit_if(may_commit, transaction, sales).await
+    }
 }

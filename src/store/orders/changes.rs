@@ -16,7 +16,7 @@ use crate::store::entities::order;
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
 use crate::store::many::is_one_of;
-use crate::store::transaction::{MayCommit, commit_if};
+use crate::store::transaction::MayCommit;
 
 /// The outcome of a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Store {
                 return Ok(changed);
             }
             fault!("end.before", return Err(StoreError::Away("injected".into())));
-            commit_if(may_commit, transaction).await?;
+            self.commit_if(may_commit, transaction, &sales_of(&changed)).await?;
             fault!("end.after", return Err(StoreError::Away("injected".into())));
             Ok(changed)
         })
@@ -118,4 +118,11 @@ impl Store {
         }
         Ok(answers)
     }
+}
+
+/// The sales in which something has changed.
+fn sales_of(changed: &[Changed]) -> Vec<&str> {
+    let now =
+        changed.iter().filter_map(|changed| if let Changed::Now(row) = changed { Some(row) } else { None });
+    now.map(|row| row.order.sale.as_str()).collect()
 }

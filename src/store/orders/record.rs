@@ -20,7 +20,7 @@ use crate::store::error::StoreError;
 use crate::store::halves::Halves;
 use crate::store::handle::Store;
 use crate::store::many::is_one_of;
-use crate::store::transaction::{MayCommit, commit_if};
+use crate::store::transaction::MayCommit;
 
 /// Orders that existed before, with their outcomes.
 type Existing = BTreeMap<OrderId, (OrderStatus, Option<Failure>)>;
@@ -85,7 +85,8 @@ impl Store {
             }
         }
         fault!("commit.before", return Err(StoreError::Away("injected".into())));
-        commit_if(may_commit, transaction).await?;
+        let sales: Vec<&str> = new.iter().map(|claim| claim.order.sale.as_str()).collect();
+        self.commit_if(may_commit, transaction, &sales).await?;
         fault!("commit.after", return Err(StoreError::Away("injected".into())));
         Ok(Ok(answers))
     }

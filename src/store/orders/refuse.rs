@@ -15,7 +15,7 @@ use crate::store::entities::{order, user_units};
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
 use crate::store::log_outbox::{Touched, log};
-use crate::store::transaction::{MayCommit, commit_if};
+use crate::store::transaction::MayCommit;
 
 /// The token of a caller without a lease, such as an operator: every lease has a higher one.
 const UNFENCED: i64 = 0;
@@ -82,7 +82,7 @@ impl Store {
         if written.as_ref().is_some_and(|row| row.attempt_id == Some(attempt)) {
             log(&transaction, claim.order.sale.as_str(), [Touched::Order(claim.order.id)]).await?;
         }
-        commit_if(may_commit, transaction).await?;
+        self.commit_if(may_commit, transaction, &[claim.order.sale.as_str()]).await?;
         let Some(row) = written else {
             return Err(StoreError::Away("a refusal could not be written".into()));
         };

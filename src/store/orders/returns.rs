@@ -89,7 +89,7 @@ impl Store {
                 .filter(is_one_of(&transaction, gate_return::Column::OrderId, ids.iter().map(|id| id.uuid())))
                 .exec(&transaction)
                 .await?;
-            transaction.commit().await?;
+            self.commit(transaction, &[sale.as_str()]).await?;
             Ok(())
         })
         .await

@@ -14,7 +14,7 @@ use crate::store::entities::{gate_return, order, order_event};
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
 use crate::store::log_outbox::{Touched, log};
-use crate::store::transaction::{MayCommit, commit_if};
+use crate::store::transaction::MayCommit;
 
 impl Store {
     /// Cancels an order that has no row yet: its row is inserted as cancelled, so that a late message finds it and
@@ -61,7 +61,7 @@ impl Store {
                 .exec_without_returning(&transaction)
                 .await?;
             log(&transaction, order.sale.as_str(), [Touched::Order(order.id)]).await?;
-            commit_if(may_commit, transaction).await?;
+            self.commit_if(may_commit, transaction, &[order.sale.as_str()]).await?;
             fault!("cancel.after", return Err(StoreError::Away("injected".into())));
             Ok(Some(row))
         })

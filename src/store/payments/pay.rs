@@ -10,7 +10,7 @@ use crate::store::error::StoreError;
 use crate::store::handle::Store;
 use crate::store::orders::{Change, Changed};
 use crate::store::states::{PaymentKind, PaymentState};
-use crate::store::transaction::{MayCommit, commit_if};
+use crate::store::transaction::MayCommit;
 
 impl Store {
     /// Records an event and applies it in one transaction, so the event is marked done with its order's change. Call it
@@ -39,7 +39,7 @@ impl Store {
                 transaction.rollback().await?;
                 return Ok(applied);
             }
-            commit_if(may_commit, transaction).await?;
+            self.commit_if(may_commit, transaction, &[payment.sale.as_str()]).await?;
             fault!("paid.after", return Err(StoreError::Away("injected".into())));
             Ok(applied)
         })

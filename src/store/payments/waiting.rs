@@ -19,7 +19,7 @@ impl Store {
         self.within(async {
             let transaction = self.begin().await?;
             let known = lock_or_insert(&transaction, payment).await?;
-            transaction.commit().await?;
+            self.commit(transaction, &[payment.sale.as_str()]).await?;
             Ok(known)
         })
         .await
@@ -47,7 +47,7 @@ impl Store {
                 .exec(&transaction)
                 .await?;
             log_event(&transaction, payment).await?;
-            transaction.commit().await?;
+            self.commit(transaction, &[payment.sale.as_str()]).await?;
             Ok(updated.rows_affected == 1)
         })
         .await
@@ -79,7 +79,7 @@ impl Store {
                 .exec(&transaction)
                 .await?;
             log_event(&transaction, payment).await?;
-            transaction.commit().await?;
+            self.commit(transaction, &[payment.sale.as_str()]).await?;
             Ok(updated.rows_affected == 1)
         })
         .await

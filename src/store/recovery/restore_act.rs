@@ -2,7 +2,7 @@
 
 use sea_orm::{ActiveValue::Set, ColumnTrait as _, EntityTrait as _, QueryFilter as _, QuerySelect as _};
 
-use super::write_mode::{WriteMode, finish};
+use super::write_mode::WriteMode;
 use crate::domain::ActEntry;
 use crate::store::entities::sale_act;
 use crate::store::error::StoreError;
@@ -14,7 +14,7 @@ impl Store {
     /// Restores an act of a sale that exists. Returns `true` if the act or its end was unknown. May be repeated.
     pub async fn restore_act(&self, entry: &ActEntry, writing: WriteMode) -> Result<bool, StoreError> {
         self.within(async {
-            let transaction = self.begin().await?;
+            let transaction = self.begin_restoring().await?;
             let id = (entry.sale_id.to_string(), entry.key.clone());
             let row = sale_act::Entity::find_by_id(id).lock_exclusive().one(&transaction).await?;
             let pending = ActState::Pending.as_str();
@@ -45,7 +45,13 @@ impl Store {
                     .await?;
                 sale_act::Entity::insert(model).exec_without_returning(&transaction).await?;
             }
-            finish(transaction, entry.sale_id.as_str(), Touched::Act(&entry.key), writing, newer).await?;
+            self.finish_restore(
+                transaction,
+                entry.sale_id.as_str(),
+                Touched::Act(&entry.key),
+                writing.if_differs(newer),
+            )
+            .await?;
             Ok(newer)
         })
         .await

@@ -15,7 +15,7 @@ use crate::store::handle::Store;
 use crate::store::log_outbox::{Touched, log};
 use crate::store::many::is_one_of;
 use crate::store::orders::{Refusal, return_row};
-use crate::store::transaction::{MayCommit, commit_if};
+use crate::store::transaction::MayCommit;
 
 impl Store {
     /// Writes orders as their entries have them; the outcomes are in the order of the entries, and durable. All entries
@@ -38,7 +38,12 @@ impl Store {
                 Ok(Ok(restored)) => outcomes.extend(restored),
                 Ok(Err(refusal)) if restores.len() == 1 => outcomes.push(refused(&refusal)),
                 Err(StoreError::Broken(why)) if restores.len() == 1 => outcomes.push(Restored::Refused(why)),
-                Err(error @ (StoreError::Away(_) | StoreError::LeaseEnded | StoreError::Exists(_))) => {
+                Err(
+                    error @ (StoreError::Away(_)
+                    | StoreError::LeaseEnded
+                    | StoreError::Exists(_)
+                    | StoreError::Behind(_)),
+                ) => {
                     return Err(error);
                 }
                 Ok(Err(_)) | Err(StoreError::Broken(_)) => pending.split(restores),
@@ -53,7 +58,7 @@ impl Store {
         relog: bool,
         may_commit: MayCommit<'_>,
     ) -> Result<Result<Vec<Restored>, Refusal>, StoreError> {
-        let transaction = self.begin().await?;
+        let transaction = self.begin_restoring().await?;
         let rows = lock_rows(&transaction, restores).await?;
         let mut plan = Plan::of(restores, &rows);
         plan.drop_stale(restores, &stale(&transaction, &plan.updates).await?);
@@ -85,7 +90,8 @@ impl Store {
                 log(&transaction, order.sale.as_str(), [Touched::Order(order.id)]).await?;
             }
         }
-        commit_if(may_commit, transaction).await?;
+        let sales: Vec<&str> = plan.written().map(|restore| restore.entry.order.sale.as_str()).collect();
+        self.commit_restored(may_commit, transaction, &sales).await?;
         Ok(Ok(plan.outcomes))
     }
 }

@@ -2,7 +2,7 @@
 
 use sea_orm::{ActiveValue::Set, ColumnTrait as _, EntityTrait as _, QueryFilter as _, QuerySelect as _};
 
-use super::write_mode::{WriteMode, finish};
+use super::write_mode::WriteMode;
 use crate::domain::{OrderId, PaymentEntry};
 use crate::store::entities::payment_event;
 use crate::store::error::StoreError;
@@ -19,7 +19,7 @@ impl Store {
         writing: WriteMode,
     ) -> Result<bool, StoreError> {
         self.within(async {
-            let transaction = self.begin().await?;
+            let transaction = self.begin_restoring().await?;
             let id = (entry.provider.clone(), entry.event_id.clone());
             let row = payment_event::Entity::find_by_id(id).lock_exclusive().one(&transaction).await?;
             let pending = PaymentState::Pending.as_str();
@@ -51,7 +51,8 @@ impl Store {
                 payment_event::Entity::insert(model).exec_without_returning(&transaction).await?;
             }
             let touched = Touched::Payment { provider: &entry.provider, event_id: &entry.event_id };
-            finish(transaction, entry.sale_id.as_str(), touched, writing, newer).await?;
+            self.finish_restore(transaction, entry.sale_id.as_str(), touched, writing.if_differs(newer))
+                .await?;
             Ok(newer)
         })
         .await

@@ -6,7 +6,7 @@ use sea_orm::{
     QuerySelect as _,
 };
 
-use super::write_mode::{WriteMode, finish};
+use super::write_mode::WriteMode;
 use crate::domain::{ItemEntry, SaleEntry, SaleState};
 use crate::store::entities::{item, sale};
 use crate::store::error::StoreError;
@@ -27,7 +27,7 @@ impl Store {
         writing: WriteMode,
     ) -> Result<bool, StoreError> {
         self.within(async {
-            let transaction = self.begin().await?;
+            let transaction = self.begin_restoring().await?;
             let id = entry.sale_id.as_str();
             let row = sale::Entity::find_by_id(id).lock_exclusive().one(&transaction).await?;
             let changed = match row {
@@ -37,7 +37,13 @@ impl Store {
                 }
                 Some(row) => update_sale(&transaction, entry, &row, lower).await?,
             };
-            finish(transaction, entry.sale_id.as_str(), Touched::Sale, writing, changed).await?;
+            self.finish_restore(
+                transaction,
+                entry.sale_id.as_str(),
+                Touched::Sale,
+                writing.if_differs(changed),
+            )
+            .await?;
             Ok(changed)
         })
         .await

@@ -6,7 +6,7 @@ use sea_orm::{EntityTrait as _, QueryFilter as _, QueryOrder as _, QuerySelect a
 use uuid::Uuid;
 
 use super::entries::{act_entry, payment_entry};
-use crate::domain::{Entry, Millis};
+use crate::domain::{Entry, Millis, Place, SaleId};
 use crate::store::entities::{log_outbox, order, payment_event, sale_act};
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
@@ -19,6 +19,8 @@ use crate::store::orders::read_order;
 pub struct Unlogged {
     /// The entries to append to the log.
     pub entries: Vec<Entry>,
+    /// How far the database has come with their sales, at least.
+    pub places: BTreeMap<SaleId, Place>,
     /// Pass these to [`Store::forget_logged`] once the log has the entries.
     pub ids: Vec<Uuid>,
     /// When the oldest of these changes happened.
@@ -26,8 +28,9 @@ pub struct Unlogged {
 }
 
 impl Store {
-    /// The oldest changes that the log lacks. A row that was deleted since, with its sale, gets no entry.
+    /// The oldest changes that the log lacks. A database that is behind has none to tell. A row that was deleted since, with its sale, gets no entry.
     pub async fn unlogged(&self, limit: u64) -> Result<Unlogged, StoreError> {
+        self.ensure_current().await?;
         self.within(async {
             let rows = log_outbox::Entity::find()
                 .order_by_asc(log_outbox::Column::Id)
@@ -36,6 +39,9 @@ impl Store {
                 .await?;
             let mut unlogged =
                 Unlogged { oldest: rows.first().map(|row| Millis(row.at_ms)), ..Default::default() };
+            // Before the rows are read, so that no place is above its entries.
+            let sales: BTreeSet<SaleId> = rows.iter().filter_map(|row| row.sale_id.parse().ok()).collect();
+            unlogged.places = self.places_of(&Vec::from_iter(sales)).await?;
             let mut orders: BTreeMap<Uuid, Vec<&log_outbox::Model>> = BTreeMap::new();
             let mut seen = BTreeSet::new();
             for row in &rows {

@@ -93,7 +93,7 @@ impl Store {
                 return Ok(answer);
             }
             let begun = insert_act(&transaction, new_act(sale, kind, args, asked, None)).await?;
-            transaction.commit().await?;
+            self.commit(transaction, &[sale.as_str()]).await?;
             Ok(Ok(begun))
         })
         .await

@@ -47,7 +47,7 @@ impl Store {
             inserted?;
             item::Entity::insert_many(items).exec_without_returning(&transaction).await?;
             log(&transaction, sale.id.as_str(), [Touched::Sale]).await?;
-            transaction.commit().await?;
+            self.commit(transaction, &[sale.id.as_str()]).await?;
             Ok(())
         })
         .await
@@ -82,7 +82,7 @@ impl Store {
             let transaction = self.begin().await?;
             update.exec(&transaction).await?;
             log(&transaction, id.as_str(), [Touched::Sale]).await?;
-            transaction.commit().await?;
+            self.commit(transaction, &[id.as_str()]).await?;
             Ok(())
         })
         .await

@@ -49,7 +49,7 @@ impl Store {
                 None => true,
             };
             log(&transaction, act.sale.as_str(), [Touched::Act(&act.key), Touched::Sale]).await?;
-            transaction.commit().await?;
+            self.commit(transaction, &[act.sale.as_str()]).await?;
             Ok(lowered_too)
         })
         .await

@@ -95,7 +95,7 @@ impl Store {
             let touched = ids.iter().map(|id| Touched::Order((*id).into()));
             log(&transaction, sale.as_str(), touched).await?;
         }
-        transaction.commit().await?;
+        self.commit(transaction, &[sale.as_str()]).await?;
         Ok(orders.rows_affected)
     }
 }

@@ -68,7 +68,7 @@ impl Store {
             .filter(is_one_of(&transaction, order::Column::Id, ids))
             .exec(&transaction)
             .await?;
-        transaction.commit().await?;
+        self.commit(transaction, &[sale.as_str()]).await?;
         Ok(deleted.rows_affected)
     }
 }

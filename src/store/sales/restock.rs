@@ -49,7 +49,7 @@ impl Store {
                 (act.state, act.result) = (ActState::Done, Some("changed before the sale was opened".into()));
             }
             let begun = insert_act(&transaction, act).await?;
-            transaction.commit().await?;
+            self.commit(transaction, &[sale.as_str()]).await?;
             Ok(Ok(begun))
         })
         .await

@@ -58,7 +58,7 @@ impl Store {
                     .await?;
             }
             let begun = insert_act(&transaction, new_act(sale, "change", args, asked, None)).await?;
-            transaction.commit().await?;
+            self.commit(transaction, &[sale.as_str()]).await?;
             Ok(Ok(begun))
         })
         .await

@@ -1,0 +1,95 @@
+//! What this process knows of the places that the database has reached.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use crate::domain::Place;
+
+/// A database that lacks commits which it had confirmed: it was restored from a backup, or a replica that was behind
+/// has replaced it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the database went back in time: it had reached place {witnessed} of sale {sale} and is at {found}; bring it up to \
+     date with `doorbuster replay run log`"
+)]
+pub struct Behind {
+    /// The first sale, by id, that it is behind in.
+    pub sale: String,
+    /// The highest place that it had confirmed.
+    pub witnessed: Place,
+    /// Its place now.
+    pub found: Place,
+}
+
+/// The highest place of each sale that this process has seen, and whether the database is known to be behind one.
+#[derive(Default)]
+pub(in crate::store) struct Witnesses {
+    highest: Mutex<BTreeMap<String, Place>>,
+    behind: Mutex<Option<Behind>>,
+    /// Set by each new connection: it may lead to another server, or to a restored one.
+    unchecked: AtomicBool,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl Witnesses {
+    /// Raises the highest place; a lower one changes nothing.
+    pub(in crate::store) fn observe(&self, sale: &str, place: Place) {
+        let mut highest = locked(&self.highest);
+        match highest.get_mut(sale) {
+            Some(known) => *known = place.max(*known),
+            None => {
+                highest.insert(sale.to_owned(), place);
+            }
+        }
+    }
+
+    pub(in crate::store) fn highest(&self, sale: &str) -> Place {
+        locked(&self.highest).get(sale).copied().unwrap_or_default()
+    }
+
+    pub(in crate::store) fn all(&self) -> BTreeMap<String, Place> {
+        locked(&self.highest).clone()
+    }
+
+    pub(in crate::store) fn behind(&self) -> Option<Behind> {
+        locked(&self.behind).clone()
+    }
+
+    /// Whether the database is behind, by the places that a transaction is about to commit: each must be above every
+    /// place that was seen of its sale.
+    pub(in crate::store) fn behind_of(&self, next: &[(String, Place)]) -> Option<Behind> {
+        let highest = locked(&self.highest);
+        next.iter().find_map(|(sale, next)| {
+            let witnessed = highest.get(sale).copied().filter(|witnessed| witnessed >= next)?;
+            let found = Place { number: next.number - 1, ..*next };
+            Some(Behind { sale: sale.clone(), witnessed, found })
+        })
+    }
+
+    /// Records the result of a comparison, and reports it if it has changed.
+    pub(in crate::store) fn judge(&self, found: Option<Behind>) {
+        let mut behind = locked(&self.behind);
+        if *behind == found {
+            return;
+        }
+        match &found {
+            Some(behind) => tracing::error!("{behind}; until then nothing is written to it"),
+            None => tracing::info!("the database is up to date again"),
+        }
+        metrics::gauge!("database_behind").set(f64::from(u8::from(found.is_some())));
+        *behind = found;
+    }
+
+    pub(in crate::store) fn doubt(&self) {
+        self.unchecked.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether a comparison is due; the caller makes it.
+    pub(in crate::store) fn take_doubt(&self) -> bool {
+        self.unchecked.swap(false, Ordering::SeqCst)
+    }
+}
