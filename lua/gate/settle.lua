@@ -1,12 +1,13 @@
 #!lua flags=allow-oom
 -- Settles orders whose outcome is committed in the database: they are no longer in flight. May be repeated, because
 -- it acts only if the gate still holds that very order. It must run on a full Redis, or workers could not drain it.
--- A frozen gate is not settled; the sweep does it later. Begins with freeze_if_behind.lua.
+-- A frozen gate is not settled; the sweep does it later. Begins with freeze_if_behind.lua and witness_place.lua.
 --
 -- KEYS  1 sale   2 items   3 users   4 outbox   5 age   6 due
 -- ARGV  1 epoch  2 seq     the highest known number of this sale. Each return of units takes the next number, so a
 --                        gate that is behind must be detected first
---       3 count        of the orders that do more than be kept; for each of them: id user outcome winner
+--       3 line   4 number  the highest known place of the database in this sale
+--       5 count        of the orders that do more than be kept; for each of them: id user outcome winner
 --       outcome dropped   refused for stock: the user is freed, but `left` is not raised above 0, because the unit
 --                         never existed
 --               ended     its row is in a final state: its units are returned, and its record stays with minus
@@ -14,7 +15,7 @@
 --               replaced  refused because the user had another order: the winner takes the place of the loser;
 --                         winner is its record, or '' if there is none
 --       then the ids of the orders that are kept: the row exists, and the user keeps the order
--- Reply not_loaded | frozen | {settled, freed, epoch, seq}
+-- Reply not_loaded | frozen | {settled, freed, epoch, seq, line, number}
 
 if not state then return 'not_loaded' end
 if state == 'frozen' then return 'frozen' end
@@ -116,8 +117,8 @@ local function land(ids, first)
   end
 end
 
-local others, kept = {}, 4 + 4 * tonumber(ARGV[3])
-for at = 4, kept - 1, 4 do
+local others, kept = {}, 6 + 4 * tonumber(ARGV[5])
+for at = 6, kept - 1, 4 do
   local id, user, outcome, winner = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
   if outcome == 'dropped' then freed = freed + drop(user, id) end
   if outcome == 'ended' then freed = freed + finish(user, id) end
@@ -126,4 +127,4 @@ for at = 4, kept - 1, 4 do
 end
 land(others, 1)
 land(ARGV, kept)
-return {settled, freed, epoch, tonumber(redis.call('HGET', KEYS[1], 'seq'))}
+return {settled, freed, epoch, tonumber(redis.call('HGET', KEYS[1], 'seq')), line, number}

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::batcher::Handle;
 use super::keys::SaleKeys;
 use super::scripts::Scripts;
-use crate::domain::{Number, SaleId};
+use crate::domain::{Number, Place, SaleId};
 use crate::link::{RedisLink, RedisSettings};
 
 /// Limits and intervals of the gate, from the configuration.
@@ -53,6 +53,7 @@ pub struct Gate {
 #[derive(Default)]
 pub(super) struct Observed {
     highest: Number,
+    place: Place,
     waiting: u64,
 }
 
@@ -92,6 +93,12 @@ impl Gate {
         [highest.epoch.to_string(), highest.seq.to_string()]
     }
 
+    /// The highest place, as script arguments.
+    pub(super) fn place_args(&self, sale: &SaleId) -> [String; 2] {
+        let place = self.highest_place(sale);
+        [place.line.to_string(), place.number.to_string()]
+    }
+
     /// Records the highest number seen of the sale, from a reply of the gate or from a row. Later scripts freeze a gate
     /// that is behind it.
     pub fn observe_number(&self, sale: &SaleId, number: Number) {
@@ -100,8 +107,20 @@ impl Gate {
         match observed.get_mut(sale) {
             Some(observed) => observed.highest = number.max(observed.highest),
             None => {
-                observed.insert(sale.clone(), Observed { highest: number, waiting: 0 });
+                observed.insert(sale.clone(), Observed { highest: number, ..Observed::default() });
             }
+        }
+    }
+
+    /// The highest place of the database in this sale that this process has sent to the gate, or heard from it.
+    pub fn highest_place(&self, sale: &SaleId) -> Place {
+        self.observed().get(sale).map(|observed| observed.place).unwrap_or_default()
+    }
+
+    /// Records a place of the database, which goes to the gate with the next settlement of a known sale.
+    pub fn observe_place(&self, sale: &SaleId, place: Place) {
+        if let Some(observed) = self.observed().get_mut(sale) {
+            observed.place = place.max(observed.place);
         }
     }
 

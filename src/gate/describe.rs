@@ -9,7 +9,7 @@ use super::error::GateError;
 use super::fields::{GateItem, field, read_items, read_state, read_terms};
 use super::keys;
 use super::wire::{Reader, broken, word};
-use crate::domain::{Millis, Number, SaleId, SaleState, Terms, Window};
+use crate::domain::{Millis, Number, Place, SaleId, SaleState, Terms, Window};
 
 /// A sale in the gate at one moment.
 #[derive(Debug, Clone)]
@@ -28,6 +28,8 @@ pub struct GateSale {
     pub terms_version: i64,
     /// The last number that the sale took.
     pub number: Number,
+    /// The highest place of the database in this sale that the gate witnesses.
+    pub place: Place,
     /// Whether any item has its own limit per user.
     pub item_limits: bool,
     /// The items, ordered by sku.
@@ -61,6 +63,7 @@ impl Gate {
         }
         let described = read_description(&reply)?;
         self.observe_number(sale, described.number);
+        self.observe_place(sale, described.place);
         self.observe_waiting(sale, described.waiting);
         Ok(Some(described))
     }
@@ -93,6 +96,10 @@ fn read_description(reply: &redis::Value) -> Result<GateSale, GateError> {
         terms: read_terms(&fields)?,
         terms_version: field(&fields, "rules_version").unwrap_or(0),
         number: Number { epoch: field(&fields, "epoch")?, seq: field(&fields, "seq")? },
+        place: Place {
+            line: field(&fields, "place_line").unwrap_or(0),
+            number: field(&fields, "place_number").unwrap_or(0),
+        },
         item_limits: fields.get("item_limits").is_some_and(|text| text == "1"),
         items: read_items(&left, &stock, &fields)?,
         waiting,

@@ -24,6 +24,7 @@ mod sale;
 mod scripts;
 mod settle;
 mod wire;
+mod witness;
 
 pub use self::core::{Gate, GateSettings};
 pub use describe::GateSale;

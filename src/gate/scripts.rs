@@ -15,6 +15,7 @@ pub(super) struct Scripts {
     pub(super) describe: Script,
     pub(super) mark: Script,
     pub(super) settle: Script,
+    pub(super) witness: Script,
     pub(super) claim_due: Script,
     pub(super) adopt: Script,
     pub(super) adjust: Script,
@@ -27,10 +28,19 @@ pub(super) struct Scripts {
 const FREEZE_IF_BEHIND: &str =
     include_str!("../../lua/include/freeze_if_behind.lua").split_at("#!lua\n".len()).1;
 
+/// What remembers the database's place, without its first line. It needs the names that the check defines.
+const WITNESS_PLACE: &str = include_str!("../../lua/include/witness_place.lua").split_at("#!lua\n".len()).1;
+
 /// Inserts the check after the script's first line, the one with its flags, which must stay first.
 fn after_freeze_if_behind(script: &str) -> Script {
     let (first, rest) = script.split_once('\n').unwrap_or((script, ""));
     Script::new(&format!("{first}\n{FREEZE_IF_BEHIND}\n{rest}"))
+}
+
+/// The same with the database's place.
+fn after_witness_place(script: &str) -> Script {
+    let (first, rest) = script.split_once('\n').unwrap_or((script, ""));
+    Script::new(&format!("{first}\n{FREEZE_IF_BEHIND}\n{WITNESS_PLACE}\n{rest}"))
 }
 
 impl Scripts {
@@ -52,7 +62,8 @@ impl Scripts {
             unload: Script::new(include_str!("../../lua/gate/unload.lua")),
             describe: Script::new(include_str!("../../lua/gate/describe.lua")),
             mark: Script::new(include_str!("../../lua/gate/mark.lua")),
-            settle: after_freeze_if_behind(include_str!("../../lua/gate/settle.lua")),
+            settle: after_witness_place(include_str!("../../lua/gate/settle.lua")),
+            witness: after_witness_place(include_str!("../../lua/gate/witness.lua")),
             claim_due: Script::new(include_str!("../../lua/gate/claim_due.lua")),
             adopt: after_freeze_if_behind(include_str!("../../lua/gate/adopt.lua")),
             adjust: Script::new(include_str!("../../lua/gate/adjust.lua")),

@@ -3,7 +3,7 @@
 use super::core::Gate;
 use super::error::GateError;
 use super::wire::{acted, order_id, record};
-use crate::domain::{Number, Order, OrderId, SaleId, UserId};
+use crate::domain::{Number, Order, OrderId, Place, SaleId, UserId};
 
 /// The outcome of an order in the database, as the gate has to apply it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +56,7 @@ impl Gate {
             others.extend([id, settlement.user.to_string(), word.to_owned(), winner]);
         }
         let mut args = Vec::from(self.highest_args(sale));
+        args.extend(self.place_args(sale));
         args.push((others.len() / 4).to_string());
         args.append(&mut others);
         args.append(&mut kept);
@@ -64,7 +65,9 @@ impl Gate {
         let mut reply = acted(&reply)?;
         let (_settled, _freed) = (reply.number()?, reply.number()?);
         let number = Number { epoch: reply.number()?, seq: reply.number()? };
+        let place = Place { line: reply.number()?, number: reply.number()? };
         self.observe_number(sale, number);
+        self.observe_place(sale, place);
         Ok(number)
     }
 }
