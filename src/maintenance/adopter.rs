@@ -48,6 +48,8 @@ impl Adopter {
     }
 
     async fn look(&self, looked_at: &mut HashMap<SaleId, Millis>) -> Result<(), MaintenanceError> {
+        // An order that is live in a database that went back in time may have ended.
+        self.store.ensure_current().await?;
         for sale in self.gate.sales().await? {
             let gate = self.gate.describe(&sale).await?;
             let Some(gate) = gate.filter(|gate| gate.number.epoch > 1 && gate.state != SaleState::Frozen)

@@ -24,7 +24,7 @@ pub async fn write_log(store: &Store, log: &OrderLog) -> Result<usize, Maintenan
             break;
         }
         if !unlogged.entries.is_empty() {
-            log.append(&unlogged.entries).await?;
+            log.append(&unlogged.entries, &unlogged.places).await?;
         }
         store.forget_logged(&unlogged.ids).await?;
         written += unlogged.entries.len();

@@ -4,7 +4,7 @@
 //! `rounds` after everything that comes due later, each as a continuous leader. `books_check` and `adopter`
 //! compare the books at intervals, one look at a time. `rebuilder` rebuilds frozen gates where the
 //! configuration allows it; `restart_check` keeps every front from selling after a restart of Redis until its
-//! books were compared.
+//! books were compared. `place_check` notices in every process that the database has gone back in time.
 //!
 //! All of it is idempotent. A process that dies in the middle leaves work that the next one finds.
 
@@ -13,7 +13,9 @@ mod books_check;
 mod dead_letter_marks;
 mod error;
 mod leader;
+mod log_position;
 mod log_writer;
+mod place_check;
 mod rebuilder;
 mod restart_check;
 mod rounds;
@@ -23,7 +25,9 @@ mod sweep;
 pub use adopter::Adopter;
 pub use books_check::BooksCheck;
 pub use error::MaintenanceError;
+pub use log_position::log_position;
 pub use log_writer::write_log;
+pub use place_check::PlaceCheck;
 pub use rebuilder::Rebuilder;
 pub use restart_check::{NotCompared, RestartCheck, verify};
 pub use rounds::{MaintenanceSettings, Rounds};

@@ -65,7 +65,7 @@ pub async fn verify(gate: Gate, store: Store, log: OrderLog) -> Result<(), Maint
     if let Some(since) = since {
         // A sale without an entry in the log is neither ahead nor behind by it.
         let from = LogFrom::Time(since.minus(CLOCK_SKEW));
-        for (sale, number) in highest_logged(&log, from).await? {
+        for (sale, number) in highest_logged(&log, &store, from).await? {
             if let Some(known) = known.get_mut(&sale) {
                 *known = number.max(*known);
             }
@@ -115,11 +115,19 @@ async fn highest_recorded(
     Ok((known, since))
 }
 
-/// The highest number of each sale in the log, from a time on.
-async fn highest_logged(log: &OrderLog, from: LogFrom) -> Result<BTreeMap<SaleId, Number>, MaintenanceError> {
+/// The highest number of each sale in the log, from a time on. The log's places of the database are recorded as well: a
+/// Redis that lost its data no longer witnesses them.
+async fn highest_logged(
+    log: &OrderLog,
+    store: &Store,
+    from: LogFrom,
+) -> Result<BTreeMap<SaleId, Number>, MaintenanceError> {
     let mut highest: BTreeMap<SaleId, Number> = BTreeMap::new();
     let mut reader = log.read(from).await?;
     while let Some(message) = reader.next().await? {
+        for (sale, place) in &message.places {
+            store.observe_place(sale, *place);
+        }
         for entry in message.entries.iter().flatten() {
             let number = match entry {
                 Entry::Sale(sale) => sale.number,

@@ -9,7 +9,6 @@
 //! Each step is bounded, so that the others get their turn, and a failed step holds up no other. If the leader dies,
 //! another front takes the lead when the lease ends and finds the rest in the database.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -18,13 +17,13 @@ use tokio_util::sync::CancellationToken;
 use super::leader::{LEADERSHIP, Leader, keep_leading};
 use super::schedule::ScheduledTask;
 use super::{MaintenanceError, write_log};
-use crate::domain::{Millis, SaleId};
+use crate::domain::Millis;
 use crate::gate::Gate;
 use crate::lease::{Guard, Leases};
 use crate::orders::{Payments, expire};
 use crate::queue::OrderLog;
-use crate::settlement::give_back;
-use crate::store::{Return, Store};
+use crate::settlement::{SettlementError, compare_places, give_back_pending};
+use crate::store::{Store, StoreError};
 
 /// How often to do a round, and how much at once.
 #[derive(Debug, Clone)]
@@ -104,6 +103,12 @@ impl Rounds {
     }
 
     async fn round(&self, leader: &Guard, last_runs: &mut [Option<Instant>]) {
+        // What a database that went back in time says is due is not: its payments may be missing.
+        if let Err(SettlementError::Store(StoreError::Behind(_))) =
+            compare_places(&self.gate, &self.store).await
+        {
+            return;
+        }
         log_done("return units to the gate", self.return_units(leader).await);
         log_done("retry payments", self.retry_payments(leader).await);
         log_done("expire orders", self.expire(leader).await);
@@ -138,22 +143,10 @@ impl Rounds {
         let (mut returned, mut unavailable) = (0, Vec::new());
         for _ in 0..BATCHES {
             keep_leading(leader).await;
-            let batch = self.store.pending_returns(&unavailable, self.settings.batch).await?;
-            let mut sales: BTreeMap<&SaleId, Vec<Return>> = BTreeMap::new();
-            for owed in &batch {
-                sales.entry(&owed.sale).or_default().push(owed.clone());
-            }
-            for (sale, owed) in sales {
-                match give_back(&self.gate, &self.store, &owed).await {
-                    Ok(()) => returned += owed.len(),
-                    Err(error) => {
-                        tracing::warn!(%sale, orders = owed.len(), %error, "units of ended orders wait for their gate");
-                        // A frozen sale must not hold up the units of the others.
-                        unavailable.push(sale.clone());
-                    }
-                }
-            }
-            if batch.len() as u64 != self.settings.batch {
+            let (gate, store, batch) = (&self.gate, &self.store, self.settings.batch);
+            let some = give_back_pending(gate, store, batch, &mut unavailable).await?;
+            returned += some.returned;
+            if !some.more {
                 break;
             }
         }

@@ -130,8 +130,11 @@ impl Sweep {
 
     async fn sweep_batch(&self, sale: &SaleId, due: &[Ticket], dead_letters_lost: bool) {
         let settled = self.settle(sale, due).await;
-        // Unknown while the database is unavailable: then no entry counts as overtaken.
-        let persisted = self.store.highest_number(sale).await.ok();
+        // Unknown while the database is unavailable or behind: then no entry counts as overtaken.
+        let persisted = match self.store.ensure_current().await {
+            Ok(()) => self.store.highest_number(sale).await.ok(),
+            Err(_) => None,
+        };
         self.gate.observe_number(sale, persisted.unwrap_or_default());
         // The queue is empty and the database takes orders, so an order without a row is not in the queue.
         let idle =
@@ -164,9 +167,12 @@ impl Sweep {
     }
 
     /// Settles the entries that have a row, and returns their ids. They need no publishing, even if the gate could
-    /// not be reached to settle them. With the database unavailable, none.
+    /// not be reached to settle them. With the database unavailable or behind, none.
     async fn settle(&self, sale: &SaleId, due: &[Ticket]) -> Vec<OrderId> {
         let ids: Vec<_> = due.iter().map(|ticket| ticket.order.id).collect();
+        if self.store.ensure_current().await.is_err() {
+            return Vec::new();
+        }
         let Ok(rows) = self.store.orders_by_id(&ids).await else { return Vec::new() };
         let mut settlements = Vec::with_capacity(rows.len());
         for row in &rows {

@@ -15,6 +15,7 @@ use super::start;
 use super::tasks::{TaskEnded, Tasks};
 use crate::control::Control;
 use crate::front::Tokens;
+use crate::maintenance::PlaceCheck;
 use crate::queue::{DeadLetters, Publisher};
 
 /// Which work a process does.
@@ -60,6 +61,8 @@ impl Running {
         let mut tasks = Tasks::new();
         let shared = Shared::new(config, &parts, dead_letters, tasks.stop_token());
         let (buyers, operations) = listeners.addresses(config)?;
+        let places = PlaceCheck { gate: parts.gate.clone(), store: parts.store.clone() };
+        tasks.spawn("the comparison of the database", places.run(shared.stop.clone()));
         let compared = listeners
             .buyers
             .zip(publisher)

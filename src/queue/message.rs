@@ -7,11 +7,14 @@
 //! ```
 //!
 //! The order log also has messages with `entries` in place of `orders`: see [`Entry`]. Each entry is read separately,
-//! so one that this build cannot read hides no other.
+//! so one that this build cannot read hides no other. Such a message witnesses how far the database had come with its
+//! sales: `"places":{"drop":{"line":1,"number":7}}`.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::{Entry, Order};
+use crate::domain::{Entry, Order, Place, SaleId};
 
 /// The version that this build writes, and the only one that it reads. Messages of other versions are parked on the
 /// dead-letter queue, for a build that knows them.
@@ -63,6 +66,8 @@ pub(super) fn read(payload: &[u8]) -> Result<Vec<Order>, Unreadable> {
 struct Logged<'a> {
     v: u32,
     entries: &'a [Entry],
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    places: &'a BTreeMap<SaleId, Place>,
 }
 
 #[derive(Deserialize)]
@@ -72,29 +77,43 @@ struct Either {
     orders: Vec<serde_json::Value>,
     #[serde(default)]
     entries: Vec<serde_json::Value>,
+    #[serde(default)]
+    places: BTreeMap<SaleId, Place>,
 }
 
-pub(super) fn write_entries(entries: &[Entry]) -> Vec<u8> {
-    serde_json::to_vec(&Logged { v: VERSION, entries }).unwrap_or_default()
+/// What a message of the log says.
+pub(super) struct Read {
+    pub(super) entries: Vec<Result<Entry, Unreadable>>,
+    pub(super) places: BTreeMap<SaleId, Place>,
+}
+
+impl Read {
+    fn failed(why: Unreadable) -> Self {
+        Self { entries: vec![Err(why)], places: BTreeMap::new() }
+    }
+}
+
+pub(super) fn write_entries(entries: &[Entry], places: &BTreeMap<SaleId, Place>) -> Vec<u8> {
+    serde_json::to_vec(&Logged { v: VERSION, entries, places }).unwrap_or_default()
 }
 
 /// Reads a message of the log: published orders, or entries.
-pub(super) fn read_logged(payload: &[u8]) -> Vec<Result<Entry, Unreadable>> {
+pub(super) fn read_logged(payload: &[u8]) -> Read {
     let unreadable = |error: serde_json::Error| Unreadable(error.to_string());
     let either = match serde_json::from_slice::<Either>(payload) {
         Ok(either) if either.v == VERSION => either,
         Ok(either) => {
             let why = format!("version {} of the envelope; this build reads {VERSION}", either.v);
-            return vec![Err(Unreadable(why))];
+            return Read::failed(Unreadable(why));
         }
-        Err(error) => return vec![Err(unreadable(error))],
+        Err(error) => return Read::failed(unreadable(error)),
     };
     let orders = either
         .orders
         .into_iter()
         .map(|order| serde_json::from_value(order).map(Entry::Accepted).map_err(unreadable));
     let entries = either.entries.into_iter().map(|entry| serde_json::from_value(entry).map_err(unreadable));
-    orders.chain(entries).collect()
+    Read { entries: orders.chain(entries).collect(), places: either.places }
 }
 
 #[cfg(test)]

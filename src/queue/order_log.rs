@@ -5,6 +5,7 @@
 //! A stream does not say where it ends, so a reader writes a mark and reads up to it. That way it reads everything that
 //! was confirmed before it started, and a broker that takes no writes cannot pass for an empty log.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -14,7 +15,7 @@ use lapin::types::{AMQPValue, FieldTable};
 use super::link::{Link, within};
 use super::topology::Names;
 use super::{Publisher, QueueError, QueueSettings, Unreadable, headers, message};
-use crate::domain::{Entry, Millis};
+use crate::domain::{Entry, Millis, Place, SaleId};
 
 /// Messages that the broker sends ahead of their acks.
 const PREFETCH: u16 = 1_000;
@@ -39,6 +40,8 @@ pub struct LogMessage {
     pub at: Option<Millis>,
     /// Its entries. One that this build cannot read hides no other.
     pub entries: Vec<Result<Entry, Unreadable>>,
+    /// How far the database had come with their sales, at least.
+    pub places: BTreeMap<SaleId, Place>,
 }
 
 /// The first message that was read.
@@ -85,10 +88,15 @@ impl OrderLog {
         Self { settings, publisher }
     }
 
-    /// On `Ok` the log has these entries. May be repeated: of two entries for the same thing, readers use the higher
-    /// version.
-    pub async fn append(&self, entries: &[Entry]) -> Result<(), QueueError> {
-        self.publisher.log(entries).await.map_err(|error| QueueError(error.to_string()))
+    /// On `Ok` the log has these entries, and witnesses these places of the database. May be repeated: of two entries
+    /// for the same thing, readers use the higher version, and of two places the higher one.
+    pub async fn append(
+        &self,
+        entries: &[Entry],
+        places: &BTreeMap<SaleId, Place>,
+    ) -> Result<(), QueueError> {
+        let appended = self.publisher.log(uuid::Uuid::new_v4().to_string(), entries, places).await;
+        appended.map_err(|error| QueueError(error.to_string()))
     }
 
     /// Starts reading. Everything that was confirmed to its publisher before this call is read.
@@ -97,7 +105,7 @@ impl OrderLog {
         let up = tokio::time::timeout(self.settings.timeout, self.publisher.wait_until_up());
         up.await.map_err(|_| QueueError("the broker is unavailable: the order log cannot be read".into()))?;
         let mark = format!("mark-{}", uuid::Uuid::new_v4());
-        let marked = self.publisher.log_as(mark.clone(), &[]).await;
+        let marked = self.publisher.log(mark.clone(), &[], &BTreeMap::new()).await;
         marked.map_err(|error| QueueError(format!("marking the end of the order log: {error}")))?;
         let open = Some(Open::consume(&self.settings, from).await?);
         Ok(LogReader { settings: self.settings.clone(), from, open, mark, first: None })
@@ -177,7 +185,8 @@ impl LogReader {
             if id.starts_with("mark-") {
                 continue;
             }
-            return Ok(Some(LogMessage { offset, at, entries: message::read_logged(&delivery.data) }));
+            let message::Read { entries, places } = message::read_logged(&delivery.data);
+            return Ok(Some(LogMessage { offset, at, entries, places }));
         }
     }
 

@@ -100,6 +100,8 @@ async fn pause(settler: Settler<'_>, sale: &SaleId, failure: Failure) {
 impl SaleOutcomes {
     async fn settle(self, settler: Settler<'_>, sale: SaleId) {
         let Self { settlements, epochs } = self;
+        // The gate witnesses what was committed just now, at no further call.
+        settler.gate.observe_place(&sale, settler.store.highest_place(&sale));
         let number = match settler.gate.settle(&sale, &settlements).await {
             Ok(number) => number,
             // The sale is archived, or its gate is lost: nothing is left to settle.
@@ -109,6 +111,7 @@ impl SaleOutcomes {
                 return;
             }
         };
+        settler.store.observe_place(&sale, settler.gate.highest_place(&sale));
         // The gate was rebuilt after these orders were accepted, so it may not know them.
         let older = settlements
             .iter()

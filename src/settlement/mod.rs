@@ -7,6 +7,7 @@
 
 mod adopt;
 mod batch;
+mod places;
 mod returns;
 
 use crate::domain::{Failure, Number, Order};
@@ -15,7 +16,8 @@ use crate::lease::Leases;
 use crate::store::{Store, StoreError};
 
 pub use batch::Outcomes;
-pub use returns::give_back;
+pub use places::compare_places;
+pub use returns::{GivenBack, give_back, give_back_pending};
 
 /// A server did not answer, so the gate may not know the outcome yet. Repeat the call.
 #[derive(Debug, Clone, thiserror::Error)]

@@ -1,11 +1,13 @@
 //! Units of ended orders go back on sale, each exactly once: the script counts a unit only if the gate
 //! still holds the order.
 
+use std::collections::BTreeMap;
+
 use super::SettlementError;
-use crate::domain::{OrderId, SaleState};
+use crate::domain::{OrderId, SaleId, SaleState};
 use crate::fault::fault;
 use crate::gate::{Gate, GateError, Outcome, Settlement};
-use crate::store::{Return, Store};
+use crate::store::{Return, Store, StoreError};
 
 /// Gives the units of one sale's ended orders back to the gate. Call it after their end is committed. On
 /// `Ok` the gate has the units and the rows no longer owe them. Idempotent: the script acts only on orders
@@ -15,9 +17,11 @@ use crate::store::{Return, Store};
 /// the units, even if this process has seen nothing of it before.
 pub async fn give_back(gate: &Gate, store: &Store, owed: &[Return]) -> Result<(), SettlementError> {
     let Some(sale) = owed.first().map(|owed| &owed.sale) else { return Ok(()) };
+    store.ensure_current().await?;
     let row = store.sale(sale).await?;
     let rows = row.as_ref().map(|row| row.number.max(row.witnessed)).unwrap_or_default();
     gate.observe_number(sale, store.highest_number(sale).await?.max(rows));
+    gate.observe_place(sale, store.highest_place(sale));
     let ids: Vec<OrderId> = owed.iter().map(|owed| owed.id).collect();
     let settlements: Vec<Settlement> = owed
         .iter()
@@ -36,4 +40,40 @@ pub async fn give_back(gate: &Gate, store: &Store, owed: &[Return]) -> Result<()
     };
     fault!("return.after", return Err(GateError::Late("injected".into()).into()));
     Ok(store.finish_returns(sale, number, &ids).await?)
+}
+
+/// What one call of [`give_back_pending`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GivenBack {
+    /// Orders whose units are back.
+    pub returned: usize,
+    /// Whether further returns may be pending.
+    pub more: bool,
+}
+
+/// Gives back the units of the oldest pending returns, at most `limit`. A sale whose gate cannot take them is added to
+/// `unavailable`, and its returns are left out. May be repeated.
+pub async fn give_back_pending(
+    gate: &Gate,
+    store: &Store,
+    limit: u64,
+    unavailable: &mut Vec<SaleId>,
+) -> Result<GivenBack, StoreError> {
+    let batch = store.pending_returns(unavailable, limit).await?;
+    let mut sales: BTreeMap<&SaleId, Vec<Return>> = BTreeMap::new();
+    for owed in &batch {
+        sales.entry(&owed.sale).or_default().push(owed.clone());
+    }
+    let mut returned = 0;
+    for (sale, owed) in sales {
+        match give_back(gate, store, &owed).await {
+            Ok(()) => returned += owed.len(),
+            Err(error) => {
+                tracing::warn!(%sale, orders = owed.len(), %error, "units of ended orders wait for their gate");
+                // A frozen sale must not hold up the units of the others.
+                unavailable.push(sale.clone());
+            }
+        }
+    }
+    Ok(GivenBack { returned, more: batch.len() as u64 == limit })
 }

@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 use super::pending::PendingDelivery;
 use super::{Outage, Worker, WorkerError};
 use crate::link::Backoff;
+use crate::settlement::{SettlementError, compare_places};
 use crate::store::StoreError;
 
 /// A message with this many redeliveries is processed alone, after all others: it may have crashed the workers that had
@@ -122,10 +123,16 @@ impl Worker {
     }
 
     pub(super) async fn servers_answer(&self) -> bool {
-        self.store.check().await.is_ok() && self.gate.ping().await.is_ok()
+        self.store.check().await.is_ok() && compare_places(&self.gate, &self.store).await.is_ok()
     }
 
-    /// Returns once database and Redis answer, or at `stop`.
+    /// Whether the database is known to have lost commits.
+    pub(super) async fn is_behind(&self) -> bool {
+        let compared = compare_places(&self.gate, &self.store).await;
+        matches!(compared, Err(SettlementError::Store(StoreError::Behind(_))))
+    }
+
+    /// Returns once database and Redis answer and the database lacks no commit that it confirmed, or at `stop`.
     pub(super) async fn wait_for_servers(&self, stop: &CancellationToken) {
         let mut backoff = Backoff::default();
         loop {

@@ -46,6 +46,10 @@ impl Lanes {
     }
 
     pub(super) async fn run(mut self) {
+        // Before the first delivery: a process that has just started knows no place of the database.
+        if self.worker.is_behind().await {
+            self.wait_out_the_outage().await;
+        }
         loop {
             let free = self.running.len() < self.most;
             if free {

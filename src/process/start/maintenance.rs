@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::intake::Relay;
-use crate::maintenance::{Adopter, BooksCheck, Rebuilder, Rounds, Sweep, schedule};
+use crate::maintenance::{Adopter, BooksCheck, Rebuilder, Rounds, Sweep, log_position, schedule};
 use crate::orders::Payments;
 use crate::process::config::RebuildPolicy;
 use crate::process::shared::Shared;
@@ -75,13 +75,15 @@ fn sweep(shared: &Shared<'_>, relay: Relay) -> Sweep {
 
 fn rounds(shared: &Shared<'_>, payments: Payments, log: OrderLog) -> Rounds {
     let (parts, config) = (shared.parts, shared.config);
+    let mut scheduled = schedule(&shared.control, config.purge_after());
+    scheduled.push(log_position(&parts.gate, &parts.store));
     Rounds {
         gate: parts.gate.clone(),
         leases: parts.leases.clone(),
         store: parts.store.clone(),
         payments,
         log,
-        scheduled: schedule(&shared.control, config.purge_after()),
+        scheduled,
         settings: config.maintenance(),
     }
 }

@@ -5,6 +5,8 @@ mod job;
 mod owner;
 mod session;
 
+use std::collections::BTreeMap;
+
 use lapin::types::FieldTable;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -13,7 +15,7 @@ use self::job::{Exchange, Job};
 use self::owner::Owner;
 use super::topology::Depths;
 use super::{QueueSettings, message};
-use crate::domain::{Entry, Order};
+use crate::domain::{Entry, Order, Place, SaleId};
 
 /// A handle to the publishing task, which ends with the last handle. Cheap to clone.
 #[derive(Clone)]
@@ -58,14 +60,14 @@ impl Publisher {
         self.send(Exchange::Dead, id, payload, headers).await
     }
 
-    /// Appends entries to the order log. On `Ok` the log has them. May be repeated: of two entries for the same
-    /// thing, readers use the higher version.
-    pub async fn log(&self, entries: &[Entry]) -> Result<(), PublishError> {
-        self.log_as(uuid::Uuid::new_v4().to_string(), entries).await
-    }
-
-    pub(super) async fn log_as(&self, id: String, entries: &[Entry]) -> Result<(), PublishError> {
-        self.send(Exchange::Log, id, message::write_entries(entries), FieldTable::default()).await
+    /// Appends a message to the order log. On `Ok` the log has it.
+    pub(super) async fn log(
+        &self,
+        id: String,
+        entries: &[Entry],
+        places: &BTreeMap<SaleId, Place>,
+    ) -> Result<(), PublishError> {
+        self.send(Exchange::Log, id, message::write_entries(entries, places), FieldTable::default()).await
     }
 
     async fn send(
