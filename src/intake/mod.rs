@@ -4,6 +4,7 @@
 //! This module knows no HTTP. Every answer that a buyer can expect is a variant of [`Answer`].
 
 mod answer;
+mod completeness;
 mod core;
 mod order_view;
 mod place;

@@ -49,7 +49,8 @@ impl OrderView {
     }
 }
 
-/// The status could not be read, because the gate or the database did not answer. Never report this as "not found".
+/// The status is not known, because the gate or the database did not answer or has lost writes. Never report this as
+/// "not found".
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StatusUnknown {
     /// The gate could not be read.
@@ -57,5 +58,18 @@ pub enum StatusUnknown {
     Gate(#[from] GateError),
     /// The database could not be read.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(StoreError),
+    /// Both answered, but one of them lacks what it had, for this reason.
+    #[error("{0}; ask again in a moment")]
+    Incomplete(&'static str),
+}
+
+impl From<StoreError> for StatusUnknown {
+    fn from(error: StoreError) -> Self {
+        match error {
+            // How to bring it up to date is not for buyers.
+            StoreError::Behind(_) => Self::Incomplete("the latest changes of orders are being restored"),
+            error => Self::Store(error),
+        }
+    }
 }

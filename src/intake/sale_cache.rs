@@ -103,7 +103,8 @@ impl SaleCache {
         entries.entry(id.clone()).or_default().clone()
     }
 
-    async fn read(&self, id: &SaleId) -> Result<KnownSale, SaleUnknown> {
+    /// The description of a sale now.
+    pub(super) async fn read(&self, id: &SaleId) -> Result<KnownSale, SaleUnknown> {
         if let Some(sale) = self.gate.describe(id).await? {
             return Ok(KnownSale::Loaded(Arc::new(sale)));
         }

@@ -70,10 +70,14 @@ impl Intake {
             let own = ticket.order.user == *user;
             return Ok(own.then(|| OrderView::in_flight(ticket.order.clone(), ticket.durability)));
         }
-        match self.row(sale, user, id).await? {
-            Some(view) => Ok(Some(view)),
-            None => ticket.map(|_| None).map_err(StatusUnknown::from),
+        if let Some(view) = self.row(sale, user, id).await? {
+            return Ok(Some(view));
         }
+        ticket?;
+        let held = self.gate.orders_of(sale, user).await?;
+        Self::ensure_none_is_held(&held, |held| held != id)?;
+        self.ensure_complete(sale).await?;
+        Ok(None)
     }
 
     /// An order from its row, if it belongs to this user and sale.
@@ -84,6 +88,7 @@ impl Intake {
         id: OrderId,
     ) -> Result<Option<OrderView>, StoreError> {
         let found = self.reader.order(id).await?;
+        self.store.ensure_current().await?;
         let own = found.filter(|(row, _)| row.order.user == *user && row.order.sale == *sale);
         Ok(own.map(|(row, events)| OrderView::recorded(row, &events)))
     }
@@ -107,11 +112,13 @@ impl Intake {
         let tickets = self.gate.tickets(sale, &held).await?;
         let rows = self.store.orders_of(sale, user).await?;
         let mut views = self.recorded(rows).await?;
+        self.ensure_complete(sale).await?;
         for ticket in tickets.into_iter().flatten().filter(|ticket| !ticket.ended) {
             if !views.iter().any(|view| view.order.id == ticket.order.id) {
                 views.push(OrderView::in_flight(ticket.order, ticket.durability));
             }
         }
+        Self::ensure_none_is_held(&held, |held| views.iter().any(|view| view.order.id == held))?;
         views.sort_by_key(|view| view.order.id);
         if !views.is_empty() {
             until_refusals_expire(Instant::now()).await;

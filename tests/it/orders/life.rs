@@ -318,7 +318,8 @@ async fn a_frozen_gate_does_not_show_a_cancelled_order_as_accepted() {
     assert_eq!(read.json["status"], "cancelled", "{}", read.text);
     let again = ada.buy(sale.id.as_str(), "k").await;
     assert_eq!((again.status, again.json["status"].as_str()), (200, Some("cancelled")), "{}", again.text);
+    // A list might lack orders that Redis has lost.
     let mine = ada.get(&format!("/v1/sales/{}/orders/mine", sale.id)).await;
-    assert_eq!(mine.json["orders"][0]["status"], "cancelled", "{}", mine.text);
+    assert_eq!((mine.status, mine.code()), (503, "status_unavailable"), "{}", mine.text);
     front.stop().await;
 }
