@@ -23,6 +23,9 @@ pub struct Audit {
     /// Ended orders whose units were on their way back to the gate before it was read.
     #[serde(default)]
     pub unreturned: u64,
+    /// The database has lost commits: until it has been brought up to date, its side of the books is out of date.
+    #[serde(default)]
+    pub database_behind: bool,
     /// The gate's number rose during the reading, or a restock had reached only one store: the sums may be off by
     /// that.
     #[serde(default)]
@@ -77,6 +80,7 @@ impl Audit {
     /// Whether the sums agree. If `moved` is set, `false` may be an artefact of the reading.
     pub fn balances(&self) -> bool {
         !self.gate_lost
+            && !self.database_behind
             && self.users_over_limit.is_empty()
             && self
                 .items

@@ -77,6 +77,7 @@ pub async fn audit(gate: &Gate, store: &Store, sale: &SaleId) -> Result<Audit, A
         .collect();
     Ok(Audit {
         sale_id: sale.clone(),
+        database_behind: store.behind().is_some(),
         items,
         gate_lost,
         frozen: held.as_ref().is_some_and(|held| held.state == SaleState::Frozen),

@@ -12,6 +12,8 @@ use crate::domain::{ActRequest, SaleId, SaleState};
 use crate::process::{Config, Parts};
 use crate::queue::{OrderLog, Publisher};
 use crate::recovery::{Comparison, Difference, DifferenceKind, Repair, Repaired, compare};
+use crate::settlement::{SettlementError, compare_places};
+use crate::store::StoreError;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -126,6 +128,12 @@ impl Auditing {
     }
 
     async fn compare(&self, sale: &SaleId) -> Result<Comparison, AuditError> {
+        // The comparison is about the database as it is now.
+        match compare_places(&self.parts.gate, &self.parts.store).await {
+            Ok(()) | Err(SettlementError::Store(StoreError::Behind(_))) => {}
+            Err(SettlementError::Store(error)) => return Err(error.into()),
+            Err(SettlementError::Gate(error)) => return Err(error.into()),
+        }
         let log = (!self.args.without_log).then_some(&self.log);
         let older_than = Duration::from_secs(self.args.older_than);
         compare(&self.parts.gate, &self.parts.store, log, sale, older_than).await
@@ -143,6 +151,7 @@ impl Audited {
             .all(|difference| queued(difference) || difference.why == DifferenceKind::Waiting);
         let sums = found.books.balances() || found.books.moved;
         match repaired {
+            _ if found.books.database_behind => Ended::OutOfBalance,
             _ if found.books.needs_rebuild() || !sums || !only_those => Ended::OutOfBalance,
             Some(repaired) if !repaired.left.is_empty() => Ended::ItemsLeft,
             // Orders that have waited for long are shown, but they are not an error.
@@ -158,7 +167,8 @@ impl Audited {
 }
 
 fn plan(found: &Comparison) -> Vec<String> {
-    if found.books.needs_rebuild() {
+    // A repair by the rows of a database that is behind would end good orders.
+    if found.books.database_behind || found.books.needs_rebuild() {
         return Vec::new();
     }
     let mut plan: Vec<String> = found
@@ -188,7 +198,9 @@ fn print_repaired(repaired: &Repaired) {
 
 fn print(found: &Comparison) {
     println!("{}", summary(&found.books));
-    if found.books.needs_rebuild() {
+    if found.books.database_behind {
+        println!("  use `doorbuster replay run log`");
+    } else if found.books.needs_rebuild() {
         println!("  use `doorbuster rebuild --sale {}`", found.books.sale_id);
     }
     for item in found.books.items.iter().filter(|item| item.sold != item.live) {

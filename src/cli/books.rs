@@ -5,6 +5,7 @@ use crate::audit::{Audit, ItemBooks};
 pub(super) fn summary(books: &Audit) -> String {
     let units = |of: fn(&ItemBooks) -> i64| books.items.iter().map(of).sum::<i64>();
     let verdict = match (books.balances(), books.is_at_rest()) {
+        _ if books.database_behind => "CANNOT BE JUDGED: the database has lost commits",
         _ if books.gate_lost => "IS NOT IN REDIS: rebuild it",
         _ if books.frozen => "IS FROZEN: rebuild it",
         (true, true) => "balances",

@@ -78,7 +78,8 @@ pub(in crate::cli) struct What {
     /// Only dead letters with this reason, such as broken or delivery_limit.
     #[arg(long)]
     reason: Option<String>,
-    /// A time such as 2030-05-01T12:00:00Z, or how long ago: 90s, 15m, 2h, 3d.
+    /// Where to start: a time such as 2030-05-01T12:00:00Z, or how long ago: 90s, 15m, 2h, 3d. In the log, by default
+    /// the database's own position.
     #[arg(long, value_parser = time)]
     since: Option<Millis>,
     /// Where to start in the log, instead of a time: the number of a message, as reported for unreadable ones.
@@ -102,6 +103,10 @@ pub(in crate::cli) struct What {
     /// Skip dead letters that have been replayed this many times already.
     #[arg(long, default_value_t = 3)]
     max_replays: u32,
+    /// After a replay of the log, take the database as up to date although something is missing: what the log no
+    /// longer has, and orders that are left, are lost then.
+    #[arg(long)]
+    accept_loss: bool,
     #[command(flatten)]
     pub(super) output: Output,
 }
@@ -134,6 +139,7 @@ impl What {
             max_queue: self.max_queue,
             max_latency_ms: self.max_latency,
             max_replays: self.max_replays,
+            accept_loss: self.accept_loss,
         })
     }
 }

@@ -43,7 +43,7 @@ pub(super) fn finished(done: Finished, output: &Output) -> Ended {
     if report.out_of_balance().next().is_some() {
         return Ended::OutOfBalance;
     }
-    if report.is_complete() { Ended::Done } else { Ended::ItemsLeft }
+    if report.is_complete() && !report.is_still_behind() { Ended::Done } else { Ended::ItemsLeft }
 }
 
 fn print_counts(report: &Report) {
@@ -73,6 +73,13 @@ fn print_counts(report: &Report) {
     }
     if let Some(begins_at) = report.begins_at {
         println!("  the log begins at {begins_at}, later than requested: earlier entries are missing");
+    }
+    match report.line {
+        Some(line) => println!("  the database was behind and is up to date now, on line {line}"),
+        None if report.was_behind => println!(
+            "  the database is behind; a run of the whole log that leaves nothing brings it up to date"
+        ),
+        None => {}
     }
 }
 

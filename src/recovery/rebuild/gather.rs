@@ -73,6 +73,9 @@ impl Rebuild {
         let created = self.row(sale).await?.created_at;
         let mut reader = self.log.read(LogFrom::Time(created.minus(CLOCK_SKEW))).await?;
         while let Some(message) = reader.next().await? {
+            for (sale, place) in &message.places {
+                self.store.observe_place(sale, *place);
+            }
             for entry in message.entries {
                 match entry {
                     Ok(entry) if entry.sale() == sale => gathered.add_logged(entry),
@@ -85,6 +88,7 @@ impl Rebuild {
         let first = reader.first().and_then(|first| first.at);
         gathered.begins_at = first.filter(|at| *at > created.plus(CLOCK_SKEW));
         reader.close().await;
-        Ok(())
+        // A gate must not be rebuilt from a database that has lost commits.
+        Ok(self.store.check_places().await?)
     }
 }

@@ -1,5 +1,6 @@
 //! Reads entries from the order log, or from a file with one entry per line.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -7,8 +8,8 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 
 use super::error::ReplayError;
 use super::request::{Filter, Source};
-use crate::domain::{Entry, Invalid, MAX_QUANTITY, OrderStatus};
-use crate::queue::{LogFrom, LogReader, OrderLog, Unreadable};
+use crate::domain::{Entry, Invalid, MAX_QUANTITY, OrderStatus, Place, SaleId};
+use crate::queue::{LogFrom, LogMessage, LogReader, OrderLog, Unreadable};
 use crate::store::PaymentState;
 
 /// One record of a source, with its position.
@@ -16,6 +17,8 @@ pub(super) struct Record {
     /// An offset in the log, or a line of the file.
     pub(super) position: u64,
     pub(super) entries: Vec<Result<Entry, EntryError>>,
+    /// Places of the database that the record witnesses.
+    pub(super) places: BTreeMap<SaleId, Place>,
 }
 
 /// Why an entry is not restored. It is counted as malformed and listed with its position; the replay continues with
@@ -89,7 +92,11 @@ impl EntryReader {
                 // A line does not say when it was written; the order says when it was accepted.
                 let at = entry.as_ref().ok().and_then(Entry::order).map(|order| order.accepted_at);
                 if at.is_none_or(|at| filter.passes_time(at)) {
-                    return Ok(Some(Record { position: *line, entries: vec![entry] }));
+                    return Ok(Some(Record {
+                        position: *line,
+                        entries: vec![entry],
+                        places: BTreeMap::new(),
+                    }));
                 }
             },
         }
@@ -110,9 +117,10 @@ async fn next_message(reader: &mut LogReader, filter: &Filter) -> Result<Option<
                 && filter.until.is_none_or(|until| at <= until)
         });
         if in_time {
-            let entries = message.entries.into_iter();
-            let entries = entries.map(|entry| entry.map_err(EntryError::Message).and_then(checked));
-            return Ok(Some(Record { position: message.offset, entries: entries.collect() }));
+            let LogMessage { offset: position, entries, places, .. } = message;
+            let entries = entries.into_iter();
+            let entries = entries.map(|entry| entry.map_err(EntryError::Message).and_then(checked)).collect();
+            return Ok(Some(Record { position, entries, places }));
         }
     }
     Ok(None)

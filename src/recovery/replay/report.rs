@@ -86,6 +86,12 @@ pub struct Report {
     pub sales: BTreeSet<SaleId>,
     /// How long the run took.
     pub seconds: f64,
+    /// The database had lost commits.
+    #[serde(default)]
+    pub was_behind: bool,
+    /// The line that the database began, as it is up to date now.
+    #[serde(default)]
+    pub line: Option<i64>,
     /// The replay was stopped before its end.
     #[serde(default)]
     pub stopped: bool,
@@ -117,6 +123,11 @@ impl Report {
     /// Whether nothing is left to do and nothing was missing from the source.
     pub fn is_complete(&self) -> bool {
         self.counts.left() == 0 && self.begins_at.is_none() && !self.stopped
+    }
+
+    /// Whether the database lacks commits after a run.
+    pub fn is_still_behind(&self) -> bool {
+        self.was_behind && self.line.is_none()
     }
 
     /// Sales at rest whose books do not balance. Leaves out sales whose gate must be rebuilt, because no replay

@@ -94,6 +94,10 @@ pub struct ReplayRequest {
     pub max_latency_ms: u64,
     /// A dead letter that was already replayed this often stays on the queue.
     pub max_replays: u32,
+    /// Declare the database up to date after a replay of the log, even though the log does not reach back to its place
+    /// or orders are left: what is missing then is lost.
+    #[serde(default)]
+    pub accept_loss: bool,
 }
 
 impl ReplayRequest {
@@ -110,6 +114,9 @@ impl ReplayRequest {
         }
         if filter.offset.is_some() && self.source != Source::Log {
             return usage("--offset applies to the log alone");
+        }
+        if self.accept_loss && self.source != Source::Log {
+            return usage("--accept-loss applies to the log alone");
         }
         if filter.reason.is_some() && self.source != Source::DeadLetters {
             return usage("--reason applies to dead letters alone");

@@ -41,6 +41,9 @@ impl Work<'_> {
     pub(super) async fn entries(&mut self) -> Result<(), ReplayError> {
         let Some(mut survey) = self.survey().await? else { return Ok(()) };
         self.require_sale(survey.sales.iter()).await?;
+        if self.request.source == Source::Log {
+            self.compare_with_witnesses(&survey).await?;
+        }
         for sale in survey.sales.clone() {
             if self.replay.store.was_purged(&sale).await? {
                 survey.purge(sale);
@@ -71,7 +74,7 @@ impl Work<'_> {
                 self.write_pass(&mut survey, pass, &mut taken, total).await?;
             }
         }
-        Ok(())
+        self.begin_line().await
     }
 
     /// The first pass. `None`: it is time to stop.

@@ -43,7 +43,8 @@ impl Replay {
         stop: CancellationToken,
     ) -> Result<Report, ReplayError> {
         request.check()?;
-        let mut work = Work::new(self, request, None, stop, progress);
+        let request = self.with_beginning(request).await?;
+        let mut work = Work::new(self, &request, None, stop, progress);
         work.go().await?;
         work.report.stopped = work.stop.is_cancelled();
         Ok(work.report)
@@ -59,11 +60,12 @@ impl Replay {
         stop: CancellationToken,
     ) -> Result<Finished, ReplayError> {
         request.check()?;
+        let request = self.with_beginning(request).await?;
         let now = Millis::now();
         let run = Run {
             id: Uuid::now_v7(),
             source: request.source.name().to_owned(),
-            settings: serde_json::to_string(request).unwrap_or_default(),
+            settings: serde_json::to_string(&request).unwrap_or_default(),
             state: RunState::Running,
             report: None,
             by: by.to_owned(),
@@ -72,7 +74,7 @@ impl Replay {
             updated_at: now,
             ended_at: None,
         };
-        let work = Work::new(self, request, Some(run.id), stop.child_token(), progress);
+        let work = Work::new(self, &request, Some(run.id), stop.child_token(), progress);
         self.exclusively(work, run.id, Some(&run), &stop).await
     }
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use super::reader::Record;
 use super::report::Report;
 use super::request::Filter;
-use crate::domain::{ActEntry, Entry, OrderId, OrderStatus, SaleEntry, SaleId};
+use crate::domain::{ActEntry, Entry, OrderId, OrderStatus, Place, SaleEntry, SaleId};
 
 /// A later pass over the entries, by what it writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,6 +37,8 @@ pub(super) struct Survey {
     versions: HashMap<OrderId, (i32, OrderStatus)>,
     /// Orders with two different rows of the same version: two histories, between which a replay cannot choose.
     pub(super) forked: BTreeSet<OrderId>,
+    /// The highest place of the database in each sale that the log witnesses.
+    pub(super) places: BTreeMap<SaleId, Place>,
     accepted: HashSet<OrderId>,
     pub(super) sales: BTreeSet<SaleId>,
     /// Changes to sales, in the order of the source; their versions give the right order.
@@ -52,6 +54,10 @@ pub(super) struct Survey {
 impl Survey {
     /// Adds what `record` says; unreadable entries go to the report.
     pub(super) fn add(&mut self, record: &Record, filter: &Filter, report: &mut Report) {
+        for (sale, place) in &record.places {
+            let known = self.places.entry(sale.clone()).or_default();
+            *known = (*known).max(*place);
+        }
         for entry in &record.entries {
             match entry {
                 Ok(entry) => self.add_entry(entry, filter),

@@ -105,6 +105,7 @@ async fn replay_log(replay: &Replay, limit: Option<u64>) -> Result<(), BenchErro
         max_queue: u32::MAX,
         max_latency_ms: u64::MAX / 2,
         max_replays: 3,
+        accept_loss: false,
     };
     let progress = Progress { advance: &|_, _| {}, say: &|_| {} };
     let done = replay.run(&request, "bench", &progress, CancellationToken::new()).await.map_err(broken)?;

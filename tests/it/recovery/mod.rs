@@ -1,5 +1,6 @@
 pub mod archive;
 pub mod compare;
+pub mod database_behind;
 pub mod pages;
 pub mod repair;
 pub mod replay;

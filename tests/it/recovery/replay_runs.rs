@@ -178,6 +178,7 @@ fn slow_log() -> ReplayRequest {
         max_queue: 1_000,
         max_latency_ms: 60_000,
         max_replays: 3,
+        accept_loss: false,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Shared by all tests: servers, a world per test, buyers, and waiting for facts.
 
+mod backup;
 mod binary;
 mod books;
 mod http;
@@ -8,6 +9,7 @@ mod servers;
 mod wait;
 mod world;
 
+pub use backup::{Backup, everything_is_witnessed};
 pub use binary::{Doorbuster, run, run_with};
 pub use books::at_rest;
 pub use http::{Answer, Buyer, buy, request, send_raw};

@@ -1,0 +1,116 @@
+//! A database that went back in time: where a replay of the log begins, and when the database is up to date.
+
+use std::time::Duration;
+
+use super::error::ReplayError;
+use super::parts::Replay;
+use super::request::{Filter, ReplayRequest, Source};
+use super::survey::Survey;
+use super::work::Work;
+use crate::domain::Millis;
+use crate::settlement::{SettlementError, compare_places, give_back_pending};
+use crate::store::StoreError;
+
+/// How much earlier than the database's own position a replay begins: clocks differ, and entries are published a moment
+/// after they are made.
+const EARLIER: Duration = Duration::from_secs(60);
+
+/// Pending returns in one call.
+const RETURNS: u64 = 500;
+
+impl Replay {
+    /// The request with its beginning: a replay of the log that names none begins where the database's own position
+    /// says. Without a position it begins at the head of the log.
+    pub(super) async fn with_beginning(&self, request: &ReplayRequest) -> Result<ReplayRequest, ReplayError> {
+        let mut request = request.clone();
+        let filter = &mut request.filter;
+        if request.source == Source::Log && filter.since.is_none() && filter.offset.is_none() {
+            filter.since = self.store.replay_from().await?.map(|from| from.minus(EARLIER));
+        }
+        Ok(request)
+    }
+}
+
+impl Work<'_> {
+    /// Compares the database with the gate and with what the log witnesses, before anything is written: a database that
+    /// is behind keeps its places while it is restored.
+    pub(super) async fn compare_with_witnesses(&mut self, survey: &Survey) -> Result<(), ReplayError> {
+        let (gate, store) = (&self.replay.gate, &self.replay.store);
+        for (sale, place) in &survey.places {
+            store.observe_place(sale, *place);
+        }
+        let compared = self.retrying(async || match compare_places(gate, store).await {
+            Ok(()) => Ok(false),
+            Err(SettlementError::Store(StoreError::Behind(_))) => Ok(true),
+            Err(SettlementError::Store(error)) => Err(error.into()),
+            Err(SettlementError::Gate(error)) => Err(error.into()),
+        });
+        self.report.was_behind = compared.await?.unwrap_or(false);
+        if let Some(begins_at) = self.report.begins_at {
+            (self.progress.say)(&format!(
+                "the log begins at {begins_at}: it does not reach back to the database's position, and changes before \
+                 that time are in doubt"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Called after the last pass. Begins a new line if the database was behind and now has everything that the log
+    /// says, or if the request accepts the loss of the rest.
+    pub(super) async fn begin_line(&mut self) -> Result<(), ReplayError> {
+        let store = &self.replay.store;
+        let position = self.retrying(async || Ok(store.replay_from().await?)).await?.flatten();
+        let everything = self.report.counts.left() == 0 && self.reaches_back_to(position);
+        let may_begin = self.run.is_some() && self.report.was_behind && !self.stop.is_cancelled();
+        if !may_begin || !(everything || self.request.accept_loss) {
+            return Ok(());
+        }
+        self.report.line = self.retrying(async || Ok(store.begin_line().await?)).await?;
+        // The other processes learn it from the database within a second, and maintenance does what fails here.
+        if let Err(error) = compare_places(&self.replay.gate, store).await {
+            tracing::debug!(%error, "the gate learns of the new line later");
+        }
+        self.finish_returns().await;
+        Ok(())
+    }
+
+    /// The gate has taken most units of ended orders back before the database lost their ends. Until the database knows
+    /// that, the books count them twice.
+    async fn finish_returns(&self) {
+        let mut unavailable = Vec::new();
+        loop {
+            let (gate, store) = (&self.replay.gate, &self.replay.store);
+            match give_back_pending(gate, store, RETURNS, &mut unavailable).await {
+                Ok(given) if given.more && !self.stop.is_cancelled() => {}
+                Ok(_) => return,
+                Err(error) => {
+                    tracing::debug!(%error, "returning units left to maintenance");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Whether the replay has read everything from the database's position on.
+    fn reaches_back_to(&self, position: Option<Millis>) -> bool {
+        let filter = &self.request.filter;
+        let not_later = |at: Millis| position.is_some_and(|position| at <= position);
+        filter.is_whole()
+            && filter.offset.is_none()
+            && filter.since.is_none_or(not_later)
+            && self.report.begins_at.is_none_or(not_later)
+    }
+}
+
+impl Filter {
+    /// Whether the filter lets everything pass from its beginning on.
+    fn is_whole(&self) -> bool {
+        let Self { sale, user, order, reason, since: _, offset: _, until, limit } = self;
+        sale.is_none()
+            && user.is_none()
+            && order.is_none()
+            && reason.is_none()
+            && until.is_none()
+            && limit.is_none()
+    }
+}

@@ -1,0 +1,148 @@
+//! The database goes back in time while everything runs: nothing that it says is acted upon or passed on until a replay
+//! of the order log has brought it up to date. The front sells on all the time.
+
+use std::time::Duration;
+
+use doorbuster::domain::{Act, ActRequest, OrderStatus, Sale};
+use doorbuster::orders::Orders;
+use doorbuster::process::Running;
+use doorbuster::store::OrderRow;
+
+use crate::support::{
+    Backup, Buyer, Database, World, at_rest, buy, everything_is_witnessed, run, sale, until,
+};
+
+const LONG: Duration = Duration::from_secs(60);
+
+async fn rows(running: &Running, sale: &Sale) -> Vec<(String, OrderStatus, i32)> {
+    let rows = running.parts.store.orders_after(&sale.id, None, 1_000).await.unwrap();
+    let short = |row: &OrderRow| (row.order.user.to_string(), row.status, row.version);
+    rows.iter().map(short).collect()
+}
+
+/// Pays all orders of the sale, but cancels those of these users.
+async fn pay_all(running: &Running, sale: &Sale, cancelled: &[&str]) {
+    let orders =
+        Orders::new(running.parts.gate.clone(), running.parts.store.clone(), running.parts.leases.clone());
+    let request = ActRequest::by("operator ada");
+    for row in running.parts.store.orders_after(&sale.id, None, 1_000).await.unwrap() {
+        if row.status == OrderStatus::Confirmed {
+            let act = if cancelled.contains(&row.order.user.as_str()) { Act::Cancel } else { Act::Pay };
+            orders.act(&sale.id, row.order.id, act, &request).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_went_back_in_time_is_noticed_and_brought_up_to_date() {
+    let mut world = World::new(Database::Postgres).await;
+    world.set("maintenance.every_ms=100").set("worker.hold_ms=1000");
+    let running = world.running().await;
+    let mut sale = sale(&world.name, 30, 1);
+    sale.terms.pay_within_s = Some(3_600);
+    world.open_sale(&running.parts, &sale).await;
+    buy(&running, &sale, 0..5).await;
+    at_rest(&running, &sale).await;
+    let backup = Backup::of(&world);
+    backup.make().await;
+
+    buy(&running, &sale, 5..10).await;
+    at_rest(&running, &sale).await;
+    pay_all(&running, &sale, &["user2", "user7"]).await;
+    at_rest(&running, &sale).await;
+    everything_is_witnessed(&running, &sale).await;
+    let before = rows(&running, &sale).await;
+
+    // In what comes back, every deadline has passed.
+    backup.execute("UPDATE orders SET pay_by_ms = 1 WHERE pay_by_ms IS NOT NULL").await;
+    backup.restore().await;
+    until("the audit says so", LONG, async || {
+        let (code, out, _) = run(Some(&world), &["audit", "--sale", sale.id.as_str()]).await;
+        (code == 4 && out.contains("the database has lost commits")).then_some(())
+    })
+    .await;
+    // Many rounds of maintenance, which would expire what the backup believes to be unpaid.
+    let until_then = tokio::time::Instant::now() + Duration::from_secs(3);
+    let mut read = 0;
+    while tokio::time::Instant::now() < until_then {
+        for user in ["user0", "user6", "user7"] {
+            let answer = Buyer::of(&running, user).get(&format!("/v1/sales/{}/orders/mine", sale.id)).await;
+            assert_eq!(
+                (answer.status, answer.code()),
+                (503, "status_unavailable"),
+                "{user}: {}",
+                answer.text
+            );
+            read += 1;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(read > 9);
+    // The front sells on.
+    let answer = Buyer::of(&running, "late").buy(sale.id.as_str(), "k").await;
+    assert_eq!(answer.status, 202, "{}", answer.text);
+    assert_eq!(answer.json["durability"], "broker", "{}", answer.text);
+    // Nothing was written to the database.
+    let in_backup = rows(&running, &sale).await;
+    assert_eq!(in_backup.len(), 5);
+    assert!(in_backup.iter().all(|(_, status, _)| *status == OrderStatus::Confirmed), "{in_backup:?}");
+    // A repair by such a database would end good orders.
+    let (code, out, err) =
+        run(Some(&world), &["audit", "--sale", sale.id.as_str(), "--repair", "--yes"]).await;
+    assert!(code == 4 && !out.contains("repaired"), "{out}{err}");
+
+    let (code, out, err) = run(Some(&world), &["replay", "run", "log", "--yes"]).await;
+    println!("{out}{err}");
+    assert!(code == 0 && out.contains("is up to date now, on line 2"), "{out}{err}");
+    // Everything goes on without a restart: the late order gets its row, and nothing else has changed.
+    let books = at_rest(&running, &sale).await;
+    let after = rows(&running, &sale).await;
+    let (late, others): (Vec<_>, Vec<_>) = after.into_iter().partition(|(user, ..)| user == "late");
+    assert_eq!(others, before);
+    assert_eq!(late.len(), 1);
+    assert_eq!((books.items[0].live, books.items[0].left), (9, 21));
+    let answer = Buyer::of(&running, "user0").get(&format!("/v1/sales/{}/orders/mine", sale.id)).await;
+    assert_eq!(
+        (answer.status, &answer.json["orders"][0]["status"]),
+        (200, &"paid".into()),
+        "{}",
+        answer.text
+    );
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replay_that_begins_too_late_leaves_the_database_behind() {
+    let mut world = World::new(Database::Postgres).await;
+    world.set("maintenance.every_ms=100");
+    let running = world.running().await;
+    let sale = sale(&world.name, 30, 1);
+    world.open_sale(&running.parts, &sale).await;
+    buy(&running, &sale, 0..5).await;
+    at_rest(&running, &sale).await;
+    until("the position in the log is recorded", LONG, async || {
+        running.parts.store.replay_from().await.ok()?.map(drop)
+    })
+    .await;
+    let backup = Backup::of(&world);
+    backup.make().await;
+    pay_all(&running, &sale, &[]).await;
+    everything_is_witnessed(&running, &sale).await;
+    // The log is read to the second.
+    tokio::time::sleep(Duration::from_millis(3_100)).await;
+
+    backup.restore().await;
+    let (code, out, err) = run(Some(&world), &["replay", "run", "log", "--since", "1s", "--yes"]).await;
+    assert!(code == 3 && out.contains("the database is behind"), "{out}{err}");
+    let paid = |rows: &[(String, OrderStatus, i32)]| {
+        rows.iter().filter(|(_, status, _)| *status == OrderStatus::Paid).count()
+    };
+    assert_eq!(paid(&rows(&running, &sale).await), 0);
+    let accepted = run(Some(&world), &["replay", "run", "outbox", "--accept-loss", "--yes"]).await;
+    assert!(accepted.0 == 2 && accepted.2.contains("--accept-loss"), "{accepted:?}");
+    let (code, out, err) = run(Some(&world), &["replay", "run", "log", "--yes"]).await;
+    assert!(code == 0 && out.contains("is up to date now"), "{out}{err}");
+    assert_eq!(paid(&rows(&running, &sale).await), 5);
+    at_rest(&running, &sale).await;
+    running.stop().await;
+}
