@@ -149,10 +149,10 @@ impl Audited {
             .differences
             .iter()
             .all(|difference| queued(difference) || difference.why == DifferenceKind::Waiting);
-        let sums = found.books.balances() || found.books.moved;
+        let sums = found.books.balances() || (found.books.moved && !found.books.rows_are_wrong());
         match repaired {
-            _ if found.books.database_behind => Ended::OutOfBalance,
-            _ if found.books.needs_rebuild() || !sums || !only_those => Ended::OutOfBalance,
+            _ if found.books.database_behind || found.books.needs_rebuild() => Ended::OutOfBalance,
+            _ if !sums || !only_those => Ended::OutOfBalance,
             Some(repaired) if !repaired.left.is_empty() => Ended::ItemsLeft,
             // Orders that have waited for long are shown, but they are not an error.
             _ => Ended::Done,

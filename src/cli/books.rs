@@ -11,6 +11,7 @@ pub(super) fn summary(books: &Audit) -> String {
         (true, true) => "balances",
         (true, false) => "balances, with orders in flight",
         (false, true) => "DOES NOT BALANCE",
+        _ if books.rows_are_wrong() => "DOES NOT BALANCE",
         (false, false) => "cannot be judged while orders are in flight",
     };
     format!(
