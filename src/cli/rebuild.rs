@@ -37,13 +37,14 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
         log: OrderLog::open(config.queue()),
     };
     match rebuild.run(&args.sale, &args.reason.request()).await {
-        Ok(rebuilt) if args.output.is_json() => {
-            println!("{}", serde_json::json!(rebuilt));
-            Ok(if rebuilt.unreadable == 0 { Ended::Done } else { Ended::ItemsLeft })
-        }
         Ok(rebuilt) => {
-            print(&rebuilt);
-            Ok(Ended::Done)
+            match args.output.is_json() {
+                true => println!("{}", serde_json::json!(rebuilt)),
+                false => print(&rebuilt),
+            }
+            // Orders that only these entries had are missing.
+            let complete = rebuilt.unreadable == 0 && rebuilt.log_begins_at.is_none();
+            Ok(if complete { Ended::Done } else { Ended::ItemsLeft })
         }
         Err(RebuildError::OutOfBalance(books)) => {
             println!("{}", summary(&books));
@@ -60,6 +61,9 @@ fn print(rebuilt: &Rebuilt) {
         rebuilt.sale_id, rebuilt.state, rebuilt.number, rebuilt.users, rebuilt.in_flight
     );
     println!("{}", summary(&rebuilt.books));
+    if rebuilt.unreadable > 0 {
+        println!("{} entries of log and dead letters could not be read", rebuilt.unreadable);
+    }
     if let Some(begins_at) = rebuilt.log_begins_at {
         println!(
             "the order log begins at {begins_at}, after the sale: it lacks the older orders that have no row"
