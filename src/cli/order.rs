@@ -3,7 +3,7 @@
 use super::ended::{Ended, Failed};
 use super::terms::Reason;
 use crate::domain::{Act, OrderId, SaleId};
-use crate::orders::{OrderError, Orders};
+use crate::orders::{Orders, Shown};
 use crate::process::{Config, Parts};
 
 #[derive(Debug, clap::Subcommand)]
@@ -55,18 +55,16 @@ pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
 
 async fn show(orders: &Orders, which: &Which) -> Result<Ended, Failed> {
     let sale = SaleId::parse(&which.sale)?;
-    let (row, events) = match orders.show(&sale, which.id).await {
-        Err(OrderError::NotFound(id)) => {
-            let waiting = orders.in_flight(&sale, id).await?;
-            let order = waiting.ok_or(OrderError::NotFound(id))?;
-            println!("order     {id}");
+    let (row, events) = match orders.show(&sale, which.id).await? {
+        Shown::InFlight(order) => {
+            println!("order     {}", order.id);
             println!("user      {}", order.user);
             println!("units     {} {}", order.quantity, order.sku);
             println!("status    accepted; its row is not written yet");
             println!("accepted  {}", order.accepted_at);
             return Ok(Ended::Done);
         }
-        shown => shown?,
+        Shown::Recorded(row, events) => (row, events),
     };
     let order = &row.order;
     println!("order     {}", order.id);

@@ -66,7 +66,12 @@ impl Control {
     }
 
     pub(super) async fn row(&self, id: &SaleId) -> Result<SaleRow, ControlError> {
-        self.store.sale(id).await?.ok_or_else(|| ControlError::NotFound(id.clone()))
+        if let Some(row) = self.store.sale(id).await? {
+            return Ok(row);
+        }
+        // A database that is behind may have lost the sale.
+        self.store.ensure_current().await?;
+        Err(ControlError::NotFound(id.clone()))
     }
 
     /// The sale's row, read before a write to its gate. A short-lived process has seen no number of the gate, so the

@@ -1,9 +1,12 @@
 //! Maps an [`OrderError`] to its problem, for buyers and operators alike.
 
-use super::codes::{ACT_UNFINISHED, INTERNAL, INVALID_TRANSITION, MALFORMED, ORDER_NOT_FOUND};
+use super::codes::{
+    ACT_UNFINISHED, INTERNAL, INVALID_TRANSITION, MALFORMED, ORDER_NOT_FOUND, STATUS_UNAVAILABLE,
+};
 use super::problem::Problem;
 use crate::domain::Act;
 use crate::gate::GateError;
+use crate::intake::StatusUnknown;
 use crate::orders::OrderError;
 use crate::store::StoreError;
 
@@ -16,6 +19,11 @@ pub(super) fn order_problem(error: OrderError, acts: &[Act]) -> Box<Problem> {
         OrderError::NotAllowed { from, .. } => {
             let allowed: Vec<&str> = from.allowed(acts).into_iter().map(Act::as_str).collect();
             Problem::new(INVALID_TRANSITION, detail).with("from", from.as_str()).with("allowed", allowed)
+        }
+        OrderError::Unknown(_) => Problem::new(STATUS_UNAVAILABLE, detail).retry_after(1),
+        // How to bring it up to date is not for buyers.
+        OrderError::Store(error @ StoreError::Behind(_)) => {
+            Problem::new(STATUS_UNAVAILABLE, StatusUnknown::from(error).to_string()).retry_after(1)
         }
         OrderError::Invalid(_) => Problem::new(MALFORMED, detail),
         OrderError::Store(StoreError::Broken(_)) | OrderError::Gate(GateError::Broken(_)) => {

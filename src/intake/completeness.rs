@@ -1,42 +1,34 @@
-//! Whether gate and database can be believed when neither has an order. Only then may a buyer hear "not found": an order
+//! Whether gate and database can be believed when neither has an order. Only then may anyone hear "not found": an order
 //! that was answered `accepted` must not vanish because one of the servers went back in time.
 
-use super::core::Intake;
 use super::order_view::StatusUnknown;
-use super::sale_cache::{KnownSale, SaleUnknown};
+use super::sale_cache::{KnownSale, SaleUnknown, read_sale};
 use crate::domain::{OrderId, SaleId, SaleState};
+use crate::gate::Gate;
+use crate::store::Store;
 
 const REBUILT: &str = "the sale is being put right after a server has lost data";
 
-impl Intake {
-    /// Fails if gate or database may lack an order that they had. Call it after both were read; what was read is then
-    /// everything.
-    pub(super) async fn ensure_complete(&self, sale: &SaleId) -> Result<(), StatusUnknown> {
-        self.store.ensure_current().await?;
-        let known = self.sales.read(sale).await.map_err(|error| match error {
-            SaleUnknown::Gate(error) => StatusUnknown::from(error),
-            SaleUnknown::Store(error) => StatusUnknown::from(error),
-        })?;
-        match known {
-            KnownSale::Lost => Err(StatusUnknown::Incomplete(REBUILT)),
-            KnownSale::Loaded(sale) if sale.state == SaleState::Frozen => {
-                Err(StatusUnknown::Incomplete(REBUILT))
-            }
-            KnownSale::Loaded(_) if !self.gate.is_compared().await? => {
-                Err(StatusUnknown::Incomplete(REBUILT))
-            }
-            _ => Ok(()),
-        }
+/// Fails if gate or database may lack an order that they had. Call it after both were read; what was read is then
+/// everything.
+pub async fn ensure_complete(gate: &Gate, store: &Store, sale: &SaleId) -> Result<(), StatusUnknown> {
+    store.ensure_current().await?;
+    let known = read_sale(gate, store, sale).await.map_err(|error| match error {
+        SaleUnknown::Gate(error) => StatusUnknown::from(error),
+        SaleUnknown::Store(error) => StatusUnknown::from(error),
+    })?;
+    match known {
+        KnownSale::Lost => Err(StatusUnknown::Incomplete(REBUILT)),
+        KnownSale::Loaded(sale) if sale.state == SaleState::Frozen => Err(StatusUnknown::Incomplete(REBUILT)),
+        KnownSale::Loaded(_) if !gate.is_compared().await? => Err(StatusUnknown::Incomplete(REBUILT)),
+        _ => Ok(()),
     }
+}
 
-    /// Fails if the gate remembers an order of the user that was found neither in flight nor in a row.
-    pub(super) fn ensure_none_is_held(
-        held: &[OrderId],
-        found: impl Fn(OrderId) -> bool,
-    ) -> Result<(), StatusUnknown> {
-        match held.iter().all(|id| found(*id)) {
-            true => Ok(()),
-            false => Err(StatusUnknown::Incomplete("the order's row is missing and is being restored")),
-        }
+/// Fails if the gate remembers an order of the user that was found neither in flight nor in a row.
+pub fn ensure_none_is_held(held: &[OrderId], found: impl Fn(OrderId) -> bool) -> Result<(), StatusUnknown> {
+    match held.iter().all(|id| found(*id)) {
+        true => Ok(()),
+        false => Err(StatusUnknown::Incomplete("the order's row is missing and is being restored")),
     }
 }

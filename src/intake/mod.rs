@@ -17,6 +17,7 @@ mod status;
 
 pub use self::core::{DurabilityPolicy, Intake, IntakeSettings};
 pub use answer::{Answer, OrderRequest};
+pub use completeness::{ensure_complete, ensure_none_is_held};
 pub use order_view::{OrderView, StatusUnknown};
 pub use relay::Relay;
 pub use sale_cache::{KnownSale, SaleCache, SaleUnknown};

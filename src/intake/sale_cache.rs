@@ -86,7 +86,7 @@ impl SaleCache {
             return known;
         }
         // Errors are cached too. Otherwise all waiting requests would retry in turn, each until its timeout.
-        let known = self.read(id).await;
+        let known = read_sale(&self.gate, &self.store, id).await;
         let mut slot = entry.known.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         *slot = Some((Instant::now(), known.clone()));
         known
@@ -102,17 +102,17 @@ impl SaleCache {
         }
         entries.entry(id.clone()).or_default().clone()
     }
+}
 
-    /// The description of a sale now.
-    pub(super) async fn read(&self, id: &SaleId) -> Result<KnownSale, SaleUnknown> {
-        if let Some(sale) = self.gate.describe(id).await? {
-            return Ok(KnownSale::Loaded(Arc::new(sale)));
-        }
-        Ok(match self.store.sale(id).await? {
-            None => KnownSale::Missing,
-            Some(row) if row.state == SaleState::Draft => KnownSale::NotOpened(Arc::new(row)),
-            Some(row) if row.state.has_ended() => KnownSale::Ended(Arc::new(row)),
-            Some(_) => KnownSale::Lost,
-        })
+/// The description of a sale now. Read from the gate; from the database only if the gate does not know the sale.
+pub(super) async fn read_sale(gate: &Gate, store: &Store, id: &SaleId) -> Result<KnownSale, SaleUnknown> {
+    if let Some(sale) = gate.describe(id).await? {
+        return Ok(KnownSale::Loaded(Arc::new(sale)));
     }
+    Ok(match store.sale(id).await? {
+        None => KnownSale::Missing,
+        Some(row) if row.state == SaleState::Draft => KnownSale::NotOpened(Arc::new(row)),
+        Some(row) if row.state.has_ended() => KnownSale::Ended(Arc::new(row)),
+        Some(_) => KnownSale::Lost,
+    })
 }

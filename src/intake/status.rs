@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::completeness::{ensure_complete, ensure_none_is_held};
 use super::core::Intake;
 use super::order_view::{OrderView, StatusUnknown};
 use crate::domain::{OrderId, OrderStatus, SaleId, UserId};
@@ -75,8 +76,8 @@ impl Intake {
         }
         ticket?;
         let held = self.gate.orders_of(sale, user).await?;
-        Self::ensure_none_is_held(&held, |held| held != id)?;
-        self.ensure_complete(sale).await?;
+        ensure_none_is_held(&held, |held| held != id)?;
+        ensure_complete(&self.gate, &self.store, sale).await?;
         Ok(None)
     }
 
@@ -112,13 +113,13 @@ impl Intake {
         let tickets = self.gate.tickets(sale, &held).await?;
         let rows = self.store.orders_of(sale, user).await?;
         let mut views = self.recorded(rows).await?;
-        self.ensure_complete(sale).await?;
+        ensure_complete(&self.gate, &self.store, sale).await?;
         for ticket in tickets.into_iter().flatten().filter(|ticket| !ticket.ended) {
             if !views.iter().any(|view| view.order.id == ticket.order.id) {
                 views.push(OrderView::in_flight(ticket.order, ticket.durability));
             }
         }
-        Self::ensure_none_is_held(&held, |held| views.iter().any(|view| view.order.id == held))?;
+        ensure_none_is_held(&held, |held| views.iter().any(|view| view.order.id == held))?;
         views.sort_by_key(|view| view.order.id);
         if !views.is_empty() {
             until_refusals_expire(Instant::now()).await;

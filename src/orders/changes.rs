@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use crate::domain::{Act, ActRequest, Invalid, Order, OrderId, OrderStatus, SaleId, UserId};
+use crate::domain::{Act, ActRequest, Invalid, Order, OrderId, OrderStatus, SaleId, Ticket, UserId};
 use crate::gate::{Gate, GateError};
+use crate::intake::{StatusUnknown, ensure_complete, ensure_none_is_held};
 use crate::lease::{COMMIT_MARGIN, Guard, LeaseError, LeaseOptions, Leases};
 use crate::settlement::{SettlementError, give_back};
 use crate::store::{Change, Changed, Claim, OrderEvent, OrderRow, Return, Store, StoreError};
@@ -17,9 +18,12 @@ pub(super) const TRIES: u32 = 5;
 /// Why a change to an order did not happen, or may not have happened.
 #[derive(Debug, thiserror::Error)]
 pub enum OrderError {
-    /// Both stores answered, and neither has this order in this sale.
+    /// Gate and database can both be believed, and neither has this order in this sale.
     #[error("there is no order {0} in this sale")]
     NotFound(OrderId),
+    /// Neither has this order, and one of them may have lost it.
+    #[error(transparent)]
+    Unknown(#[from] StatusUnknown),
     /// Nothing has changed: the order's state does not allow the act.
     #[error("an order that is {from} cannot be {}", .act.leads_to())]
     NotAllowed {
@@ -46,10 +50,20 @@ pub enum OrderError {
 }
 
 /// An order to act on. With an `owner`, another user's order is not found.
-struct Target<'a> {
-    sale: &'a SaleId,
-    id: OrderId,
-    owner: Option<&'a UserId>,
+#[derive(Clone, Copy)]
+pub(super) struct Target<'a> {
+    pub(super) sale: &'a SaleId,
+    pub(super) id: OrderId,
+    pub(super) owner: Option<&'a UserId>,
+}
+
+/// An order where it is.
+#[derive(Debug, Clone)]
+pub enum Shown {
+    /// In the gate only: it waits for a worker.
+    InFlight(Order),
+    /// Its row, and what has happened since, oldest first.
+    Recorded(Box<OrderRow>, Vec<OrderEvent>),
 }
 
 /// Reads orders and changes them on request. Cheap to clone.
@@ -66,17 +80,23 @@ impl Orders {
         Self { gate, store, leases }
     }
 
-    /// The order as the gate has it while it is in flight; `None` afterwards.
-    pub async fn in_flight(&self, sale: &SaleId, id: OrderId) -> Result<Option<Order>, OrderError> {
-        Ok(self.gate.ticket(sale, id).await?.map(|ticket| ticket.order))
+    /// The order where it is now. [`OrderError::NotFound`] only if it cannot have been lost.
+    pub async fn show(&self, sale: &SaleId, id: OrderId) -> Result<Shown, OrderError> {
+        // The gate first: an order leaves it only after its row is committed.
+        let ticket = self.gate.ticket(sale, id).await;
+        if let Some(row) = self.row(sale, id).await? {
+            let events = self.history(id).await?;
+            return Ok(Shown::Recorded(Box::new(row), events));
+        }
+        match ticket {
+            Ok(Some(ticket)) => Ok(Shown::InFlight(ticket.order)),
+            ticket => Err(self.missing(Target { sale, id, owner: None }, ticket).await),
+        }
     }
 
-    /// The order's row with its history. An order in flight has no row yet and is [`OrderError::NotFound`].
-    pub async fn show(&self, sale: &SaleId, id: OrderId) -> Result<(OrderRow, Vec<OrderEvent>), OrderError> {
-        let row = self.store.order(id).await?.filter(|row| row.order.sale == *sale);
-        let row = row.ok_or(OrderError::NotFound(id))?;
-        let events = self.store.history(id).await?;
-        Ok((row, events))
+    /// What has happened to the order since its row was written, oldest first.
+    pub async fn history(&self, id: OrderId) -> Result<Vec<OrderEvent>, StoreError> {
+        self.store.history(id).await
     }
 
     /// Applies an operator's or a payment's act under the user's lease and fencing token. On return the change is
@@ -112,7 +132,7 @@ impl Orders {
     ) -> Result<OrderRow, OrderError> {
         request.check()?;
         for _ in 0..TRIES {
-            let order = self.find(target.sale, target.id).await?;
+            let order = self.find(target).await?;
             if target.owner.is_some_and(|owner| *owner != order.user) {
                 return Err(OrderError::NotFound(target.id));
             }
@@ -179,15 +199,36 @@ impl Orders {
     }
 
     /// The order from the gate while it is in flight, else from its row.
-    pub(super) async fn find(&self, sale: &SaleId, id: OrderId) -> Result<Order, OrderError> {
-        let ticket = self.gate.ticket(sale, id).await;
+    pub(super) async fn find(&self, target: Target<'_>) -> Result<Order, OrderError> {
+        let ticket = self.gate.ticket(target.sale, target.id).await;
         if let Ok(Some(ticket)) = ticket {
             return Ok(ticket.order);
         }
-        match self.store.order(id).await?.filter(|row| row.order.sale == *sale) {
+        match self.row(target.sale, target.id).await? {
             Some(row) => Ok(row.order),
-            // `NotFound` only if both stores have answered.
-            None => ticket.map_err(OrderError::from).and(Err(OrderError::NotFound(id))),
+            None => Err(self.missing(target, ticket).await),
         }
+    }
+
+    /// The order's row, from a database that is not known to be behind.
+    async fn row(&self, sale: &SaleId, id: OrderId) -> Result<Option<OrderRow>, StoreError> {
+        let row = self.store.order(id).await?;
+        self.store.ensure_current().await?;
+        Ok(row.filter(|row| row.order.sale == *sale))
+    }
+
+    /// Why the order is in neither store. `ticket` is the answer of the gate.
+    async fn missing(&self, target: Target<'_>, ticket: Result<Option<Ticket>, GateError>) -> OrderError {
+        let Target { sale, id, owner } = target;
+        let not_found = async {
+            ticket?;
+            if let Some(owner) = owner {
+                let held = self.gate.orders_of(sale, owner).await?;
+                ensure_none_is_held(&held, |held| held != id)?;
+            }
+            ensure_complete(&self.gate, &self.store, sale).await?;
+            Ok(OrderError::NotFound(id))
+        };
+        not_found.await.unwrap_or_else(|error: OrderError| error)
     }
 }

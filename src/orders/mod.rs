@@ -10,6 +10,6 @@ mod expiry;
 mod late_payments;
 mod payments;
 
-pub use changes::{OrderError, Orders};
+pub use changes::{OrderError, Orders, Shown};
 pub use expiry::expire;
 pub use payments::{PaymentError, Payments};

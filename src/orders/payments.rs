@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::changes::{OrderError, Orders, TRIES};
+use super::changes::{OrderError, Orders, TRIES, Target};
 use super::late_payments::{LatePayments, Next};
 use crate::domain::{Act, ActRequest, Millis, OrderId, OrderStatus};
 use crate::intake::{Intake, OrderView};
@@ -124,7 +124,8 @@ impl Payments {
         if known.state != PaymentState::Pending {
             return Ok(known);
         }
-        let why = match self.orders.find(&payment.sale, payment.order).await {
+        let why = match self.orders.find(Target { sale: &payment.sale, id: payment.order, owner: None }).await
+        {
             // A new event is retried soon and needs no further write.
             Ok(_) if known.detail.is_none() => return Ok(known),
             Ok(_) => "the order has no row yet",

@@ -19,8 +19,8 @@ use crate::front::order_errors::order_problem;
 use crate::front::problem::{Answered, Problem, respond};
 use crate::front::request::{PathOf, in_path, order_and_act, query_value, sale_id};
 use crate::front::state::Operations;
-use crate::orders::OrderError;
-use crate::store::OrderEvent;
+use crate::orders::{OrderError, Shown};
+use crate::store::{OrderEvent, StoreError};
 
 /// Orders in one page.
 const PAGE: u64 = 1_000;
@@ -37,8 +37,9 @@ pub(super) async fn list(
         let after: Option<OrderId> = query_value(query.as_deref(), "after=")
             .map(|id| id.parse().map_err(|_| Problem::new(MALFORMED, "after must be an order id")))
             .transpose()?;
-        let rows = app.store.orders_after(&sale_id(&in_path(path)?)?, after, PAGE).await;
-        let rows = rows.map_err(|error| control_problem(error.into()))?;
+        let store = |error: StoreError| control_problem(error.into());
+        let rows = app.store.orders_after(&sale_id(&in_path(path)?)?, after, PAGE).await.map_err(store)?;
+        app.store.ensure_current().await.map_err(store)?;
         let orders: Vec<AdminOrderJson<'_>> = rows.iter().map(AdminOrderJson::of).collect();
         Ok(Json(json!({ "orders": orders, "page_size": PAGE })).into_response())
     };
@@ -81,17 +82,12 @@ pub(super) async fn act(
 
 /// The order with its history. An order in flight has no history yet.
 async fn shown(app: &Operations, sale: &SaleId, id: OrderId) -> Answered {
-    let (row, events) = match app.orders.show(sale, id).await {
-        Err(OrderError::NotFound(_)) => {
-            let in_flight = app.orders.in_flight(sale, id).await.map_err(problem)?;
-            let order = in_flight.ok_or_else(|| problem(OrderError::NotFound(id)))?;
-            let body = json!({ "order": AdminOrderJson::in_flight(&order), "events": [] });
-            return Ok(Json(body).into_response());
-        }
-        shown => shown.map_err(problem)?,
+    let (order, events) = match app.orders.show(sale, id).await.map_err(problem)? {
+        Shown::InFlight(order) => (json!(AdminOrderJson::in_flight(&order)), Vec::new()),
+        Shown::Recorded(row, events) => (json!(AdminOrderJson::of(&row)), events),
     };
     let events: Vec<_> = events.iter().map(event_json).collect();
-    Ok(Json(json!({ "order": AdminOrderJson::of(&row), "events": events })).into_response())
+    Ok(Json(json!({ "order": order, "events": events })).into_response())
 }
 
 fn event_json(event: &OrderEvent) -> serde_json::Value {

@@ -35,7 +35,7 @@ pub(super) async fn cancel(
         let request = ActRequest::by("buyer").because(reason);
         let problem = |error| order_problem(error, &Act::OF_BUYERS);
         let row = app.orders.cancel_own(&sale, id, &user, &request).await.map_err(problem)?;
-        let (row, events) = app.orders.show(&sale, row.order.id).await.map_err(problem)?;
+        let events = app.orders.history(row.order.id).await.map_err(|error| problem(error.into()))?;
         Ok(Json(OrderJson::of(&OrderView::recorded(row, &events))).into_response())
     };
     respond(answer.await, &headers)

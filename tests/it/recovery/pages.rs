@@ -140,6 +140,15 @@ async fn redis_lost_everything() {
     let waits =
         Buyer::of(&front, "user12").get(&format!("/v1/sales/{}/orders/{}", sale.id, waiting[0])).await;
     assert_eq!((waits.status, waits.code()), (503, "status_unavailable"), "{}", waits.text);
+    let path = format!("/v1/sales/{}/orders/{}:cancel", sale.id, waiting[0]);
+    let cancelled = Buyer::of(&front, "user12").post(&path, &[], "").await;
+    assert_eq!((cancelled.status, cancelled.code()), (503, "status_unavailable"), "{}", cancelled.text);
+    let path = format!("/v1/admin/sales/{}/orders/{}", sale.id, waiting[0]);
+    let seen = Buyer::operator(&front, doorbuster::front::Role::Viewer).get(&path).await;
+    assert_eq!((seen.status, seen.code()), (503, "status_unavailable"), "{}", seen.text);
+    let (code, out, err) =
+        run(Some(&world), &["order", "show", sale.id.as_str(), &waiting[0].to_string()]).await;
+    assert!(code == 1 && err.contains("being put right"), "{out}{err}");
     let said = follow_page(&world, "Redis lost everything", &sale, &[4, 0, 0]).await;
     assert!(said.contains("4 orders in flight"), "{said}");
     let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
