@@ -6,6 +6,7 @@ use super::config::{Config, redact};
 use crate::gate::{Gate, GateError};
 use crate::lease::{LeaseError, Leases};
 use crate::queue::{DeadLetters, Publisher};
+use crate::settlement::witnessed_places;
 use crate::store::{Store, StoreError};
 
 /// Why a process cannot start, or a command cannot reach its servers. Waiting would not help.
@@ -67,17 +68,29 @@ impl Parts {
     /// Waits for no server; connections are made at first use.
     pub async fn open(config: &Config) -> Result<Self, StartError> {
         let redis = |source| StartError::Redis { url: redact(&config.redis.url), source };
+        let gate = Gate::open(config.gate()).map_err(redis)?;
+        let store = Store::connect(&config.store())
+            .await
+            .map_err(|source| StartError::Database { url: redact(&config.database.url), source })?;
+        let witness = gate.clone();
+        store.hear_witnesses_with(move || {
+            let witness = witness.clone();
+            Box::pin(async move {
+                witnessed_places(&witness).await.unwrap_or_else(|error| {
+                    tracing::debug!(%error, "the gate was not asked for the places of the database");
+                    Vec::new()
+                })
+            })
+        });
         Ok(Self {
-            gate: Gate::open(config.gate()).map_err(redis)?,
+            gate,
             leases: Leases::open(&config.redis(), &config.redis.prefix).map_err(|error| {
                 redis(match error {
                     LeaseError::Redis(fault) => fault.into(),
                     other => GateError::Broken(other.to_string()),
                 })
             })?,
-            store: Store::connect(&config.store())
-                .await
-                .map_err(|source| StartError::Database { url: redact(&config.database.url), source })?,
+            store,
             publisher: None,
             dead_letters: None,
         })

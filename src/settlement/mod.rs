@@ -16,7 +16,7 @@ use crate::lease::Leases;
 use crate::store::{Store, StoreError};
 
 pub use batch::Outcomes;
-pub use places::compare_places;
+pub use places::{compare_places, witnessed_places};
 pub use returns::{GivenBack, give_back, give_back_pending};
 
 /// A server did not answer, so the gate may not know the outcome yet. Repeat the call.

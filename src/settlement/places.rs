@@ -1,5 +1,6 @@
 //! The gate witnesses how far the database has come, and so reveals a database that has lost commits.
 
+use crate::domain::{Place, SaleId};
 use crate::gate::{Gate, GateError};
 use crate::settlement::SettlementError;
 use crate::store::Store;
@@ -12,20 +13,9 @@ use crate::store::Store;
 /// [`StoreError::Behind`](crate::store::StoreError::Behind): the database has lost commits. With any other error it is
 /// not known whether it has.
 pub async fn compare_places(gate: &Gate, store: &Store) -> Result<(), SettlementError> {
-    let mut witnessed = Vec::new();
-    for sale in gate.sales().await? {
-        match gate.describe(&sale).await {
-            Ok(Some(described)) => {
-                store.observe_place(&sale, described.place);
-                witnessed.push((sale, described.place));
-            }
-            Ok(None) => {}
-            // A sale that cannot be read must not keep the others from being compared.
-            Err(error @ GateError::Broken(_)) => {
-                tracing::error!(%sale, %error, "a sale in redis cannot be read")
-            }
-            Err(error) => return Err(error.into()),
-        }
+    let witnessed = witnessed_places(gate).await?;
+    for (sale, place) in &witnessed {
+        store.observe_place(sale, *place);
     }
     store.check_places().await?;
     let sales: Vec<_> = witnessed.iter().map(|(sale, _)| sale.clone()).collect();
@@ -40,4 +30,21 @@ pub async fn compare_places(gate: &Gate, store: &Store) -> Result<(), Settlement
         }
     }
     Ok(())
+}
+
+/// The place of each sale that the gate has witnessed.
+pub async fn witnessed_places(gate: &Gate) -> Result<Vec<(SaleId, Place)>, GateError> {
+    let mut witnessed = Vec::new();
+    for sale in gate.sales().await? {
+        match gate.describe(&sale).await {
+            Ok(Some(described)) => witnessed.push((sale, described.place)),
+            Ok(None) => {}
+            // A sale that cannot be read must not keep the others from being compared.
+            Err(error @ GateError::Broken(_)) => {
+                tracing::error!(%sale, %error, "a sale in redis cannot be read")
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(witnessed)
 }

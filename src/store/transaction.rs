@@ -65,6 +65,10 @@ impl Store {
         sales: &[&str],
     ) -> Result<(), StoreError> {
         let places = advance(&transaction, &BTreeSet::from_iter(sales.iter().copied())).await?;
+        // The connection may have been opened for this transaction.
+        if self.witnesses.is_in_doubt() {
+            self.hear_witnesses().await;
+        }
         if let Some(behind) = self.witnesses.behind_of(&places) {
             transaction.rollback().await?;
             self.witnesses.judge(Some(behind.clone()));
@@ -89,7 +93,8 @@ impl Store {
         transaction: DatabaseTransaction,
         sales: &[&str],
     ) -> Result<(), StoreError> {
-        let sales = if self.witnesses.behind().is_some() { &[] } else { sales };
+        let behind = self.behind_in(&transaction, sales).await?.is_some();
+        let sales = if behind { &[] } else { sales };
         self.commit_if(may_commit, transaction, sales).await
     }
 }

@@ -1,10 +1,12 @@
 //! What this process knows of the places that the database has reached.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
-use crate::domain::Place;
+use futures_util::future::BoxFuture;
+
+use crate::domain::{Place, SaleId};
 
 /// A database that lacks commits which it had confirmed: it was restored from a backup, or a replica that was behind
 /// has replaced it.
@@ -22,13 +24,33 @@ pub struct Behind {
     pub found: Place,
 }
 
+/// Asks another store for the places that it has witnessed; none if it does not answer.
+pub(in crate::store) type Hear = dyn Fn() -> BoxFuture<'static, Vec<(SaleId, Place)>> + Send + Sync;
+
 /// The highest place of each sale that this process has seen, and whether the database is known to be behind one.
-#[derive(Default)]
 pub(in crate::store) struct Witnesses {
     highest: Mutex<BTreeMap<String, Place>>,
     behind: Mutex<Option<Behind>>,
-    /// Set by each new connection: it may lead to another server, or to a restored one.
-    unchecked: AtomicBool,
+    pub(in crate::store) hear: OnceLock<Box<Hear>>,
+    /// Lets one caller hear the witnesses while the others wait.
+    pub(in crate::store) hearing: tokio::sync::Mutex<()>,
+    /// One for each new connection, because it may lead to another server or to a restored one; and one for the start.
+    doubts: AtomicU64,
+    /// How many of them the last comparison has settled.
+    settled: AtomicU64,
+}
+
+impl Default for Witnesses {
+    fn default() -> Self {
+        Self {
+            highest: Mutex::default(),
+            behind: Mutex::default(),
+            hear: OnceLock::new(),
+            hearing: tokio::sync::Mutex::default(),
+            doubts: AtomicU64::new(1),
+            settled: AtomicU64::new(0),
+        }
+    }
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -85,11 +107,20 @@ impl Witnesses {
     }
 
     pub(in crate::store) fn doubt(&self) {
-        self.unchecked.store(true, Ordering::SeqCst);
+        self.doubts.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Whether a comparison is due; the caller makes it.
-    pub(in crate::store) fn take_doubt(&self) -> bool {
-        self.unchecked.swap(false, Ordering::SeqCst)
+    pub(in crate::store) fn doubts(&self) -> u64 {
+        self.doubts.load(Ordering::SeqCst)
+    }
+
+    /// Whether a connection was opened that no comparison has settled.
+    pub(in crate::store) fn is_in_doubt(&self) -> bool {
+        self.settled.load(Ordering::SeqCst) < self.doubts()
+    }
+
+    /// Settles the doubts that were there before a comparison began.
+    pub(in crate::store) fn settle(&self, doubts: u64) {
+        self.settled.fetch_max(doubts, Ordering::SeqCst);
     }
 }

@@ -1,8 +1,10 @@
 //! Comparing the database with its witnesses.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use sea_orm::{EntityTrait as _, QueryFilter as _};
+use futures_util::future::BoxFuture;
+use sea_orm::{ConnectionTrait, DatabaseTransaction, EntityTrait as _, QueryFilter as _};
 
 use crate::domain::{Place, SaleId};
 use crate::store::entities::place;
@@ -10,6 +12,9 @@ use crate::store::error::StoreError;
 use crate::store::handle::Store;
 use crate::store::many::is_one_of;
 use crate::store::witnesses::Behind;
+
+/// How long to wait for the other stores; less than the time limit of a transaction, which may have to wait for it.
+const HEAR_WITHIN: Duration = Duration::from_secs(2);
 
 impl Store {
     /// Records a place that the gate or the order log has witnessed. It is compared at the next
@@ -28,34 +33,51 @@ impl Store {
         self.witnesses.behind()
     }
 
+    /// Has `hear` asked for the places that other stores have witnessed, before a new connection is believed: a process
+    /// that has just started has seen nothing itself. Only the first call counts.
+    pub fn hear_witnesses_with(
+        &self,
+        hear: impl Fn() -> BoxFuture<'static, Vec<(SaleId, Place)>> + Send + Sync + 'static,
+    ) {
+        let _ = self.witnesses.hear.set(Box::new(hear));
+    }
+
     /// Compares the database with every place that this process has seen. On `Ok` it lacks none of those commits.
     /// [`StoreError::Behind`] until it has been brought up to date.
     pub async fn check_places(&self) -> Result<(), StoreError> {
         // Before the rows are read: what is witnessed before a reading, the reading must show.
-        let _ = self.witnesses.take_doubt();
         let witnessed = self.witnesses.all();
-        let found = match self.read_places(witnessed.keys().map(String::as_str)).await {
-            Ok(found) => found,
-            Err(error) => {
-                self.witnesses.doubt();
-                return Err(error);
-            }
-        };
-        let behind = witnessed.into_iter().find_map(|(sale, witnessed)| {
-            let found = found.get(&sale).copied().unwrap_or_default();
-            (found < witnessed).then_some(Behind { sale, witnessed, found })
-        });
+        let found = self.read_places(witnessed.keys().map(String::as_str)).await?;
+        let behind = first_behind(witnessed, &found);
         self.witnesses.judge(behind.clone());
         behind.map_or(Ok(()), |behind| Err(behind.into()))
     }
 
     /// Fails if the database is known to be behind. It is compared first if a connection was opened since the last
-    /// comparison. What was read before this call is not older than any commit that this process knew of then.
+    /// comparison. What was read before this call is not older than any commit that this process or another store knew
+    /// of then. While the other stores are away, only this process's own knowledge counts.
     pub async fn ensure_current(&self) -> Result<(), StoreError> {
-        if self.witnesses.take_doubt() {
-            return self.check_places().await;
+        if self.witnesses.is_in_doubt() {
+            let _one = self.witnesses.hearing.lock().await;
+            if self.witnesses.is_in_doubt() {
+                let doubts = self.witnesses.doubts();
+                self.hear_witnesses().await;
+                let compared = self.check_places().await;
+                if matches!(compared, Ok(()) | Err(StoreError::Behind(_))) {
+                    self.witnesses.settle(doubts);
+                }
+                return compared;
+            }
         }
         self.witnesses.behind().map_or(Ok(()), |behind| Err(behind.into()))
+    }
+
+    /// Observes what other stores have witnessed, unless they take too long.
+    pub(in crate::store) async fn hear_witnesses(&self) {
+        let Some(hear) = self.witnesses.hear.get() else { return };
+        for (sale, place) in tokio::time::timeout(HEAR_WITHIN, hear()).await.unwrap_or_default() {
+            self.observe_place(&sale, place);
+        }
     }
 
     /// The places of those of these sales that have one.
@@ -63,19 +85,28 @@ impl Store {
         &self,
         sales: impl Iterator<Item = &str>,
     ) -> Result<BTreeMap<String, Place>, StoreError> {
-        let sales: Vec<String> = sales.map(str::to_owned).collect();
-        if sales.is_empty() {
-            return Ok(BTreeMap::new());
+        self.within(find_places(&self.db, sales.map(str::to_owned).collect())).await
+    }
+
+    /// Whether the database is behind, as far as these sales show it in a transaction that has not advanced them. Other
+    /// stores are heard first if a connection was opened since the last comparison.
+    pub(in crate::store) async fn behind_in(
+        &self,
+        transaction: &DatabaseTransaction,
+        sales: &[&str],
+    ) -> Result<Option<Behind>, StoreError> {
+        if self.witnesses.behind().is_some() || !self.witnesses.is_in_doubt() {
+            return Ok(self.witnesses.behind());
         }
-        self.within(async {
-            let rows = place::Entity::find()
-                .filter(is_one_of(&self.db, place::Column::SaleId, sales))
-                .all(&self.db)
-                .await?;
-            let place = |row: &place::Model| Place { line: row.line, number: row.number };
-            Ok(rows.into_iter().map(|row| (row.sale_id.clone(), place(&row))).collect())
-        })
-        .await
+        self.hear_witnesses().await;
+        let mut witnessed = self.witnesses.all();
+        witnessed.retain(|sale, _| sales.contains(&sale.as_str()));
+        let found = find_places(transaction, witnessed.keys().cloned().collect()).await?;
+        let behind = first_behind(witnessed, &found);
+        if behind.is_some() {
+            self.witnesses.judge(behind.clone());
+        }
+        Ok(behind)
     }
 
     /// The place of each of these sales that has one.
@@ -84,4 +115,25 @@ impl Store {
         let known = |sale: &SaleId| Some((sale.clone(), *found.get(sale.as_str())?));
         Ok(sales.iter().filter_map(known).collect())
     }
+}
+
+/// The places of those of these sales that have one.
+async fn find_places(
+    connection: &impl ConnectionTrait,
+    sales: Vec<String>,
+) -> Result<BTreeMap<String, Place>, StoreError> {
+    if sales.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let these = is_one_of(connection, place::Column::SaleId, sales);
+    let rows = place::Entity::find().filter(these).all(connection).await?;
+    let place = |row: place::Model| (row.sale_id, Place { line: row.line, number: row.number });
+    Ok(rows.into_iter().map(place).collect())
+}
+
+fn first_behind(witnessed: BTreeMap<String, Place>, found: &BTreeMap<String, Place>) -> Option<Behind> {
+    witnessed.into_iter().find_map(|(sale, witnessed)| {
+        let found = found.get(&sale).copied().unwrap_or_default();
+        (found < witnessed).then_some(Behind { sale, witnessed, found })
+    })
 }

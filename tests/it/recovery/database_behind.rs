@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use doorbuster::domain::{Act, ActRequest, OrderStatus, Sale};
+use doorbuster::domain::{Act, ActRequest, OrderId, OrderStatus, Sale};
 use doorbuster::orders::Orders;
 use doorbuster::process::Running;
 use doorbuster::store::OrderRow;
@@ -86,6 +86,14 @@ async fn a_database_that_went_back_in_time_is_noticed_and_brought_up_to_date() {
     let in_backup = rows(&running, &sale).await;
     assert_eq!(in_backup.len(), 5);
     assert!(in_backup.iter().all(|(_, status, _)| *status == OrderStatus::Confirmed), "{in_backup:?}");
+    // A command knows nothing of its own, and asks the gate.
+    let rows_in_backup = running.parts.store.orders_after(&sale.id, None, 1).await.unwrap();
+    let order = rows_in_backup[0].order.id.to_string();
+    let (code, out, err) = run(Some(&world), &["order", "cancel", sale.id.as_str(), &order]).await;
+    assert!(code == 1 && err.contains("went back in time"), "{out}{err}");
+    let unknown = OrderId::generate().to_string();
+    let (code, out, err) = run(Some(&world), &["order", "show", sale.id.as_str(), &unknown]).await;
+    assert!(code == 1 && err.contains("went back in time"), "{out}{err}");
     // A repair by such a database would end good orders.
     let (code, out, err) =
         run(Some(&world), &["audit", "--sale", sale.id.as_str(), "--repair", "--yes"]).await;
