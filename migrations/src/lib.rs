@@ -10,6 +10,7 @@ mod m20260101_000001_orders;
 mod m20261121_000002_order_life;
 mod m20261122_000003_recovery;
 mod m20261123_000004_places;
+mod m20261124_000005_installation;
 
 /// All migrations, in the order in which they run.
 pub struct Migrator;
@@ -31,6 +32,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261121_000002_order_life::Migration),
             Box::new(m20261122_000003_recovery::Migration),
             Box::new(m20261123_000004_places::Migration),
+            Box::new(m20261124_000005_installation::Migration),
         ]
     }
 }

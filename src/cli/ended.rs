@@ -80,6 +80,7 @@ impl Failed {
         let mistyped = matches!(
             self,
             Self::Config(_)
+                | Self::Start(StartError::OtherInstallation(_) | StartError::NewDatabase { .. })
                 | Self::Invalid(_)
                 | Self::Usage(_)
                 | Self::Order(OrderError::Invalid(_))

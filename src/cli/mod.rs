@@ -67,9 +67,9 @@ enum Verb {
     /// Write accepted orders to the database.
     #[command(after_help = "Example:\n  doorbuster worker --config /etc/doorbuster.toml")]
     Worker,
-    /// Create the tables, or upgrade them to this build's.
+    /// Create the tables, or upgrade them to this build's, and give the servers the installation's id.
     #[command(after_help = "Example:\n  doorbuster migrate --config /etc/doorbuster.toml")]
-    Migrate,
+    Migrate(serve::MigrateArgs),
     /// Create and control sales.
     #[command(subcommand, after_help = "Example:\n  doorbuster sale create shoes --item shoe=500")]
     Sale(sale::Verb),
@@ -157,7 +157,7 @@ impl Verb {
             Self::Dev(args) => dev::run(sources, args).await,
             Self::Front => serve::run(&load_and_log(sources)?, Role::Front).await,
             Self::Worker => serve::run(&load_and_log(sources)?, Role::Worker).await,
-            Self::Migrate => serve::migrate(&load(sources)?).await,
+            Self::Migrate(args) => serve::migrate(&load(sources)?, &args).await,
             Self::Sale(verb) => sale::run(&load(sources)?, verb).await,
             Self::Order(verb) => order::run(&load(sources)?, verb).await,
             Self::Payment(verb) => payment::run(&load(sources)?, verb).await,

@@ -1,8 +1,8 @@
 //! `front`, `worker` and `migrate`.
 
 use super::ended::{Ended, Failed};
+use crate::link::InstallationId;
 use crate::process::{Config, Role, Running, redact, signal};
-use crate::store::Store;
 
 pub(super) async fn run(config: &Config, role: Role) -> Result<Ended, Failed> {
     let stop = signal::stop_token();
@@ -17,10 +17,23 @@ pub(super) async fn run(config: &Config, role: Role) -> Result<Ended, Failed> {
     failed.map_or(Ok(Ended::Done), |why| Err(Failed::Other(why.to_string())))
 }
 
-pub(super) async fn migrate(config: &Config) -> Result<Ended, Failed> {
-    let store = Store::connect(&config.store()).await?;
-    store.migrate().await?;
-    println!("the tables in {} are up to date", redact(&config.database.url));
-    store.close().await;
+#[derive(Debug, clap::Args)]
+pub(super) struct MigrateArgs {
+    /// The installation that this database belongs to. Only for a database that replaces the installation's own, or a
+    /// backup from before it had an id.
+    #[arg(long, value_name = "ID")]
+    installation: Option<InstallationId>,
+}
+
+pub(super) async fn migrate(config: &Config, args: &MigrateArgs) -> Result<Ended, Failed> {
+    let migrated = crate::process::migrate(config, args.installation).await?;
+    println!(
+        "the tables in {} are up to date; installation {}",
+        redact(&config.database.url),
+        migrated.installation
+    );
+    for why in migrated.unreached {
+        eprintln!("doorbuster: {why}; it gets the id of the installation when it is first used");
+    }
     Ok(Ended::Done)
 }

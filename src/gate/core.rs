@@ -58,7 +58,7 @@ pub(super) struct Observed {
 }
 
 /// Compares each sale with the other stores, and freezes those that are behind.
-pub(super) type Compare = dyn Fn() -> BoxFuture<'static, Result<(), NotCompared>> + Send + Sync;
+pub(super) type Compare = dyn Fn(Gate) -> BoxFuture<'static, Result<(), NotCompared>> + Send + Sync;
 
 /// The comparison failed for this reason; nothing is sold until it succeeds.
 #[derive(Debug, thiserror::Error)]

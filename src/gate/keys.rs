@@ -13,6 +13,7 @@
 //! | `P:{S}:rates`  | hash | user -> when their token bucket is full again |
 //! | `P:{S}:staged:N` | hash | the next `users`, until rebuild N loads it |
 //! | `P:sales`      | set  | the sales that are loaded, for the sweep |
+//! | `P:installation` | string | the id of the installation; see [`crate::link::Installation`] |
 
 use crate::domain::SaleId;
 

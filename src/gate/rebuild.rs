@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use super::core::Gate;
 use super::error::GateError;
 use super::fields::{read_state, terms};
-use super::keys;
 use super::wire::{Reader, entry, order_id, record, word};
 use crate::domain::{Number, Order, Sale, SaleId, SaleState, Sku, UserId};
 
@@ -67,8 +66,7 @@ impl Gate {
     /// Freezes a sale in a new epoch, whether or not Redis knows the sale. A repeat with the same epoch returns
     /// [`RebuildStart::Behind`].
     pub async fn begin_rebuild(&self, sale: &Sale, epoch: i64) -> Result<RebuildStart, GateError> {
-        let register = keys::sales(&self.settings.prefix);
-        let () = self.link.query(redis::cmd("SADD").arg(register).arg(sale.id.as_str())).await?;
+        self.register(&sale.id).await?;
         let fields = terms(sale);
         let mut args = vec![epoch.to_string(), fields.len().to_string()];
         args.extend(fields);

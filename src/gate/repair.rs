@@ -34,7 +34,7 @@ impl Gate {
         ]);
         let keys = self.keys(&order.sale);
         let keys = [keys.sale(), keys.items(), keys.users()];
-        let reply: redis::Value = self.link.run(&self.scripts.adopt, &keys, &args).await?;
+        let reply: redis::Value = self.run_numbered(&self.scripts.adopt, &keys, &args).await?;
         let mut reply = acted(&reply)?;
         let answer = reply.text()?;
         let number = Number { epoch: reply.number()?, seq: reply.number()? };
@@ -54,7 +54,7 @@ impl Gate {
         let args = [at.epoch.to_string(), at.seq.to_string(), sku.to_string(), units.to_string()];
         let keys = self.keys(sale);
         let keys = [keys.sale(), keys.items()];
-        let reply: redis::Value = self.link.run(&self.scripts.adjust, &keys, &args).await?;
+        let reply: redis::Value = self.run_numbered(&self.scripts.adjust, &keys, &args).await?;
         match word(&reply).as_deref() {
             Some("not_loaded") => Err(GateError::NotLoaded),
             Some("moved") => Ok(Adjusted::Stale),

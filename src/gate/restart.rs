@@ -2,18 +2,22 @@
 //!
 //! Its script cache is the only thing that survives neither a restart nor a failover to a replica that never ran a
 //! script, and every admission needs it anyway. So a Redis that does not know this installation's admission script
-//! has not been checked yet: the books are compared first, and only then is the script loaded.
+//! has not been checked yet: the books are compared first, and only then is the script loaded. The other scripts that
+//! take a number wait for that comparison, so what is compared is the number that this Redis came back with.
 
 use std::fmt::Display;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use redis::FromRedisValue;
 use tokio::time::Instant;
 
 use super::core::{Gate, NotCompared};
 use super::error::GateError;
 use super::wire::{Reader, word};
 use crate::domain::{Number, SaleId};
+use crate::link::{Fault, InstallationId, NO_SCRIPT_RETRIES, Script};
 
 /// How long to wait before a failed comparison is repeated. Otherwise every attempt would wait for the same timeout.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -24,14 +28,36 @@ const TRIES: u32 = 3;
 impl Gate {
     /// Registers the comparison that runs before a restarted Redis admits anybody. It must freeze every sale that
     /// is behind what other stores know. Nothing is sold until it returns `Ok`. Only the first call counts.
+    ///
+    /// `compare` gets this gate as its argument; if it kept one, neither would ever be dropped.
     pub fn compare_restarts_with<E: Display + 'static>(
         &self,
-        compare: impl Fn() -> BoxFuture<'static, Result<(), E>> + Send + Sync + 'static,
+        compare: impl Fn(Gate) -> BoxFuture<'static, Result<(), E>> + Send + Sync + 'static,
     ) {
-        let _ = self.restart.compare.set(Box::new(move || {
-            let compared = compare();
+        let _ = self.restart.compare.set(Box::new(move |gate| {
+            let compared = compare(gate);
             Box::pin(async move { compared.await.map_err(|error| NotCompared(error.to_string())) })
         }));
+    }
+
+    /// The id of the installation that Redis carries; `None` if it has none. Checks nothing.
+    pub async fn installation(&self) -> Result<Option<InstallationId>, GateError> {
+        Ok(self.link.installation_found().await?)
+    }
+
+    /// Fails if Redis belongs to another installation. An empty one without an id gets this installation's.
+    pub async fn check_installation(&self) -> Result<(), GateError> {
+        Ok(self.link.recognise().await?)
+    }
+
+    /// Gives Redis this id, even if it holds sales. Fails if it has another one.
+    pub async fn join_installation(&self, id: InstallationId) -> Result<(), GateError> {
+        Ok(self.link.join_installation(id).await?)
+    }
+
+    /// A handle for reading, without the registered comparison.
+    pub fn for_reading(&self) -> Self {
+        Self { restart: Arc::default(), ..self.clone() }
     }
 
     /// Whether Redis knows this installation's admission script, that is, whether its books were compared since it
@@ -56,7 +82,7 @@ impl Gate {
         for _ in 0..TRIES {
             let compared = self.ping().await?;
             if let Some(compare) = self.restart.compare.get()
-                && let Err(why) = compare().await
+                && let Err(why) = compare(self.clone()).await
             {
                 let why = format!("redis has restarted, and its books cannot be compared yet: {why}");
                 *failed = Some((Instant::now(), why.clone()));
@@ -71,6 +97,29 @@ impl Gate {
             }
         }
         Err(GateError::Unavailable("redis keeps restarting".into()))
+    }
+
+    /// Runs a script that takes a number of its sale, once the books of this Redis were compared. A number taken earlier
+    /// would hide those that Redis has lost.
+    pub(super) async fn run_numbered<T: FromRedisValue>(
+        &self,
+        script: &Script,
+        keys: &[String],
+        args: &[String],
+    ) -> Result<T, GateError> {
+        let mut retries = 0;
+        loop {
+            match self.link.run_known(script, keys, args).await {
+                Err(Fault::NoScript) if retries < NO_SCRIPT_RETRIES => {
+                    retries += 1;
+                    self.ensure_compared().await?;
+                    self.link.load(script).await?;
+                    // Redis may have restarted in between, and now knows the script all the same.
+                    self.ensure_compared().await?;
+                }
+                done => return Ok(done?),
+            }
+        }
     }
 
     /// Freezes the sale if its gate is behind `known`. Returns whether it is frozen for that reason; `false` also

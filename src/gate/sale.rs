@@ -102,8 +102,7 @@ impl Gate {
         }
         // The register of sales is in another slot, so the script cannot write it. It comes first: a registered name
         // without a sale is harmless, a sale that the sweep does not know is not.
-        let register = keys::sales(&self.settings.prefix);
-        let () = self.link.query(redis::cmd("SADD").arg(register).arg(sale.id.as_str())).await?;
+        self.register(&sale.id).await?;
         let keys = [keys.sale(), keys.items(), keys.stock()];
         let reply: redis::Value = self.link.run(&self.scripts.load, &keys, &args).await?;
         if word(&reply).as_deref() == Some("loaded") {
@@ -119,6 +118,13 @@ impl Gate {
         }
     }
 
+    /// Adds the sale to the register of sales, if this Redis belongs to the installation.
+    pub(super) async fn register(&self, sale: &SaleId) -> Result<(), GateError> {
+        self.link.recognise().await?;
+        let register = keys::sales(&self.settings.prefix);
+        Ok(self.link.query(redis::cmd("SADD").arg(register).arg(sale.as_str())).await?)
+    }
+
     /// Moves the sale to `to` if it is in one of the states `from`. May be repeated. A gate that is behind what this
     /// process knows is frozen instead. On return no process still refuses buyers by the previous state.
     pub async fn move_sale(
@@ -131,7 +137,7 @@ impl Gate {
         args.push(write_state(to).to_owned());
         args.extend(from.iter().map(|state| write_state(*state).to_owned()));
         let keys = [self.keys(sale).sale()];
-        let reply: redis::Value = self.link.run(&self.scripts.move_sale, &keys, &args).await?;
+        let reply: redis::Value = self.run_numbered(&self.scripts.move_sale, &keys, &args).await?;
         if word(&reply).as_deref() == Some("not_loaded") {
             return Err(GateError::NotLoaded);
         }
@@ -157,7 +163,7 @@ impl Gate {
         args.push(version.to_string());
         args.extend(terms(sale));
         let keys = [self.keys(&sale.id).sale()];
-        let reply: redis::Value = self.link.run(&self.scripts.set_terms, &keys, &args).await?;
+        let reply: redis::Value = self.run_numbered(&self.scripts.set_terms, &keys, &args).await?;
         let mut reply = acted(&reply)?;
         reply.text()?;
         let number = Number { epoch: reply.number()?, seq: reply.number()? };
@@ -180,7 +186,7 @@ impl Gate {
         args.extend([sku.to_string(), units.to_string(), version.to_string()]);
         let keys = self.keys(sale);
         let keys = [keys.sale(), keys.items(), keys.stock()];
-        let reply: redis::Value = self.link.run(&self.scripts.restock, &keys, &args).await?;
+        let reply: redis::Value = self.run_numbered(&self.scripts.restock, &keys, &args).await?;
         if word(&reply).as_deref() == Some("unknown_sku") {
             return Err(broken("the gate does not know the item", sku.as_str()));
         }

@@ -1,6 +1,6 @@
 //! The Lua files, compiled into the binary, so that a process and its scripts always have the same version.
 
-use redis::Script;
+use crate::link::Script;
 
 pub(super) struct Scripts {
     pub(super) admit: Script,
@@ -34,13 +34,13 @@ const WITNESS_PLACE: &str = include_str!("../../lua/include/witness_place.lua").
 /// Inserts the check after the script's first line, the one with its flags, which must stay first.
 fn after_freeze_if_behind(script: &str) -> Script {
     let (first, rest) = script.split_once('\n').unwrap_or((script, ""));
-    Script::new(&format!("{first}\n{FREEZE_IF_BEHIND}\n{rest}"))
+    Script::new(format!("{first}\n{FREEZE_IF_BEHIND}\n{rest}"))
 }
 
 /// The same with the database's place.
 fn after_witness_place(script: &str) -> Script {
     let (first, rest) = script.split_once('\n').unwrap_or((script, ""));
-    Script::new(&format!("{first}\n{FREEZE_IF_BEHIND}\n{WITNESS_PLACE}\n{rest}"))
+    Script::new(format!("{first}\n{FREEZE_IF_BEHIND}\n{WITNESS_PLACE}\n{rest}"))
 }
 
 impl Scripts {
@@ -52,8 +52,8 @@ impl Scripts {
         // nothing: it answers repeats and admits nobody.
         let admit_full = admit.replacen("#!lua\n", "#!lua flags=allow-oom\n", 1);
         Self {
-            admit: Script::new(&admit),
-            admit_full: Script::new(&admit_full),
+            admit: Script::new(admit),
+            admit_full: Script::new(admit_full),
             freeze: after_freeze_if_behind(include_str!("../../lua/gate/freeze.lua")),
             load: Script::new(include_str!("../../lua/gate/load.lua")),
             move_sale: after_freeze_if_behind(include_str!("../../lua/gate/move_sale.lua")),

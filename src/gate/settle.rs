@@ -61,7 +61,7 @@ impl Gate {
         args.append(&mut others);
         args.append(&mut kept);
         let keys = self.keys(sale).flight();
-        let reply: redis::Value = self.link.run(&self.scripts.settle, &keys, &args).await?;
+        let reply: redis::Value = self.run_numbered(&self.scripts.settle, &keys, &args).await?;
         let mut reply = acted(&reply)?;
         let (_settled, _freed) = (reply.number()?, reply.number()?);
         let number = Number { epoch: reply.number()?, seq: reply.number()? };

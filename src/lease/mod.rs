@@ -18,7 +18,7 @@
 //! # use doorbuster::link::RedisSettings;
 //! # async fn pay(_fence: i64, _may_commit: impl Fn() -> bool) {}
 //! # async fn example() -> Result<(), LeaseError> {
-//! let redis = RedisSettings { url: "redis://127.0.0.1".into(), timeout: Duration::from_millis(500) };
+//! let redis = RedisSettings { url: "redis://127.0.0.1".into(), timeout: Duration::from_millis(500), member: None };
 //! let leases = Leases::open(&redis, "shop")?;
 //!
 //! // Waits up to five seconds for a lease of 30 s that the watchdog renews every 10 s, for at most 10 minutes.

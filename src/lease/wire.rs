@@ -10,12 +10,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use redis::Script;
-
 use super::LeaseError;
 use super::record::Lease;
 use super::request::{Mode, Request};
-use crate::link::{Fault, RedisLink};
+use crate::link::{Fault, RedisLink, Script};
 
 pub(super) struct Wire {
     pub(super) link: RedisLink,

@@ -1,14 +1,21 @@
-//! Staying connected, whatever the server: delays between retries, batching, and the one way to reach Redis. It knows
-//! nothing about the commands that are sent.
+//! Staying connected, whatever the server: delays between retries, batching, the installation that a server belongs to,
+//! and the one way to reach Redis. It knows nothing about the commands that are sent.
 
 mod backoff;
 mod channels;
 mod error;
 mod gather;
+mod installation;
 mod redis;
+mod script;
 
-pub use self::redis::{NO_SCRIPT_RETRIES, RedisLink, RedisSettings, check_url};
+pub use self::redis::{Member, NO_SCRIPT_RETRIES, RedisLink, RedisSettings, check_url};
 pub use backoff::Backoff;
 pub use channels::Channels;
 pub use error::{Fault, InvalidUrl};
 pub use gather::{Gather, call_together, work_together};
+pub use installation::{
+    BROKER, DATABASE, Installation, InstallationId, NoInstallationId, OtherInstallation, REDIS,
+    UNKNOWN_INSTALLATION,
+};
+pub use script::Script;

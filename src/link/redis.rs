@@ -4,12 +4,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::{
-    Client, ErrorKind, FromRedisValue, IntoConnectionInfo as _, RedisError, Script, ServerErrorKind,
-};
+use redis::{Client, ErrorKind, FromRedisValue, IntoConnectionInfo as _, RedisError, ServerErrorKind};
 
 use super::channels::Channels;
 use super::error::{Fault, InvalidUrl};
+use super::installation::{Installation, InstallationId, REDIS, UNKNOWN_INSTALLATION};
+use super::script::Script;
 
 /// Where Redis is, and how long to wait for it.
 #[derive(Debug, Clone)]
@@ -19,6 +19,20 @@ pub struct RedisSettings {
     /// How long one reply may take. A call, with connecting and a retry after NOSCRIPT, may take three times as long;
     /// then its outcome is unknown.
     pub timeout: Duration,
+    /// The installation that Redis must belong to; `None`: any Redis will do.
+    pub member: Option<Member>,
+}
+
+/// What makes a Redis part of an installation.
+#[derive(Debug, Clone)]
+pub struct Member {
+    /// The installation.
+    pub of: Installation,
+    /// The key that holds its id.
+    pub id_key: String,
+    /// A key that exists if Redis holds anything that matters. Without it, a Redis that has no id gets this
+    /// installation's.
+    pub data_key: String,
 }
 
 /// Minimum age of a connection that is replaced because of its replies.
@@ -33,6 +47,7 @@ pub struct RedisLink {
     client: Client,
     manager: Arc<Mutex<Manager>>,
     timeout: Duration,
+    member: Option<Member>,
 }
 
 struct Manager {
@@ -56,7 +71,7 @@ impl RedisLink {
         let client = Client::open(info.set_tcp_settings(tcp)).map_err(broken)?;
         let connection = manager(&client, settings.timeout).map_err(broken)?;
         let manager = Arc::new(Mutex::new(Manager { connection, since: Instant::now() }));
-        Ok(Self { client, manager, timeout: settings.timeout })
+        Ok(Self { client, manager, timeout: settings.timeout, member: settings.member.clone() })
     }
 
     /// Opens a separate connection for channels, with no subscription yet.
@@ -77,22 +92,23 @@ impl RedisLink {
         keys: &[String],
         args: &[String],
     ) -> Result<T, Fault> {
-        let mut invocation = script.prepare_invoke();
-        for key in keys {
-            invocation.key(key);
-        }
-        for arg in args {
-            invocation.arg(arg);
-        }
-        let mut retries = 0;
-        loop {
-            let mut connection = self.connection();
-            match self.within(invocation.invoke_async(&mut connection)).await {
-                // Redis forgot the script again between loading it and the call, so it has not run.
-                Err(Fault::NoScript) if retries < NO_SCRIPT_RETRIES => retries += 1,
-                done => return done,
+        let work = async {
+            let mut retries = 0;
+            loop {
+                match self.run_known(script, keys, args).await {
+                    // Redis may forget the script again before the next call.
+                    Err(Fault::NoScript) if retries < NO_SCRIPT_RETRIES => {
+                        retries += 1;
+                        self.load(script).await?;
+                    }
+                    done => return done,
+                }
             }
-        }
+        };
+        let limit = self.timeout * 3;
+        tokio::time::timeout(limit, work)
+            .await
+            .unwrap_or_else(|_| Err(Fault::Late(format!("no reply within {limit:?}"))))
     }
 
     /// Runs a script without loading it.
@@ -106,12 +122,15 @@ impl RedisLink {
         args: &[String],
     ) -> Result<T, Fault> {
         let mut command = redis::cmd("EVALSHA");
-        command.arg(script.get_hash()).arg(keys.len()).arg(keys).arg(args);
+        let hash = script.of(self.installation().await?).get_hash();
+        command.arg(hash).arg(keys.len()).arg(keys).arg(args);
         self.query(&command).await
     }
 
-    /// Loads a script into Redis without running it.
+    /// Loads a script into Redis without running it, once this Redis is recognised.
     pub async fn load(&self, script: &Script) -> Result<(), Fault> {
+        self.recognise().await?;
+        let script = script.of(self.installation().await?);
         let mut connection = self.connection();
         let _hash: String = self.within(script.prepare_invoke().load_async(&mut connection)).await?;
         Ok(())
@@ -119,8 +138,72 @@ impl RedisLink {
 
     /// Whether Redis knows the script.
     pub async fn knows_script(&self, script: &Script) -> Result<bool, Fault> {
-        let known: Vec<bool> = self.query(redis::cmd("SCRIPT").arg("EXISTS").arg(script.get_hash())).await?;
+        let hash = script.of(self.installation().await?).get_hash();
+        let known: Vec<bool> = self.query(redis::cmd("SCRIPT").arg("EXISTS").arg(hash)).await?;
         Ok(known == [true])
+    }
+
+    /// The installation that Redis must belong to; `None` if that is not checked.
+    async fn installation(&self) -> Result<Option<InstallationId>, Fault> {
+        let Some(member) = self.member.as_ref().filter(|member| member.of.is_checked()) else {
+            return Ok(None);
+        };
+        if member.of.id().is_none() {
+            self.recognise().await?;
+        }
+        Ok(member.of.id())
+    }
+
+    /// Fails if this Redis belongs to another installation. One that is empty and has no id gets this installation's.
+    /// Scripts do this by themselves; call it before any other command that writes.
+    pub async fn recognise(&self) -> Result<(), Fault> {
+        let Some(member) = self.member.as_ref().filter(|member| member.of.is_checked()) else {
+            return Ok(());
+        };
+        if let Some(id) = self.installation_of(&member.id_key).await? {
+            return member.of.meet(REDIS, id).map_err(|other| Fault::Unavailable(other.to_string()));
+        }
+        let ours = member.of.id().ok_or_else(|| Fault::Unavailable(UNKNOWN_INSTALLATION.into()))?;
+        if self.query::<bool>(redis::cmd("EXISTS").arg(&member.data_key)).await? {
+            return Err(Fault::Unavailable(format!(
+                "redis holds data, but not the id of an installation ({}): if the data is yours, run `doorbuster migrate`",
+                member.id_key
+            )));
+        }
+        self.claim(member, ours).await
+    }
+
+    /// Gives Redis the id `ours` unless it has one. Fails if it has another.
+    async fn claim(&self, member: &Member, ours: InstallationId) -> Result<(), Fault> {
+        let claim = redis::cmd("SET").arg(&member.id_key).arg(ours.to_string()).arg("NX").to_owned();
+        let _: Option<String> = self.query(&claim).await?;
+        match self.installation_of(&member.id_key).await? {
+            Some(id) => member.of.meet(REDIS, id).map_err(|other| Fault::Unavailable(other.to_string())),
+            None => Err(Fault::Unavailable(format!("redis has lost {}", member.id_key))),
+        }
+    }
+
+    /// The id that Redis carries under `key`.
+    async fn installation_of(&self, key: &str) -> Result<Option<InstallationId>, Fault> {
+        let text: Option<String> = self.query(redis::cmd("GET").arg(key)).await?;
+        let id = text.map(|text| text.parse()).transpose();
+        id.map_err(|error| Fault::Broken(format!("{key}: {error}")))
+    }
+
+    /// The id that Redis carries, if it has one. Checks nothing.
+    pub async fn installation_found(&self) -> Result<Option<InstallationId>, Fault> {
+        match &self.member {
+            Some(member) => self.installation_of(&member.id_key).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Gives Redis the id of the installation, even if it holds data. Fails if it has another id.
+    pub async fn join_installation(&self, id: InstallationId) -> Result<(), Fault> {
+        match &self.member {
+            Some(member) => self.claim(member, id).await,
+            None => Ok(()),
+        }
     }
 
     /// Sends one command.

@@ -22,6 +22,9 @@ pub enum MaintenanceError {
     /// A call to the broker failed.
     #[error(transparent)]
     Queue(#[from] QueueError),
+    /// Another process has been comparing the books for a long time, and is still at it.
+    #[error("another process is still comparing the books")]
+    ComparedElsewhere,
     /// An act on a sale failed.
     #[error(transparent)]
     Control(#[from] ControlError),

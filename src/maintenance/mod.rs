@@ -3,8 +3,8 @@
 //! Reading order: `leader` decides which process works. `sweep` looks after orders that have no row yet,
 //! `rounds` after everything that comes due later, each as a continuous leader. `books_check` and `adopter`
 //! compare the books at intervals, one look at a time. `rebuilder` rebuilds frozen gates where the
-//! configuration allows it; `restart_check` keeps every front from selling after a restart of Redis until its
-//! books were compared. `place_check` notices in every process that the database has gone back in time.
+//! configuration allows it; `restart_check` compares the books after a restart of Redis, and until then
+//! keeps it from selling. `place_check` notices in every process that the database has gone back in time.
 //!
 //! All of it is idempotent. A process that dies in the middle leaves work that the next one finds.
 
@@ -29,7 +29,7 @@ pub use log_position::log_position;
 pub use log_writer::write_log;
 pub use place_check::PlaceCheck;
 pub use rebuilder::Rebuilder;
-pub use restart_check::{NotCompared, RestartCheck, verify};
+pub use restart_check::{Comparison, NotCompared, RestartCheck};
 pub use rounds::{MaintenanceSettings, Rounds};
 pub use schedule::{ScheduledTask, schedule};
 pub use sweep::{Sweep, SweepSettings};

@@ -1,5 +1,5 @@
-//! Rebuilds every sale whose gate is frozen or lost. Runs only if the configuration allows it
-//! (`gate.rebuild = "auto"`).
+//! Rebuilds every sale whose gate is frozen, and those that Redis has lost if the configuration allows it
+//! (`gate.rebuild`).
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -19,6 +19,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(60);
 pub struct Rebuilder {
     /// Rebuilds one sale.
     pub rebuild: Rebuild,
+    /// Also sales that Redis does not have: somebody may have emptied it, or set up a new one.
+    pub lost_sales_too: bool,
 }
 
 impl Rebuilder {
@@ -43,7 +45,11 @@ impl Rebuilder {
             }
             // Without Redis there is nothing to rebuild it in.
             let Ok(gate) = self.rebuild.gate.describe(&id).await else { continue };
-            if !matches!(gate.map(|gate| gate.state), None | Some(SaleState::Frozen)) {
+            let needs_it = match gate.map(|gate| gate.state) {
+                None => self.lost_sales_too,
+                Some(state) => state == SaleState::Frozen,
+            };
+            if !needs_it {
                 continue;
             }
             match self.rebuild.run(&id, &ActRequest::by("schedule")).await {

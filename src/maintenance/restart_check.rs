@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::MaintenanceError;
-use crate::domain::{CLOCK_SKEW, Entry, Millis, Number, SaleId};
+use crate::domain::{CLOCK_SKEW, Entry, Millis, Number, SaleId, SaleState};
 use crate::gate::{Gate, GateError};
-use crate::queue::{LogFrom, OrderLog};
+use crate::lease::{LeaseOptions, Leases};
+use crate::queue::{LogFrom, OrderLog, QueueSettings};
 use crate::store::Store;
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -33,7 +35,7 @@ pub struct RestartCheck {
 }
 
 impl RestartCheck {
-    /// `gate` compares with [`verify`], once per restart. The receiver has the result of the latest look; until the
+    /// `gate` compares with [`Comparison::run`], once per restart. The receiver has the result of the latest look; until the
     /// first it is [`NotCompared::UnderWay`].
     pub fn new(gate: Gate) -> (Self, watch::Receiver<Result<(), NotCompared>>) {
         let (report, compared) = watch::channel(Err(NotCompared::UnderWay));
@@ -58,14 +60,67 @@ impl RestartCheck {
     }
 }
 
-/// Freezes every sale whose gate is behind its rows or behind the order log. On `Ok` every other gate is known to be
-/// up to date. On an error that is not known, and nothing may be sold yet. Idempotent.
-pub async fn verify(gate: Gate, store: Store, log: OrderLog) -> Result<(), MaintenanceError> {
-    let (mut known, since) = highest_recorded(&gate, &store).await?;
+/// The scope and the name of the lease under which one process compares for all.
+const SCOPE: &str = "_compare";
+const NAME: &str = "redis";
+
+/// If the process that compares dies, another one may begin after this time.
+const LEASE: Duration = Duration::from_secs(15);
+
+/// A comparison is given up after this time.
+const LONGEST: Duration = Duration::from_secs(600);
+
+/// How long to wait for another process's comparison: longer than the lease of one that has died.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Between two looks at another process's comparison.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What a comparison needs. Cheap to clone.
+#[derive(Clone)]
+pub struct Comparison {
+    /// The Redis that has restarted.
+    pub gate: Gate,
+    /// The database.
+    pub store: Store,
+    /// Lets one process compare for all.
+    pub leases: Leases,
+    /// The broker with the order log.
+    pub queue: QueueSettings,
+}
+
+impl Comparison {
+    /// Freezes every sale whose gate is behind its rows or behind the order log. On `Ok` every other gate is known to be
+    /// up to date, by this comparison or by that of another process. On an error that is not known, and nothing may be
+    /// sold yet. Idempotent.
+    pub async fn run(self) -> Result<(), MaintenanceError> {
+        let until = Instant::now() + TIMEOUT;
+        let guard = loop {
+            let options = LeaseOptions::lasting(LEASE).max_hold(LONGEST);
+            if let Some(guard) = self.leases.take(SCOPE, [NAME], options).await?.guard {
+                break guard;
+            }
+            if self.gate.is_compared().await? {
+                return Ok(());
+            }
+            if Instant::now() > until {
+                return Err(MaintenanceError::ComparedElsewhere);
+            }
+            tokio::time::sleep(LOOK).await;
+        };
+        let compared = verify(&self.gate, &self.store, &self.queue).await;
+        let _ = guard.release().await;
+        compared
+    }
+}
+
+async fn verify(gate: &Gate, store: &Store, queue: &QueueSettings) -> Result<(), MaintenanceError> {
+    let (mut known, since) = highest_recorded(gate, store).await?;
     if let Some(since) = since {
+        let log = OrderLog::open(queue.clone());
         // A sale without an entry in the log is neither ahead nor behind by it.
         let from = LogFrom::Time(since.minus(CLOCK_SKEW));
-        for (sale, number) in highest_logged(&log, &store, from).await? {
+        for (sale, number) in highest_logged(&log, store, from).await? {
             if let Some(known) = known.get_mut(&sale) {
                 *known = number.max(*known);
             }
@@ -91,7 +146,8 @@ pub async fn verify(gate: Gate, store: Store, log: OrderLog) -> Result<(), Maint
 }
 
 /// The highest number of each sale in the database, and from when on the log may have higher ones: an order with a
-/// higher number than every row was accepted after the last of them.
+/// higher number than every row was accepted after the last of them, and after the database's own position in the log.
+/// `None` if nothing was sold in any of them.
 async fn highest_recorded(
     gate: &Gate,
     store: &Store,
@@ -103,6 +159,7 @@ async fn highest_recorded(
         let row = store.sale(&sale).await?;
         let (orders, at) = last.map_or((Number::default(), None), |(number, at)| (number, Some(at)));
         if let Some(row) = &row
+            && row.state != SaleState::Draft
             && !row.state.has_ended()
         {
             let from = at.unwrap_or(row.created_at);
@@ -111,6 +168,11 @@ async fn highest_recorded(
         // An operator's act takes a number too, or a sale whose pause was lost would sell. So does a return of units.
         let acts = row.map(|row| row.number.max(row.witnessed)).unwrap_or_default();
         known.insert(sale, orders.max(acts));
+    }
+    if let Some(from) = &mut since
+        && let Some(position) = store.replay_from().await?
+    {
+        *from = position.max(*from);
     }
     Ok((known, since))
 }

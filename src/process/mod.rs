@@ -8,6 +8,7 @@ pub mod config;
 mod listen;
 pub mod log;
 mod metrics;
+mod migrate;
 mod parts;
 mod running;
 mod shared;
@@ -17,6 +18,7 @@ mod tasks;
 
 pub use self::config::{Config, Mistakes, Sources, redact};
 pub use listen::raise_file_limit;
+pub use migrate::{Migrated, migrate};
 pub use parts::{Parts, StartError};
 pub use running::{Role, Running};
 pub use tasks::TaskEnded;

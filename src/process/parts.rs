@@ -5,9 +5,14 @@ use std::time::Duration;
 use super::config::{Config, redact};
 use crate::gate::{Gate, GateError};
 use crate::lease::{LeaseError, Leases};
-use crate::queue::{DeadLetters, Publisher};
+use crate::link::{DATABASE, Installation, InstallationId, OtherInstallation, REDIS};
+use crate::maintenance::Comparison;
+use crate::queue::{DeadLetters, Publisher, QueueSettings};
 use crate::settlement::witnessed_places;
 use crate::store::{Store, StoreError};
+
+/// How long a process waits at its start for the servers to show their installation.
+const RECOGNISED_WITHIN: Duration = Duration::from_secs(2);
 
 /// Why a process cannot start, or a command cannot reach its servers. Waiting would not help.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +49,20 @@ pub enum StartError {
         /// How long the process waited for it.
         within: Duration,
     },
+    /// Redis and the database belong to different installations.
+    #[error(transparent)]
+    OtherInstallation(#[from] OtherInstallation),
+    /// A server belongs to an installation, and the database is new or from before installations had ids.
+    #[error(
+        "{server} belongs to installation {id}, but the database to none; if it replaces that installation's database, \
+         run `doorbuster migrate --installation {id}`, otherwise correct redis.url and queue.url, or choose other prefixes"
+    )]
+    NewDatabase {
+        /// The other server.
+        server: &'static str,
+        /// Its installation.
+        id: InstallationId,
+    },
     /// Server settings that can lose orders, each with its fix.
     #[error("a server is set up so that orders could be lost:\n  {}", .0.join("\n  "))]
     Settings(Vec<String>),
@@ -65,14 +84,17 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Waits for no server; connections are made at first use.
+    /// Fails if Redis and the database belong to different installations. Does not wait for one that is away: it is
+    /// checked when it is first used, as the broker always is.
     pub async fn open(config: &Config) -> Result<Self, StartError> {
+        config.installation.check();
         let redis = |source| StartError::Redis { url: redact(&config.redis.url), source };
         let gate = Gate::open(config.gate()).map_err(redis)?;
         let store = Store::connect(&config.store())
             .await
             .map_err(|source| StartError::Database { url: redact(&config.database.url), source })?;
-        let witness = gate.clone();
+        // Not the gate itself, which holds the store for its comparison.
+        let witness = gate.for_reading();
         store.hear_witnesses_with(move || {
             let witness = witness.clone();
             Box::pin(async move {
@@ -82,18 +104,15 @@ impl Parts {
                 })
             })
         });
-        Ok(Self {
-            gate,
-            leases: Leases::open(&config.redis(), &config.redis.prefix).map_err(|error| {
-                redis(match error {
-                    LeaseError::Redis(fault) => fault.into(),
-                    other => GateError::Broken(other.to_string()),
-                })
-            })?,
-            store,
-            publisher: None,
-            dead_letters: None,
-        })
+        same_installation(&gate, &store, &config.installation).await?;
+        let leases = Leases::open(&config.redis(), &config.redis.prefix).map_err(|error| {
+            redis(match error {
+                LeaseError::Redis(fault) => fault.into(),
+                other => GateError::Broken(other.to_string()),
+            })
+        })?;
+        compare_restarts(&gate, &store, &leases, config.queue());
+        Ok(Self { gate, leases, store, publisher: None, dead_letters: None })
     }
 
     /// Refuses server settings that break a promise. A server that is away is not checked here; Redis is checked
@@ -110,4 +129,37 @@ impl Parts {
         }
         if wrong.is_empty() { Ok(()) } else { Err(StartError::Settings(wrong)) }
     }
+}
+
+/// Has whichever process needs a restarted Redis first compare its books.
+fn compare_restarts(gate: &Gate, store: &Store, leases: &Leases, queue: QueueSettings) {
+    let (store, leases) = (store.clone(), leases.clone());
+    gate.compare_restarts_with(move |gate| {
+        let (store, leases) = (store.clone(), leases.clone());
+        Box::pin(Comparison { gate, store, leases, queue: queue.clone() }.run())
+    });
+}
+
+/// Fails if Redis and the database show that they belong to different installations. One that does not answer in time
+/// shows nothing.
+async fn same_installation(
+    gate: &Gate,
+    store: &Store,
+    installation: &Installation,
+) -> Result<(), StartError> {
+    let (redis, database) = tokio::join!(
+        tokio::time::timeout(RECOGNISED_WITHIN, gate.installation()),
+        tokio::time::timeout(RECOGNISED_WITHIN, store.installation()),
+    );
+    let redis = redis.ok().and_then(Result::ok).flatten();
+    let database = database.ok().and_then(Result::ok);
+    if let (Some(id), Some(None)) = (redis, database) {
+        return Err(StartError::NewDatabase { server: REDIS, id });
+    }
+    for (server, id) in [(DATABASE, database.flatten()), (REDIS, redis)] {
+        if let Some(id) = id {
+            installation.meet(server, id)?;
+        }
+    }
+    Ok(())
 }

@@ -10,8 +10,9 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection};
 
 use super::link::{connect, uri, within};
-use super::topology::{Declared, topology};
+use super::topology::{Declared, claim, is_claimed, topology};
 use super::{QueueError, QueueSettings};
+use crate::link::{InstallationId, OtherInstallation};
 
 /// RabbitMQ, as `doorbuster doctor` sees it.
 #[derive(Debug, Clone)]
@@ -20,6 +21,9 @@ pub struct BrokerFacts {
     pub version: Option<String>,
     /// Each queue with its name.
     pub queues: Vec<(String, QueueFacts)>,
+    /// Whether it belongs to the installation of the other servers; `None` if it belongs to none yet, or if no other
+    /// server has shown an id.
+    pub installation: Option<Result<InstallationId, OtherInstallation>>,
 }
 
 /// The state of one queue.
@@ -45,12 +49,26 @@ pub async fn examine(settings: &QueueSettings) -> Result<BrokerFacts, QueueError
             let facts = look_at(&connection, &declared).await?;
             queues.push((declared.name, facts));
         }
+        let installation = installation(&connection, settings).await?;
         let _ = tokio::time::timeout(Duration::from_secs(1), connection.close(200, "done".into())).await;
         // This comes last, because a broker with an unusual greeting must still be examined.
         let version = version(settings).await.unwrap_or_default();
-        Ok(BrokerFacts { version, queues })
+        Ok(BrokerFacts { version, queues, installation })
     };
     within(settings.timeout, look).await
+}
+
+/// Compares the broker's id with that of the other servers, if both have one.
+async fn installation(
+    connection: &Connection,
+    settings: &QueueSettings,
+) -> Result<Option<Result<InstallationId, OtherInstallation>>, QueueError> {
+    let Some(id) = settings.installation.id_within(settings.timeout / 2).await else { return Ok(None) };
+    if !is_claimed(&connection.create_channel().await?, settings).await {
+        return Ok(None);
+    }
+    let claimed = claim(&connection.create_channel().await?, settings, id).await?;
+    Ok(Some(claimed.map(|()| id)))
 }
 
 async fn look_at(connection: &Connection, declared: &Declared) -> Result<QueueFacts, QueueError> {

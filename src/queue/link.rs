@@ -8,6 +8,7 @@ use lapin::{Channel, Connection, ConnectionProperties};
 
 use super::topology::{self, Depths};
 use super::{QueueError, QueueSettings};
+use crate::link::{InstallationId, OtherInstallation, UNKNOWN_INSTALLATION};
 
 /// Seconds between heartbeats. The broker and lapin count a peer as dead after two missed ones, so the broker's default
 /// of 60 s would hide a dead peer for two minutes.
@@ -23,9 +24,17 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) async fn open(settings: &QueueSettings, purpose: &str) -> Result<Self, QueueError> {
+        let installation = match settings.installation.is_checked() {
+            true => Some(installation(settings).await?),
+            false => None,
+        };
         let work = async {
             let connection = connect(settings, purpose).await?;
             let channel = connection.create_channel().await?;
+            if let Some(id) = installation {
+                let claimed = topology::claim(&channel, settings, id).await?;
+                claimed.map_err(|other| QueueError(other.to_string()))?;
+            }
             let depths = topology::declare(&channel, settings).await?;
             Ok(Self { connection, channel, depths })
         };
@@ -45,6 +54,27 @@ impl Link {
     pub(super) async fn close(self) {
         let _ = tokio::time::timeout(Duration::from_secs(1), self.connection.close(200, "done".into())).await;
     }
+}
+
+/// The id that the broker must carry, once redis or the database has shown it.
+async fn installation(settings: &QueueSettings) -> Result<InstallationId, QueueError> {
+    let known = settings.installation.id_within(settings.timeout).await;
+    known.ok_or_else(|| QueueError(UNKNOWN_INSTALLATION.into()))
+}
+
+/// Gives the broker this id if it has none. An [`OtherInstallation`] if it has another one.
+pub async fn join_installation(
+    settings: &QueueSettings,
+    id: InstallationId,
+) -> Result<Result<(), OtherInstallation>, QueueError> {
+    within(settings.timeout, async {
+        let connection = connect(settings, "migrate").await?;
+        let channel = connection.create_channel().await?;
+        let claimed = topology::claim(&channel, settings, id).await?;
+        let _ = connection.close(200, "done".into()).await;
+        Ok(claimed)
+    })
+    .await
 }
 
 /// A connection without a channel; declares nothing. The caller limits its time.

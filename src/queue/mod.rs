@@ -24,10 +24,13 @@ pub use consumer::{Consumer, Delivery};
 pub use dead_letter::{DeadLetter, Reason, Rejection};
 pub use dead_letters::{DeadLetters, HeldDeadLetter, HeldDeadLetters};
 pub use examine::{BrokerFacts, QueueFacts, examine};
+pub use link::join_installation;
 pub use message::{Unreadable, VERSION};
 pub use order_log::{LogFrom, LogHead, LogMessage, LogReader, OrderLog};
 pub use publisher::{PublishError, Publisher};
 pub use topology::Depths;
+
+use crate::link::Installation;
 
 /// Where the broker is, and its limits.
 #[derive(Debug, Clone)]
@@ -46,6 +49,8 @@ pub struct QueueSettings {
     pub log_hours: u64,
     /// The size of the order log, in bytes.
     pub log_bytes: u64,
+    /// The installation that the broker must belong to, if that is checked.
+    pub installation: Installation,
 }
 
 /// Checks the syntax of a URL. Does not connect.

@@ -8,18 +8,21 @@
 //! | `P.unrouted` (fanout) -> `P.unrouted` | messages that no queue took; must be empty |
 //! | `P.log` (fanout) -> `P.log` | the order log, a stream: changes of orders, sales and payments |
 //! | `P.orders` -> `P.log` | every order too, by the same publish and under the same confirm |
+//! | `P.installation` (fanout) | nothing: its alternate exchange names the installation that the broker belongs to |
 
 use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, ExchangeKind};
 
 use super::{QueueError, QueueSettings};
+use crate::link::{BROKER, InstallationId, OtherInstallation};
 
 pub(super) struct Names {
     pub(super) orders: String,
     pub(super) dead: String,
     pub(super) unrouted: String,
     pub(super) log: String,
+    pub(super) installation: String,
 }
 
 impl Names {
@@ -29,6 +32,7 @@ impl Names {
             dead: format!("{prefix}.dead"),
             unrouted: format!("{prefix}.unrouted"),
             log: format!("{prefix}.log"),
+            installation: format!("{prefix}.installation"),
         }
     }
 }
@@ -89,6 +93,47 @@ pub(super) async fn declare(channel: &Channel, settings: &QueueSettings) -> Resu
     log.declare(channel).await?;
     bind(channel, &names.log, &names.orders, &names.orders).await?;
     Ok(Depths { orders, dead, unrouted })
+}
+
+/// Gives the broker this id if it has none. An [`OtherInstallation`] if it has another one.
+///
+/// AMQP has no key-value store, but a broker compares the arguments of an exchange that exists with those of its
+/// declaration, and shows both if they differ.
+pub(super) async fn claim(
+    channel: &Channel,
+    settings: &QueueSettings,
+    id: InstallationId,
+) -> Result<Result<(), OtherInstallation>, QueueError> {
+    let name = Names::new(&settings.prefix).installation;
+    // Without dashes, because the broker cuts its words off at 255 bytes.
+    let ours = id.simple();
+    let alternate = table(&[("alternate-exchange", text(&ours))]);
+    match exchange(channel, &name, ExchangeKind::Fanout, alternate).await {
+        Ok(()) => Ok(settings.installation.meet(BROKER, id)),
+        Err(error) => match other_id(&error, id) {
+            Some(theirs) => {
+                Ok(Err(OtherInstallation { server: BROKER, theirs, other: "this process", ours: id }))
+            }
+            None if error.0.contains("PRECONDITION") => Err(QueueError(format!(
+                "the broker belongs to another installation than this process, which belongs to {id}: {error}"
+            ))),
+            None => Err(error),
+        },
+    }
+}
+
+/// Whether the broker has the id of an installation. Changes nothing.
+pub(super) async fn is_claimed(channel: &Channel, settings: &QueueSettings) -> bool {
+    let name = Names::new(&settings.prefix).installation;
+    let options = ExchangeDeclareOptions { passive: true, ..Default::default() };
+    let asked =
+        channel.exchange_declare(name.as_str().into(), ExchangeKind::Fanout, options, FieldTable::default());
+    asked.await.is_ok()
+}
+
+/// The id in the broker's words that is not `ours`.
+fn other_id(error: &QueueError, ours: InstallationId) -> Option<InstallationId> {
+    error.0.split('\'').filter_map(|word| word.parse().ok()).find(|id| *id != ours)
 }
 
 /// In the order in which they are declared: dead letters, unrouted, orders, log.

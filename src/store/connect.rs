@@ -9,6 +9,7 @@ use sea_orm::{ConnectOptions, ConnectionTrait as _, Database, DbBackend};
 use super::error::StoreError;
 use super::handle::{Store, StoreSettings};
 use super::witnesses::Witnesses;
+use crate::link::InstallationId;
 
 impl Store {
     /// Opens the pool without waiting for a server: connections are made when they are first used.
@@ -40,13 +41,22 @@ impl Store {
                 .map_err(|_| StoreError::Away("no answer from the database".into()))??,
             timeout: settings.timeout,
             witnesses,
+            installation: settings.installation.clone(),
         };
         Ok(store)
     }
 
     /// Creates or upgrades the tables. Repeating it is harmless.
-    pub async fn migrate(&self) -> Result<(), StoreError> {
+    pub async fn create_tables(&self) -> Result<(), StoreError> {
         Ok(Migrator::up(&self.db, None).await?)
+    }
+
+    /// Creates or upgrades the tables, and gives the database the id of its installation if it has none: the one that
+    /// other servers have shown, or a new one. Repeating it is harmless.
+    pub async fn migrate(&self) -> Result<(), StoreError> {
+        self.create_tables().await?;
+        let id = self.installation.id().unwrap_or_else(InstallationId::generate);
+        self.found_installation(id).await
     }
 
     /// Checks that the database answers, has every table that this build needs, and is not known to be behind.
@@ -57,7 +67,7 @@ impl Store {
                 "SELECT 1 FROM orders, user_units WHERE 1 = 0",
                 "SELECT told_seq FROM sales, gate_returns, sale_acts, payment_events WHERE 1 = 0",
                 "SELECT 1 FROM log_outbox, replay_runs WHERE 1 = 0",
-                "SELECT 1 FROM places, log_position WHERE 1 = 0",
+                "SELECT 1 FROM places, log_position, installation WHERE 1 = 0",
             ] {
                 self.db.execute_unprepared(query).await?;
             }

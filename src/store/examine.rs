@@ -14,8 +14,9 @@ use super::error::StoreError;
 use super::handle::{Store, StoreSettings};
 
 /// Tables, and a column of each that this build updates, if there is one.
-const WRITTEN: [(&str, Option<&str>); 12] = [
+const WRITTEN: [(&str, Option<&str>); 13] = [
     ("gate_returns", None),
+    ("installation", None),
     ("items", Some("sold")),
     ("log_position", Some("replay_from_ms")),
     ("log_outbox", None),
@@ -66,6 +67,7 @@ impl Store {
             db: Database::connect(options).await?,
             timeout: settings.timeout,
             witnesses: Arc::default(),
+            installation: settings.installation.clone(),
         })
     }
 

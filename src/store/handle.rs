@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sea_orm::DatabaseConnection;
+use sea_orm::sea_query::{Expr, IntoIden as _, OnConflict};
+use sea_orm::{ColumnTrait, DatabaseConnection, DbBackend};
 
 use super::error::StoreError;
 use super::witnesses::Witnesses;
+use crate::link::Installation;
 
 /// Where the database is, and the limits on using it.
 #[derive(Debug, Clone)]
@@ -17,6 +19,8 @@ pub struct StoreSettings {
     pub connections: u32,
     /// The time limit of one transaction or query, including the wait for a connection.
     pub timeout: Duration,
+    /// The installation that the database must belong to, if that is checked.
+    pub installation: Installation,
 }
 
 /// A pool of connections, and the places that the database is known to have reached. Cheap to clone; all clones share
@@ -26,6 +30,7 @@ pub struct Store {
     pub(in crate::store) db: DatabaseConnection,
     pub(in crate::store) timeout: Duration,
     pub(in crate::store) witnesses: Arc<Witnesses>,
+    pub(in crate::store) installation: Installation,
 }
 
 impl Store {
@@ -43,5 +48,13 @@ impl Store {
         tokio::time::timeout(self.timeout, work).await.unwrap_or_else(|_| {
             Err(StoreError::Away(format!("no answer from the database within {:?}", self.timeout)))
         })
+    }
+
+    /// Skips a row whose key exists. `column` is part of the key.
+    pub(in crate::store) fn skip_existing<C: ColumnTrait>(&self, column: C) -> OnConflict {
+        match self.db.get_database_backend() {
+            DbBackend::MySql => OnConflict::new().value(column, Expr::col(column.into_iden())).to_owned(),
+            _ => OnConflict::new().do_nothing().to_owned(),
+        }
     }
 }

@@ -13,6 +13,7 @@ mod error;
 mod examine;
 mod halves;
 mod handle;
+mod installation;
 mod log_outbox;
 mod many;
 mod orders;

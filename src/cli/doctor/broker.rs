@@ -35,6 +35,7 @@ fn judge(facts: BrokerFacts, findings: &mut Findings) {
             findings.amiss("version", format!("RabbitMQ {version}"), "install RabbitMQ 3.10 or later");
         }
     }
+    findings.installation(facts.installation);
     for (name, queue) in facts.queues {
         match queue {
             QueueFacts::Declared { waiting } => {

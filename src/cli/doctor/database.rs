@@ -4,6 +4,7 @@
 use super::clock;
 use super::finding::{Finding, Findings};
 use crate::domain::Millis;
+use crate::link::DATABASE;
 use crate::process::{Config, redact};
 use crate::store::{DatabaseFacts, Store, StoreError};
 
@@ -26,6 +27,8 @@ async fn look(config: &Config, findings: &mut Findings) -> Result<(), StoreError
     findings.reachable(redact(&config.database.url));
     findings.ok("version", format!("{} {}", store.engine(), facts.version));
     findings.settings(store.wrong_settings().await?);
+    let met = |id| config.installation.meet(DATABASE, id).map(|()| id);
+    findings.installation(store.installation().await?.map(met));
     let before = Millis::now();
     let time = store.read_clock().await?;
     clock::compare(findings, before, time, Millis::now());

@@ -4,7 +4,10 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::link::{InstallationId, OtherInstallation};
+
 const REACHABLE: &str = "reachable";
+const INSTALLATION: &str = "installation";
 
 /// What was found, and what to do if it is amiss.
 #[derive(Debug, Serialize)]
@@ -22,7 +25,7 @@ pub(super) struct Finding {
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { server, check, ok, found, advice } = self;
-        write!(f, "{:<5}  {server:<8}  {check:<9}  {found}", if *ok { "ok" } else { "AMISS" })?;
+        write!(f, "{:<5}  {server:<8}  {check:<12}  {found}", if *ok { "ok" } else { "AMISS" })?;
         if let Some(advice) = advice {
             write!(f, "\n       to do: {advice}")?;
         }
@@ -68,6 +71,19 @@ impl Findings {
         for text in broken {
             let (found, advice) = text.split_once("; ").unwrap_or((&text, "change it"));
             self.amiss("settings", found, advice);
+        }
+    }
+
+    /// Whether the server belongs to the installation of the others; `None` if it has no id yet.
+    pub(super) fn installation(&mut self, id: Option<Result<InstallationId, OtherInstallation>>) {
+        match id {
+            Some(Ok(id)) => self.ok(INSTALLATION, id.to_string()),
+            Some(Err(other)) => {
+                self.amiss(INSTALLATION, other.to_string(), "use servers of one installation")
+            }
+            None => {
+                self.ok(INSTALLATION, "none yet; `doorbuster migrate` or the first use makes it part of one")
+            }
         }
     }
 

@@ -4,6 +4,7 @@ use super::finding::{Finding, Findings};
 use super::{clock, version};
 use crate::domain::Millis;
 use crate::gate::{Gate, GateError};
+use crate::link::REDIS;
 use crate::process::{Config, redact};
 
 pub(super) const SERVER: &str = "redis";
@@ -33,6 +34,8 @@ async fn look(config: &Config, findings: &mut Findings) -> Result<(), GateError>
         (true, Some(broken)) => findings.settings(broken),
         (true, None) => findings.ok("settings", "not shown by the server (CONFIG GET); check them yourself"),
     }
+    let met = |id| config.installation.meet(REDIS, id).map(|()| id);
+    findings.installation(gate.installation().await?.map(met));
     let before = Millis::now();
     let time = gate.clock().await?;
     clock::compare(findings, before, time, Millis::now());

@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::intake::DurabilityPolicy;
+use crate::link::Installation;
 
 /// Who rebuilds a sale whose gate lost writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
@@ -12,14 +13,16 @@ use crate::intake::DurabilityPolicy;
 pub enum RebuildPolicy {
     /// An operator, with `doorbuster rebuild`.
     Manual,
-    /// Maintenance, on one of the fronts.
+    /// A front, if Redis still has the sale and lacks only writes; otherwise an operator.
+    Behind,
+    /// A front.
     Auto,
 }
 
 macro_rules! sections {
-    ($($name:ident { $($key:ident: $type:ty),+ $(,)? })+) => {
+    ($($name:ident { $($(#[$attribute:meta])* $key:ident: $type:ty),+ $(,)? })+) => {
         $(#[derive(Debug, Clone, Serialize, Deserialize)]
-        pub struct $name { $(pub $key: $type),+ })+
+        pub struct $name { $($(#[$attribute])* pub $key: $type),+ })+
     };
 }
 
@@ -28,6 +31,8 @@ sections! {
         front: Front, operations: Operations, auth: Auth, redis: Redis, queue: Queue,
         database: Database, gate: Gate, intake: Intake, sweep: Sweep, worker: Worker,
         maintenance: Maintenance, audit: Audit, payments: Payments, process: Process, log: Log,
+        // Not configured, but learned from the servers. All settings made from one configuration share it.
+        #[serde(skip)] installation: Installation,
     }
     Front {
         listen: String, connections: u64, header_within_ms: u64, body_within_ms: u64,

@@ -7,7 +7,7 @@ use crate::domain::{Invalid, Rate};
 use crate::front::{AuthSettings, FrontSettings, Providers, ServerSettings, ThrottleSettings};
 use crate::gate::GateSettings;
 use crate::intake::IntakeSettings;
-use crate::link::RedisSettings;
+use crate::link::{Member, RedisSettings};
 use crate::maintenance::{MaintenanceSettings, SweepSettings};
 use crate::queue::QueueSettings;
 use crate::store::StoreSettings;
@@ -25,7 +25,16 @@ fn count(value: u64) -> usize {
 impl Config {
     /// How to reach Redis.
     pub fn redis(&self) -> RedisSettings {
-        RedisSettings { url: self.redis.url.clone(), timeout: ms(self.redis.timeout_ms) }
+        let prefix = &self.redis.prefix;
+        RedisSettings {
+            url: self.redis.url.clone(),
+            timeout: ms(self.redis.timeout_ms),
+            member: Some(Member {
+                of: self.installation.clone(),
+                id_key: format!("{prefix}:installation"),
+                data_key: format!("{prefix}:sales"),
+            }),
+        }
     }
 
     /// Settings of the gate.
@@ -53,6 +62,7 @@ impl Config {
             delivery_limit: u32::try_from(self.queue.delivery_limit).unwrap_or(u32::MAX),
             log_hours: self.queue.log_hours,
             log_bytes: self.queue.log_mb * 1024 * 1024,
+            installation: self.installation.clone(),
         }
     }
 
@@ -62,6 +72,7 @@ impl Config {
             url: self.database.url.clone(),
             connections: u32::try_from(self.database.connections).unwrap_or(u32::MAX),
             timeout: ms(self.database.timeout_ms),
+            installation: self.installation.clone(),
         }
     }
 

@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use super::maintenance::{self, Maintained};
 use crate::front::{self, Buyers};
 use crate::intake::Intake;
-use crate::maintenance::{NotCompared, RestartCheck, verify};
+use crate::maintenance::{NotCompared, RestartCheck};
 use crate::orders::Payments;
 use crate::process::listen::for_buyers;
 use crate::process::shared::Shared;
@@ -23,7 +23,8 @@ pub(in crate::process) fn start(
 ) -> watch::Receiver<Result<(), NotCompared>> {
     let Shared { config, parts, orders, stop, .. } = shared;
     let log = OrderLog::with(config.queue(), publisher.clone());
-    let compared = check_restarts(shared, tasks, &log);
+    let (check, compared) = RestartCheck::new(parts.gate.clone());
+    tasks.spawn("the comparison of redis", check.run(stop.clone()));
     let intake = Intake::new(parts.gate.clone(), publisher, parts.store.clone(), config.intake());
     let payments = Payments::new(parts.store.clone(), orders.clone(), intake.clone());
     let relay = intake.relay().clone();
@@ -39,21 +40,5 @@ pub(in crate::process) fn start(
     });
     tasks.spawn("the buyers' listener", front::serve(listener, router, for_buyers(config), stop.clone()));
     maintenance::start(shared, tasks, Maintained { relay, payments, log });
-    compared
-}
-
-/// After a Redis restart, the books are compared with the database's before the gate admits orders.
-fn check_restarts(
-    shared: &Shared<'_>,
-    tasks: &mut Tasks,
-    log: &OrderLog,
-) -> watch::Receiver<Result<(), NotCompared>> {
-    let (gate, store, log) = (shared.parts.gate.clone(), shared.parts.store.clone(), log.clone());
-    shared
-        .parts
-        .gate
-        .compare_restarts_with(move || Box::pin(verify(gate.clone(), store.clone(), log.clone())));
-    let (check, compared) = RestartCheck::new(shared.parts.gate.clone());
-    tasks.spawn("the comparison of redis", check.run(shared.stop.clone()));
     compared
 }

@@ -23,7 +23,7 @@ pub(super) fn start(shared: &Shared<'_>, tasks: &mut Tasks, front: Maintained) {
     if config.audit.every_s > 0 {
         tasks.spawn("the audit", books_check(shared).run(shared.stop.clone()));
     }
-    if config.gate.rebuild == RebuildPolicy::Auto {
+    if config.gate.rebuild != RebuildPolicy::Manual {
         tasks.spawn("the rebuild", rebuilder(shared, front.log.clone()).run(shared.stop.clone()));
     }
     tasks.spawn("the adoption", adopter(shared).run(shared.stop.clone()));
@@ -53,6 +53,7 @@ fn rebuilder(shared: &Shared<'_>, log: OrderLog) -> Rebuilder {
             dead_letters: shared.dead_letters.clone(),
             log,
         },
+        lost_sales_too: shared.config.gate.rebuild == RebuildPolicy::Auto,
     }
 }
 

@@ -48,7 +48,7 @@ async fn measure(server: &Server, announce: impl Fn(&str)) -> Result<Vec<Figure>
 }
 
 fn open(server: &Server) -> Result<Leases, BenchError> {
-    let settings = RedisSettings { url: server.url.clone(), timeout: Duration::from_secs(5) };
+    let settings = RedisSettings { url: server.url.clone(), timeout: Duration::from_secs(5), member: None };
     Ok(Leases::open(&settings, "bench")?)
 }
 

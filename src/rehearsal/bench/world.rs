@@ -9,7 +9,7 @@ use super::error::{BenchError, broken};
 use super::load;
 use super::proc::cpu_seconds_of_tree;
 use crate::gate::{Gate, GateSettings};
-use crate::link::RedisSettings;
+use crate::link::{Installation, RedisSettings};
 use crate::queue::QueueSettings;
 use crate::rehearsal::servers::{Child, Ending, Folder, Kind, Secret, Server, free_port, start_self};
 use crate::store::{Store, StoreSettings};
@@ -79,11 +79,12 @@ impl World {
             delivery_limit: 50,
             log_hours: 168,
             log_bytes: 5_000 * 1_024 * 1_024,
+            installation: Installation::default(),
         })
     }
 
     pub(super) fn redis(&self) -> Result<RedisSettings, BenchError> {
-        Ok(RedisSettings { url: self.url(Kind::Redis)?, timeout: Duration::from_secs(5) })
+        Ok(RedisSettings { url: self.url(Kind::Redis)?, timeout: Duration::from_secs(5), member: None })
     }
 
     pub(super) fn gate(&self) -> Result<Gate, BenchError> {
@@ -190,7 +191,12 @@ impl World {
 
 /// Connects, and creates the tables.
 pub(super) async fn open_store(url: &str) -> Result<Store, BenchError> {
-    let settings = StoreSettings { url: url.to_owned(), connections: 8, timeout: Duration::from_secs(30) };
+    let settings = StoreSettings {
+        url: url.to_owned(),
+        connections: 8,
+        timeout: Duration::from_secs(30),
+        installation: Installation::default(),
+    };
     let store = Store::connect(&settings).await.map_err(broken)?;
     store.migrate().await.map_err(broken)?;
     Ok(store)

@@ -13,6 +13,7 @@ use super::error::ChaosError;
 use super::layout::{Layout, PROCESSES, Route, Settings, address_in};
 use super::missed::Missed;
 use super::proxy::Proxy;
+use crate::link::Installation;
 use crate::rehearsal::drill::payment_secret;
 use crate::rehearsal::servers::{Child, Ending, Kind, Secret, Server, ServerError, start_self};
 use crate::store::{Store, StoreSettings};
@@ -193,7 +194,12 @@ impl Stack {
 
     async fn migrate(&self) -> Result<(), ChaosError> {
         let url = self.url(self.shared.database).await.unwrap_or_default();
-        let settings = StoreSettings { url, connections: 1, timeout: Duration::from_secs(30) };
+        let settings = StoreSettings {
+            url,
+            connections: 1,
+            timeout: Duration::from_secs(30),
+            installation: Installation::default(),
+        };
         let store = Store::connect(&settings).await?;
         store.migrate().await?;
         store.close().await;

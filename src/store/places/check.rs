@@ -61,6 +61,7 @@ impl Store {
             let _one = self.witnesses.hearing.lock().await;
             if self.witnesses.is_in_doubt() {
                 let doubts = self.witnesses.doubts();
+                self.check_installation().await?;
                 self.hear_witnesses().await;
                 let compared = self.check_places().await;
                 if matches!(compared, Ok(()) | Err(StoreError::Behind(_))) {

@@ -1,7 +1,6 @@
 //! Inserting restored orders, and their history.
 
-use sea_orm::sea_query::{Expr, IntoIden, OnConflict};
-use sea_orm::{ActiveValue::Set, DatabaseTransaction, DbBackend};
+use sea_orm::{ActiveValue::Set, DatabaseTransaction};
 use uuid::Uuid;
 
 use super::plan::Restore;
@@ -79,14 +78,6 @@ impl Store {
             OnExisting { conflict: self.skip_existing(order_event::Column::OrderId), postgres: "DO NOTHING" };
         insert_many(transaction, events, &existing).await?;
         Ok(())
-    }
-
-    /// Skips a row whose key exists. `column` is part of the key.
-    pub(super) fn skip_existing<C: sea_orm::ColumnTrait>(&self, column: C) -> OnConflict {
-        match self.db.get_database_backend() {
-            DbBackend::MySql => OnConflict::new().value(column, Expr::col(column.into_iden())).to_owned(),
-            _ => OnConflict::new().do_nothing().to_owned(),
-        }
     }
 }
 

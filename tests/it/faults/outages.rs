@@ -312,8 +312,12 @@ async fn a_restarted_redis_sells_nothing_until_its_books_are_compared() {
     let mut world = World::new(Database::Postgres).await;
     world.set("database.timeout_ms=500");
     let proxy = behind_proxy(&mut world, "database.url").await;
+    let folder = tempfile::tempdir().unwrap();
+    let redis = private_redis(&mut world, folder.path()).await;
     let sale = sale(&world.name, 5, 1);
     world.open_sale(&world.parts().await, &sale).await;
+    redis.stop(Ending::AtOnce).await;
+    let redis = private_redis(&mut world, folder.path()).await;
     proxy.set(Weather::Down);
     let running = Running::start(&world.config(), Role::Front).await.expect("starts without a database");
     let ada = Buyer::of(&running, "ada");
@@ -340,6 +344,7 @@ async fn a_restarted_redis_sells_nothing_until_its_books_are_compared() {
     let bob = Buyer::of(&running, "bob").buy(sale.id.as_str(), "k").await;
     assert_eq!(bob.status, 202, "{}", bob.text);
     running.stop().await;
+    redis.stop(Ending::AtOnce).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -226,6 +226,11 @@ async fn lease_is_free_before_the_commit() -> Option<bool> {
     let sale = sale(&world.name, 3, 1);
     world.open_sale(&parts, &sale).await;
     let front = Doorbuster::start(&world, "front").await;
+    // Otherwise the order would wait in the outbox first.
+    until("the front can publish", Duration::from_secs(60), async || {
+        front.has_logged("publisher connected").then_some(())
+    })
+    .await;
     let buyer = Buyer::with(front.buyers.expect("a front"), &Tokens::new(world.config().auth()), "ada", None);
     let accepted = until("the order is accepted", Duration::from_secs(60), async || {
         buyer.try_buy(sale.id.as_str(), "k").await.filter(|answer| answer.status == 202)

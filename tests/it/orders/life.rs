@@ -289,8 +289,7 @@ async fn a_gate_that_lost_a_return_freezes_and_accepts_no_other() {
 
     // A new process that has seen none of this compares the books.
     let fresh = world.parts().await;
-    let log = doorbuster::queue::OrderLog::open(world.config().queue());
-    doorbuster::maintenance::verify(fresh.gate.clone(), fresh.store.clone(), log).await.unwrap();
+    world.compare_books(&fresh).await;
     let frozen = fresh.gate.describe(&sale.id).await.unwrap().expect("loaded");
     assert_eq!(frozen.state, SaleState::Frozen, "the comparison finds the lost return");
 

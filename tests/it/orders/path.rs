@@ -7,10 +7,12 @@ use doorbuster::control::Control;
 use doorbuster::domain::{ActRequest, Failure, Millis, Number, OrderStatus, SaleState};
 use doorbuster::gate::Versions;
 use doorbuster::lease::LeaseOptions;
-use doorbuster::process::Role;
+use doorbuster::process::{Role, Running};
 use doorbuster::queue::Publisher;
 
-use crate::support::{Buyer, Database, World, ask_redis, at_rest, attempt, order, sale, servers, until};
+use crate::support::{
+    Backup, Buyer, Database, World, ask_redis, at_rest, attempt, order, request, run, sale, servers, until,
+};
 
 async fn sells_out(database: Database) {
     let world = World::new(database).await;
@@ -140,25 +142,38 @@ async fn a_busy_user_delays_only_their_own_delivery() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_waits_for_its_tables_and_loses_nothing() {
     let world = World::new(Database::Postgres).await;
-    let running = doorbuster::process::Running::start(&world.config(), Role::Both).await.expect("starts");
-    running.publisher_is_up(Duration::from_secs(60)).await.expect("the broker");
+    let running = world.running().await;
     let sale = sale(&world.name, 5, 1);
-    world.load(&running.parts.gate, &sale).await;
-    world.vouch_for_redis(&sale).await;
+    world.open_sale(&running.parts, &sale).await;
+    let database = Backup::of(&world);
+    database.execute_in_place("ALTER TABLE orders RENAME TO orders_elsewhere").await;
     let accepted = Buyer::of(&running, "ada").buy(sale.id.as_str(), "k").await;
     assert_eq!(accepted.status, 202, "{}", accepted.text);
-    running.parts.store.migrate().await.unwrap();
-    running.parts.store.create_sale(&sale).await.unwrap();
-    let id = accepted.order_id().parse().unwrap();
-    // The worker may refuse it if it is faster than the sale's row. But the order must end either way.
-    let row = until("the order ends", Duration::from_secs(30), async || {
-        running.parts.store.order(id).await.unwrap()
+    // Long enough for several attempts.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    database.execute_in_place("ALTER TABLE orders_elsewhere RENAME TO orders").await;
+    let books = at_rest(&running, &sale).await;
+    assert_eq!((books.live_orders, books.failed_orders), (1, 0), "{books:?}");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_starts_before_the_first_migration_waits_for_it() {
+    let world = World::new(Database::Postgres).await;
+    let running = Running::start(&world.config(), Role::Both).await.expect("starts");
+    until("readiness says what to do", Duration::from_secs(30), async || {
+        let ready = request(running.operations, "GET", "/readyz", &[], b"").await;
+        (ready.status == 503 && ready.text.contains("run `doorbuster migrate`")).then_some(())
     })
     .await;
-    assert!(matches!(
-        (row.status, row.failure),
-        (OrderStatus::Confirmed, None) | (OrderStatus::Failed, Some(Failure::UnknownItem))
-    ));
+    let (code, out, err) = run(Some(&world), &["migrate"]).await;
+    assert_eq!(code, 0, "{out}{err}");
+    running.publisher_is_up(Duration::from_secs(60)).await.expect("the broker");
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&running.parts, &sale).await;
+    let accepted = Buyer::of(&running, "ada").buy(sale.id.as_str(), "k").await;
+    assert_eq!(accepted.status, 202, "{}", accepted.text);
+    assert_eq!(at_rest(&running, &sale).await.live_orders, 1);
     running.stop().await;
 }
 

@@ -1,7 +1,10 @@
 pub mod archive;
 pub mod compare;
 pub mod database_behind;
+pub mod installation;
 pub mod pages;
+pub mod rebuild_by_itself;
 pub mod repair;
 pub mod replay;
 pub mod replay_runs;
+pub mod restarted_redis;

@@ -295,6 +295,7 @@ async fn an_unavailable_broker_is_reported_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_with_other_settings_is_refused_and_named() {
     let mut world = World::new(Database::Sqlite).await;
+    world.parts().await;
     let _publisher = connected(&world).await;
     world.set("queue.delivery_limit=7");
     let other = Publisher::open(world.config().queue());

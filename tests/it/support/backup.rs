@@ -52,6 +52,11 @@ impl Backup {
         self.in_database(&format!("{}_backup", self.name), &[statement.to_owned()]).await;
     }
 
+    /// Runs a statement in the database itself.
+    pub async fn execute_in_place(&self, statement: &str) {
+        self.in_database(&self.name, &[statement.to_owned()]).await;
+    }
+
     pub async fn restore(&self) {
         let (name, [closed, cut]) = (&self.name, self.cut_off());
         let restored = format!("CREATE DATABASE {name} TEMPLATE {name}_backup");

@@ -13,7 +13,7 @@ pub use backup::{Backup, everything_is_witnessed};
 pub use binary::{Doorbuster, run, run_with};
 pub use books::at_rest;
 pub use http::{Answer, Buyer, buy, request, send_raw};
-pub use private_servers::{ask_redis, behind_proxy, private_redis};
+pub use private_servers::{ask_redis, behind_proxy, private_redis, redis_second, roll_redis_back};
 pub use servers::servers;
 pub use wait::until;
 pub use world::{Database, World, attempt, id, order, sale, verdicts};

@@ -7,9 +7,11 @@ use doorbuster::domain::{
     ActRequest, Attempt, Fingerprint, IdempotencyKey, Item, KeyDigest, Millis, Number, Order, OrderId, Sale,
     SaleId, SaleState, Sku, Terms, UserId, Window,
 };
-use doorbuster::gate::Versions;
+use doorbuster::gate::{Gate, Versions};
+use doorbuster::maintenance::Comparison;
 use doorbuster::process::{Config, Parts, Role, Running, Sources};
 use doorbuster::queue::OrderLog;
+use doorbuster::store::Store;
 
 use super::{servers, until};
 
@@ -70,11 +72,18 @@ impl World {
             .expect("a valid configuration")
     }
 
-    /// Opens gate, leases and store, and migrates the database.
+    /// Opens gate, leases and store, on a migrated database. One that replaces another joins its installation.
     pub async fn parts(&self) -> Parts {
-        let parts = Parts::open(&self.config()).await.expect("parts");
-        parts.store.migrate().await.expect("migrated");
-        parts
+        let config = self.config();
+        let store = Store::connect(&config.store()).await.expect("the database");
+        store.create_tables().await.expect("migrated");
+        let gate = Gate::open(config.gate()).expect("a gate");
+        if let Ok(Some(id)) = gate.installation().await {
+            store.join_installation(id).await.expect("joined");
+        }
+        store.migrate().await.expect("migrated");
+        store.close().await;
+        Parts::open(&config).await.expect("parts")
     }
 
     /// Starts a front and a worker in this process, on a migrated database. Returns once the broker is connected.
@@ -160,9 +169,19 @@ impl World {
 
     /// Admits an order past the restart check, as if another front had already compared this Redis.
     pub async fn vouch_for_redis(&self, sale: &Sale) {
-        let gate = Parts::open(&self.config()).await.expect("parts").gate;
+        let config = self.config();
+        // The script's text names the installation, which this gate learns from Redis.
+        config.installation.check();
+        let gate = Gate::open(config.gate()).expect("a gate");
         let verdict = gate.admit(attempt(&sale.id, "voucher", Some("k"), 1)).await.expect("decided");
         assert!(matches!(verdict, doorbuster::domain::Verdict::Accepted(_)), "{verdict:?}");
+    }
+
+    /// Compares the books of this world's servers, as after a restart of Redis.
+    pub async fn compare_books(&self, parts: &Parts) {
+        let Parts { gate, store, leases, .. } = parts.clone();
+        let compared = Comparison { gate, store, leases, queue: self.config().queue() }.run().await;
+        compared.expect("compared");
     }
 
     /// Opens a sale in the gate alone.

@@ -1,0 +1,72 @@
+//! Fronts rebuild a gate that lost writes, and one that lost the sale if the configuration allows it.
+
+use std::time::Duration;
+
+use doorbuster::domain::{ActRequest, Sale, SaleState};
+use doorbuster::process::Running;
+
+use super::repair::{forget, left};
+use crate::support::{Buyer, Database, World, ask_redis, at_rest, buy, run, sale, servers, until};
+
+const LONG: Duration = Duration::from_secs(40);
+
+async fn until_it_is(running: &Running, sale: &Sale, state: SaleState) {
+    until("the sale is rebuilt", LONG, async || {
+        let gate = running.parts.gate.describe(&sale.id).await.ok()??;
+        (gate.state == state).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_automatic_rebuild_restores_a_lost_sale_and_keeps_it_paused() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("gate.rebuild=auto").set("maintenance.every_ms=100");
+    let running = world.running().await;
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&running.parts, &sale).await;
+    buy(&running, &sale, 0..3).await;
+    at_rest(&running, &sale).await;
+    forget(&world, &sale).await;
+    until_it_is(&running, &sale, SaleState::Open).await;
+    assert_eq!(left(&running.parts, &sale).await, 2);
+    running.control.pause(&sale.id, None, &ActRequest::by("test")).await.unwrap();
+    forget(&world, &sale).await;
+    until_it_is(&running, &sale, SaleState::Paused).await;
+    running.control.resume(&sale.id, &ActRequest::by("test")).await.unwrap();
+    buy(&running, &sale, 3..5).await;
+    assert_eq!(at_rest(&running, &sale).await.live_orders, 5);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gate_that_is_behind_is_rebuilt_and_a_lost_sale_waits_for_a_person() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("maintenance.every_ms=100");
+    let running = world.running().await;
+    let sale = sale(&world.name, 9, 1);
+    world.open_sale(&running.parts, &sale).await;
+    buy(&running, &sale, 0..3).await;
+    at_rest(&running, &sale).await;
+    let before = running.parts.gate.describe(&sale.id).await.unwrap().expect("loaded").number;
+    // Redis forgets the third order.
+    let key = |name: &str| format!("{}:{{{}}}:{name}", world.name, sale.id);
+    let redis = &servers().redis;
+    let _: i64 = ask_redis(redis, &format!("HSET {} seq {}", key("sale"), before.seq - 2)).await;
+    let _: i64 = ask_redis(redis, &format!("HDEL {} user2", key("users"))).await;
+    let _: i64 = ask_redis(redis, &format!("HINCRBY {} unit 1", key("items"))).await;
+    let eve = Buyer::of(&running, "eve").buy(sale.id.as_str(), "k").await;
+    assert_eq!((eve.status, eve.code()), (503, "sale_paused"), "{}", eve.text);
+    until_it_is(&running, &sale, SaleState::Open).await;
+    let gate = running.parts.gate.describe(&sale.id).await.unwrap().expect("loaded");
+    assert!(gate.number.epoch > before.epoch, "{gate:?}");
+    assert_eq!(left(&running.parts, &sale).await, 6);
+
+    forget(&world, &sale).await;
+    // Longer than between two looks of the rebuilder.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(running.parts.gate.describe(&sale.id).await.unwrap().is_none(), "somebody may have emptied it");
+    let (code, out, err) = run(Some(&world), &["rebuild", "--sale", sale.id.as_str(), "--yes"]).await;
+    assert!(code == 0 && out.contains("3 users"), "{out}{err}");
+    running.stop().await;
+}

@@ -1,0 +1,71 @@
+//! Whatever process is the first to write to a restarted Redis, what that Redis lost stays visible.
+
+use std::path::Path;
+use std::time::Duration;
+
+use doorbuster::domain::{OrderId, Sale, SaleState};
+use doorbuster::process::{Role, Running};
+use doorbuster::rehearsal::servers::{Ending, Server};
+
+use super::repair::left;
+use crate::support::{
+    Buyer, Database, World, at_rest, buy, private_redis, redis_second, roll_redis_back, run, sale, until,
+};
+
+/// Redis has lost an order that only queue and log know, and no process has run since.
+async fn without_the_last_order(world: &mut World, folder: &Path) -> (Server, Sale, [OrderId; 2]) {
+    world.set("gate.rebuild=manual");
+    let redis = private_redis(world, folder).await;
+    let front = world.running_as(Role::Front).await;
+    let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
+    let sale = sale(&world.name, 9, 1);
+    world.open_sale(&front.parts, &sale).await;
+    let kept = buy(&front, &sale, 0..1).await[0];
+    at_rest(&front, &sale).await;
+    worker.stop().await;
+    let second = redis_second(&front.parts.gate).await;
+    let lost = buy(&front, &sale, 1..2).await[0];
+    front.stop().await;
+    redis.stop(Ending::AtOnce).await;
+    roll_redis_back(folder, second);
+    (private_redis(world, folder).await, sale, [kept, lost])
+}
+
+async fn sells_nothing_until_it_is_rebuilt(world: &World, sale: &Sale, left_then: i64) {
+    let running = world.running().await;
+    let eve = Buyer::of(&running, "eve").buy(sale.id.as_str(), "k").await;
+    assert_eq!((eve.status, eve.code()), (503, "sale_paused"), "{}", eve.text);
+    assert_eq!(
+        running.parts.gate.describe(&sale.id).await.unwrap().expect("loaded").state,
+        SaleState::Frozen
+    );
+    let (code, out, err) = run(Some(world), &["rebuild", "--sale", sale.id.as_str(), "--yes"]).await;
+    assert_eq!(code, 0, "{out}{err}");
+    at_rest(&running, sale).await;
+    assert_eq!(left(&running.parts, sale).await, left_then);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancellation_does_not_hide_what_redis_lost() {
+    let (mut world, folder) = (World::new(Database::Sqlite).await, tempfile::tempdir().unwrap());
+    let (redis, sale, [kept, _]) = without_the_last_order(&mut world, folder.path()).await;
+    let (code, out, err) = run(Some(&world), &["order", "cancel", sale.id.as_str(), &kept.to_string()]).await;
+    assert_eq!(code, 0, "{out}{err}");
+    sells_nothing_until_it_is_rebuilt(&world, &sale, 8).await;
+    redis.stop(Ending::AtOnce).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_settlement_does_not_hide_what_redis_lost() {
+    let (mut world, folder) = (World::new(Database::Sqlite).await, tempfile::tempdir().unwrap());
+    let (redis, sale, [_, lost]) = without_the_last_order(&mut world, folder.path()).await;
+    let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
+    until("the lost order has its row", Duration::from_secs(60), async || {
+        worker.parts.store.order(lost).await.ok()?
+    })
+    .await;
+    worker.stop().await;
+    sells_nothing_until_it_is_rebuilt(&world, &sale, 7).await;
+    redis.stop(Ending::AtOnce).await;
+}
