@@ -64,8 +64,8 @@ impl Event {
     }
 }
 
-/// `POST /v1/payments/callback/{provider}`. Answers 200 only once the event is durable. A repeat gets the event's
-/// present state.
+/// `POST /v1/payments/callback/{provider}`. Answers 200 only once the event is durable, in the database and in the order
+/// log. A repeat gets the event's present state.
 async fn callback(
     State(app): State<Arc<Buyers>>,
     path: PathOf<String>,
@@ -105,6 +105,8 @@ fn payment_problem(error: PaymentError) -> Box<Problem> {
     match error {
         PaymentError::Reused => Problem::new(EVENT_REUSED, detail),
         PaymentError::Store(StoreError::Broken(_)) => Problem::new(INTERNAL, detail),
-        PaymentError::Store(_) => Problem::new(ACT_UNFINISHED, detail).retry_after(1),
+        PaymentError::Store(_) | PaymentError::NotLogged(_) => {
+            Problem::new(ACT_UNFINISHED, detail).retry_after(1)
+        }
     }
 }

@@ -12,4 +12,4 @@ mod payments;
 
 pub use changes::{OrderError, Orders, Shown};
 pub use expiry::expire;
-pub use payments::{PaymentError, Payments};
+pub use payments::{PaymentError, PaymentLog, Payments};

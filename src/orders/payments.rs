@@ -1,19 +1,23 @@
-//! Events of payment providers. Each is durable before it is answered, takes effect once, and is never dropped: a
-//! payment that is late for its order retakes a unit or is kept for refund.
+//! Events of payment providers. Each is durable in the database and in the order log before it is answered, takes effect
+//! once, and is never dropped: a payment that is late for its order retakes a unit or is kept for refund.
 
 use std::time::Duration;
 
 use super::changes::{OrderError, Orders, TRIES, Target};
 use super::late_payments::{LatePayments, Next};
-use crate::domain::{Act, ActRequest, Millis, OrderId, OrderStatus};
+use crate::domain::{Act, ActRequest, Entry, Millis, OrderId, OrderStatus};
 use crate::intake::{Intake, OrderView};
 use crate::lease::COMMIT_MARGIN;
+use crate::queue::{OrderLog, QueueError};
 use crate::store::{Applied, Payment, PaymentKind, PaymentState, Store, StoreError};
 
 /// The shortest and the longest time until a pending event is retried. The longer it has been pending, the longer the
 /// next wait.
 const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
+
+/// How long to wait for the confirm of the order log; providers wait between five and thirty seconds for an answer.
+const LOG_WITHIN: Duration = Duration::from_secs(3);
 
 /// Why an event was not accepted.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +28,19 @@ pub enum PaymentError {
     /// The event may not be durable; the provider has to send it again.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The database has the event, but the order log may lack it; the provider has to send it again.
+    #[error("the event may be missing in the order log: {0}")]
+    NotLogged(#[source] QueueError),
+}
+
+/// Where events are written in addition to the database.
+#[derive(Clone)]
+pub struct PaymentLog {
+    /// The order log.
+    pub log: OrderLog,
+    /// Whether an event may be answered while the broker is away. Then a database that loses its last commits may lose
+    /// the event for good.
+    pub may_wait: bool,
 }
 
 /// Applies the events of payment providers. Cheap to clone.
@@ -32,18 +49,45 @@ pub struct Payments {
     store: Store,
     orders: Orders,
     late: LatePayments,
+    log: PaymentLog,
 }
 
 impl Payments {
     /// Connects to nothing.
-    pub fn new(store: Store, orders: Orders, intake: Intake) -> Self {
+    pub fn new(store: Store, orders: Orders, intake: Intake, log: PaymentLog) -> Self {
         let late = LatePayments { store: store.clone(), orders: orders.clone(), intake };
-        Self { store, orders, late }
+        Self { store, orders, late, log }
     }
 
-    /// Takes a verified event. On `Ok` the event is durable, and the returned payment has its present state.
-    /// Maintenance retries a pending one. May be repeated.
+    /// Takes a verified event. On `Ok` the event is durable, in the database and in the order log, and the returned
+    /// payment has its present state. Maintenance retries a pending one. May be repeated.
     pub async fn receive(&self, payment: &Payment) -> Result<Payment, PaymentError> {
+        let known = self.record(payment).await?;
+        match self.append_to_log(&known).await {
+            Err(PaymentError::NotLogged(error)) if self.log.may_wait => {
+                tracing::warn!(event = known.event_id, %error, "a payment was answered before the order log had it");
+                Ok(known)
+            }
+            logged => logged.map(|()| known),
+        }
+    }
+
+    /// On `Ok` the order log has every event of this order, and what they have changed. The log writer appends all of it
+    /// again later, with everything else that has changed.
+    async fn append_to_log(&self, payment: &Payment) -> Result<(), PaymentError> {
+        // Before the rows are read, so that no place is above its entries.
+        let places = self.store.places_of(std::slice::from_ref(&payment.sale)).await?;
+        let entries = self.store.payment_entries(payment.order).await?;
+        let is_this =
+            |entry: &Entry| matches!(entry, Entry::Payment(event) if event.event_id == payment.event_id);
+        if !entries.iter().any(is_this) {
+            return Err(StoreError::Away("the database has lost the event".into()).into());
+        }
+        let appended = self.log.log.append_within(LOG_WITHIN, &entries, &places).await;
+        appended.map_err(PaymentError::NotLogged)
+    }
+
+    async fn record(&self, payment: &Payment) -> Result<Payment, PaymentError> {
         let known = self.store.payment(&payment.provider, &payment.event_id).await?;
         let known = match known {
             Some(known) if known.state != PaymentState::Pending => known,

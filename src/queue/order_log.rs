@@ -99,6 +99,18 @@ impl OrderLog {
         appended.map_err(|error| QueueError(error.to_string()))
     }
 
+    /// The same, for a caller that cannot wait longer than `limit` for the confirm. On an error the log may have the
+    /// entries all the same.
+    pub async fn append_within(
+        &self,
+        limit: Duration,
+        entries: &[Entry],
+        places: &BTreeMap<SaleId, Place>,
+    ) -> Result<(), QueueError> {
+        let late = |_| Err(QueueError(format!("no confirm of the order log within {limit:?}")));
+        tokio::time::timeout(limit, self.append(entries, places)).await.unwrap_or_else(late)
+    }
+
     /// Starts reading. Everything that was confirmed to its publisher before this call is read.
     pub async fn read(&self, from: LogFrom) -> Result<LogReader, QueueError> {
         // A process that has just started gets time to connect.

@@ -19,6 +19,16 @@ pub enum RebuildPolicy {
     Auto,
 }
 
+/// What a payment provider is answered while the broker is away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WithoutBroker {
+    /// 503, so that the provider sends the event again.
+    Refuse,
+    /// 200 once the database has the event.
+    Accept,
+}
+
 macro_rules! sections {
     ($($name:ident { $($(#[$attribute:meta])* $key:ident: $type:ty),+ $(,)? })+) => {
         $(#[derive(Debug, Clone, Serialize, Deserialize)]
@@ -51,7 +61,7 @@ sections! {
     Worker { batch: u64, lanes: u64, linger_ms: u64, prefetch: u64, lease_ms: u64, hold_ms: u64 }
     Maintenance { every_ms: u64, batch: u64, purge_after_days: u64 }
     Audit { every_s: u64, pause_sale: bool }
-    Payments { secrets: String, secrets_file: String }
+    Payments { secrets: String, secrets_file: String, without_broker: WithoutBroker }
     Process { drain_ms: u64 }
     Log { format: String, level: String }
 }

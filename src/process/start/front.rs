@@ -7,7 +7,8 @@ use super::maintenance::{self, Maintained};
 use crate::front::{self, Buyers};
 use crate::intake::Intake;
 use crate::maintenance::{NotCompared, RestartCheck};
-use crate::orders::Payments;
+use crate::orders::{PaymentLog, Payments};
+use crate::process::config::WithoutBroker;
 use crate::process::listen::for_buyers;
 use crate::process::shared::Shared;
 use crate::process::tasks::Tasks;
@@ -26,7 +27,9 @@ pub(in crate::process) fn start(
     let (check, compared) = RestartCheck::new(parts.gate.clone());
     tasks.spawn("the comparison of redis", check.run(stop.clone()));
     let intake = Intake::new(parts.gate.clone(), publisher, parts.store.clone(), config.intake());
-    let payments = Payments::new(parts.store.clone(), orders.clone(), intake.clone());
+    let may_wait = config.payments.without_broker == WithoutBroker::Accept;
+    let payment_log = PaymentLog { log: log.clone(), may_wait };
+    let payments = Payments::new(parts.store.clone(), orders.clone(), intake.clone(), payment_log);
     let relay = intake.relay().clone();
     let router = front::buyers(Buyers {
         intake,

@@ -57,6 +57,27 @@ impl Store {
         .await
     }
 
+    /// What the order log must have so that no payment event of this order, and nothing that they have changed, is lost
+    /// with the database's last commits: the orders that they have changed, then the events.
+    pub async fn payment_entries(&self, order: OrderId) -> Result<Vec<Entry>, StoreError> {
+        self.within(async {
+            let payments = payment_event::Entity::find()
+                .filter(payment_event::Column::OrderId.eq(order.uuid()))
+                .order_by_asc(payment_event::Column::ReceivedAtMs)
+                .all(&self.db)
+                .await?;
+            // Read after the events, so that no order is older than what they say of it.
+            let changed = payments.iter().filter_map(|payment| payment.new_order_id).chain([order.uuid()]);
+            let orders = order::Entity::find().filter(is_one_of(&self.db, order::Column::Id, changed));
+            let mut entries = self.order_entries(orders.all(&self.db).await?).await?;
+            for payment in payments {
+                entries.push(Entry::Payment(Box::new(payment_entry(payment)?)));
+            }
+            Ok(entries)
+        })
+        .await
+    }
+
     /// A sale's entry; `None` if there is no such sale.
     pub(super) async fn sale_entry(&self, id: &str) -> Result<Option<SaleEntry>, StoreError> {
         let Some(row) = sale::Entity::find_by_id(id).one(&self.db).await? else { return Ok(None) };

@@ -3,6 +3,7 @@ pub mod front;
 pub mod hostile;
 pub mod life;
 pub mod path;
+pub mod payment_log;
 pub mod payments;
 pub mod terms;
 pub mod together;

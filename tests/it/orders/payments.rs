@@ -9,9 +9,9 @@ use doorbuster::store::{Change, Changed, Payment, PaymentKind, PaymentState};
 
 use crate::support::{Answer, Buyer, Database, World, at_rest, request, run, sale, until};
 
-const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+pub(super) const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const NEXT_SECRET: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
-const LONG: Duration = Duration::from_secs(40);
+pub(super) const LONG: Duration = Duration::from_secs(40);
 
 /// A front and a worker that know the provider `acme`, and an open sale of two units with these terms.
 async fn with_open_sale(terms: Terms) -> (World, Running, Sale) {
@@ -25,20 +25,20 @@ async fn with_open_sale(terms: Terms) -> (World, Running, Sale) {
 
 /// A payment provider's event.
 #[derive(Clone)]
-struct Event {
+pub(super) struct Event {
     id: String,
     body: String,
     sent: i64,
     secret: &'static str,
 }
 
-fn event(id: &str, kind: &str, sale: &Sale, order: &str) -> Event {
+pub(super) fn event(id: &str, kind: &str, sale: &Sale, order: &str) -> Event {
     let body = serde_json::json!({ "type": kind, "data": { "sale_id": sale.id, "order_id": order } });
     Event { id: id.into(), body: body.to_string(), sent: Millis::now().0 / 1000, secret: SECRET }
 }
 
 impl Event {
-    async fn send(&self, running: &Running) -> Answer {
+    pub(super) async fn send(&self, running: &Running) -> Answer {
         let sent = self.sent.to_string();
         let signature = signature(self.secret, &self.id, self.sent, &self.body).expect("signed");
         self.send_signed(running, &sent, &signature).await
@@ -52,11 +52,11 @@ impl Event {
     }
 }
 
-async fn status(running: &Running, order: &str) -> Option<OrderStatus> {
+pub(super) async fn status(running: &Running, order: &str) -> Option<OrderStatus> {
     running.parts.store.order(order.parse().unwrap()).await.unwrap().map(|row| row.status)
 }
 
-async fn until_status(running: &Running, order: &str, wanted: OrderStatus) {
+pub(super) async fn until_status(running: &Running, order: &str, wanted: OrderStatus) {
     until(&format!("the order is {wanted}"), LONG, async || {
         (status(running, order).await == Some(wanted)).then_some(())
     })
@@ -64,7 +64,7 @@ async fn until_status(running: &Running, order: &str, wanted: OrderStatus) {
 }
 
 /// An order that has a row. It may already have expired.
-async fn buy_one(running: &Running, sale: &Sale, user: &str) -> String {
+pub(super) async fn buy_one(running: &Running, sale: &Sale, user: &str) -> String {
     let order = Buyer::of(running, user).buy(sale.id.as_str(), "k").await;
     assert_eq!(order.status, 202, "{}", order.text);
     until("the order has a row", LONG, async || status(running, order.order_id()).await).await;
