@@ -10,7 +10,7 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection};
 
 use super::link::{connect, uri, within};
-use super::topology::{Declared, claim, is_claimed, topology};
+use super::topology::{Declared, claim, is_claimed, log_has_other_limits, topology};
 use super::{QueueError, QueueSettings};
 use crate::link::{InstallationId, OtherInstallation};
 
@@ -36,6 +36,8 @@ pub enum QueueFacts {
     },
     /// It is not there, and may be declared: the first front or worker does so.
     Declarable,
+    /// It is the order log, and works, but keeps other limits than the configured ones: in the broker's words.
+    OtherLimits(String),
     /// It has other settings, or this user may not declare it: in the broker's words.
     Refused(String),
 }
@@ -46,7 +48,7 @@ pub async fn examine(settings: &QueueSettings) -> Result<BrokerFacts, QueueError
         let connection = connect(settings, "doctor").await?;
         let mut queues = Vec::new();
         for declared in topology(settings) {
-            let facts = look_at(&connection, &declared).await?;
+            let facts = look_at(&connection, settings, &declared).await?;
             queues.push((declared.name, facts));
         }
         let installation = installation(&connection, settings).await?;
@@ -71,7 +73,11 @@ async fn installation(
     Ok(Some(claimed.map(|()| id)))
 }
 
-async fn look_at(connection: &Connection, declared: &Declared) -> Result<QueueFacts, QueueError> {
+async fn look_at(
+    connection: &Connection,
+    settings: &QueueSettings,
+    declared: &Declared,
+) -> Result<QueueFacts, QueueError> {
     // One channel per question, because the broker closes the channel when it refuses.
     let channel = connection.create_channel().await?;
     let passive = QueueDeclareOptions { passive: true, durable: true, ..Default::default() };
@@ -79,6 +85,9 @@ async fn look_at(connection: &Connection, declared: &Declared) -> Result<QueueFa
         // Declaring a queue that exists changes nothing; different settings or a missing right are refused.
         Ok(_) => Ok(match declared.declare_queue(&channel).await {
             Ok(waiting) => QueueFacts::Declared { waiting },
+            Err(error) if log_has_other_limits(&error, settings) => {
+                QueueFacts::OtherLimits(error.to_string())
+            }
             Err(error) => QueueFacts::Refused(error.to_string()),
         }),
         Err(error) if error.to_string().contains("NOT_FOUND") => {

@@ -1,12 +1,13 @@
 //! One connection with one channel and the topology declared. lapin's own recovery is not used: after a channel error
 //! it leaves a consumer that stays silent, and it gives up after some attempts.
 
+use std::sync::Once;
 use std::time::Duration;
 
 use lapin::uri::AMQPUri;
 use lapin::{Channel, Connection, ConnectionProperties};
 
-use super::topology::{self, Depths};
+use super::topology::{self, Depths, LogLimits};
 use super::{QueueError, QueueSettings};
 use crate::link::{InstallationId, OtherInstallation, UNKNOWN_INSTALLATION};
 
@@ -20,6 +21,7 @@ pub(super) struct Link {
     pub(super) channel: Channel,
     /// As of when the link was opened.
     pub(super) depths: Depths,
+    limits: LogLimits,
 }
 
 impl Link {
@@ -30,15 +32,30 @@ impl Link {
         };
         let work = async {
             let connection = connect(settings, purpose).await?;
-            let channel = connection.create_channel().await?;
+            let mut channel = connection.create_channel().await?;
             if let Some(id) = installation {
                 let claimed = topology::claim(&channel, settings, id).await?;
                 claimed.map_err(|other| QueueError(other.to_string()))?;
             }
-            let depths = topology::declare(&channel, settings).await?;
-            Ok(Self { connection, channel, depths })
+            let mut limits = LogLimits::Configured;
+            let mut declared = topology::declare(&channel, settings, limits).await;
+            if let Err(error) = &declared
+                && topology::log_has_other_limits(error, settings)
+            {
+                warn_of_limits(error);
+                limits = LogLimits::Kept;
+                // The broker closes a channel with its refusal.
+                channel = connection.create_channel().await?;
+                declared = topology::declare(&channel, settings, limits).await;
+            }
+            Ok(Self { connection, channel, depths: declared?, limits })
         };
         within(settings.timeout, work).await
+    }
+
+    /// Declares the topology again, in case somebody has deleted a part of it.
+    pub(super) async fn declare(&self, settings: &QueueSettings) -> Result<Depths, QueueError> {
+        topology::declare(&self.channel, settings, self.limits).await
     }
 
     pub(super) fn is_up(&self) -> bool {
@@ -54,6 +71,14 @@ impl Link {
     pub(super) async fn close(self) {
         let _ = tokio::time::timeout(Duration::from_secs(1), self.connection.close(200, "done".into())).await;
     }
+}
+
+/// Once per process, because each reading of the log opens a connection.
+fn warn_of_limits(error: &QueueError) {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        tracing::warn!(%error, "the order log keeps the limits that it was declared with: see docs/operating.md");
+    });
 }
 
 /// The id that the broker must carry, once redis or the database has shown it.

@@ -17,6 +17,12 @@ use lapin::{Channel, ExchangeKind};
 use super::{QueueError, QueueSettings};
 use crate::link::{BROKER, InstallationId, OtherInstallation};
 
+/// The limits of a stream, which it keeps as it was declared with.
+const LIMITS: [&str; 3] = [MAX_AGE, MAX_BYTES, MAX_SEGMENT];
+const MAX_AGE: &str = "x-max-age";
+const MAX_BYTES: &str = "x-max-length-bytes";
+const MAX_SEGMENT: &str = "x-stream-max-segment-size-bytes";
+
 pub(super) struct Names {
     pub(super) orders: String,
     pub(super) dead: String,
@@ -83,14 +89,31 @@ impl Declared {
     }
 }
 
+/// Which limits the order log has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LogLimits {
+    /// Those of the settings. If it was declared with others, the broker refuses.
+    Configured,
+    /// Those that it was declared with.
+    Kept,
+}
+
 /// On return, a message published to `P.orders` goes to a replicated, durable queue and to the log.
-pub(super) async fn declare(channel: &Channel, settings: &QueueSettings) -> Result<Depths, QueueError> {
+pub(super) async fn declare(
+    channel: &Channel,
+    settings: &QueueSettings,
+    limits: LogLimits,
+) -> Result<Depths, QueueError> {
     let names = Names::new(&settings.prefix);
     let [dead, unrouted, orders, log] = topology(settings);
     let dead = dead.declare(channel).await?;
     let unrouted = unrouted.declare(channel).await?;
     let orders = orders.declare(channel).await?;
-    log.declare(channel).await?;
+    match limits {
+        LogLimits::Configured => log.declare(channel).await.map(drop)?,
+        // It exists, and so does its exchange: another process has declared both.
+        LogLimits::Kept => bind(channel, &names.log, &names.log, &names.log).await?,
+    }
     bind(channel, &names.log, &names.orders, &names.orders).await?;
     Ok(Depths { orders, dead, unrouted })
 }
@@ -162,9 +185,9 @@ pub(super) fn topology(settings: &QueueSettings) -> [Declared; 4] {
     let hours = settings.log_hours;
     let log = table(&[
         ("x-queue-type", text("stream")),
-        ("x-max-age", text(&format!("{hours}h"))),
-        ("x-max-length-bytes", AMQPValue::LongLongInt(i64::try_from(settings.log_bytes).unwrap_or(i64::MAX))),
-        ("x-stream-max-segment-size-bytes", AMQPValue::LongLongInt(segment(settings.log_bytes))),
+        (MAX_AGE, text(&format!("{hours}h"))),
+        (MAX_BYTES, AMQPValue::LongLongInt(i64::try_from(settings.log_bytes).unwrap_or(i64::MAX))),
+        (MAX_SEGMENT, AMQPValue::LongLongInt(segment(settings.log_bytes))),
     ]);
     let fanout =
         |name, queue| Declared { name, kind: ExchangeKind::Fanout, exchange: FieldTable::default(), queue };
@@ -177,6 +200,17 @@ pub(super) fn topology(settings: &QueueSettings) -> [Declared; 4] {
 fn segment(bytes: u64) -> i64 {
     const MIB: u64 = 1024 * 1024;
     i64::try_from((bytes / 10).clamp(MIB, 500 * MIB)).unwrap_or(i64::MAX)
+}
+
+/// Whether the broker has refused the order log only because it was declared with other limits.
+pub(super) fn log_has_other_limits(error: &QueueError, settings: &QueueSettings) -> bool {
+    let log = Names::new(&settings.prefix).log;
+    names_limit(&error.0) && error.0.contains(&format!("for queue '{log}'"))
+}
+
+/// Whether the broker's words say that a queue has another limit.
+fn names_limit(error: &str) -> bool {
+    LIMITS.iter().any(|limit| error.contains(&format!("inequivalent arg '{limit}'")))
 }
 
 /// The number of messages that wait in the queue of orders.
@@ -205,11 +239,10 @@ async fn queue(channel: &Channel, name: &str, arguments: FieldTable) -> Result<u
     let options = QueueDeclareOptions { durable: true, ..Default::default() };
     let declared = channel.queue_declare(name.into(), options, arguments).await.map_err(|error| {
         let error = error.to_string();
-        let hint = match error.contains("PRECONDITION") {
+        let hint = match error.contains("PRECONDITION") && !names_limit(&error) {
             true => {
-                "; it was declared with other settings, by another build or with another queue.delivery_limit, \
-                     queue.log_hours or queue.log_mb: delete it while no sale is on. Orders that wait in a queue \
-                     come again from the outbox; what is in the log is gone"
+                "; it was declared with other settings, by another build or with another queue.delivery_limit: delete \
+                 it while no sale is on. Orders that wait in it come again from the outbox"
             }
             false => "",
         };

@@ -45,14 +45,16 @@ fn judge(facts: BrokerFacts, findings: &mut Findings) {
                 findings
                     .ok("queue", format!("{name} is not declared yet; the first front or worker does that"));
             }
+            QueueFacts::OtherLimits(why) => {
+                let advice = "restore queue.log_hours and queue.log_mb, or give the log new limits (docs/operating.md)";
+                findings.amiss("queue", format!("{name}: {why}"), advice);
+            }
             QueueFacts::Refused(why) => {
                 let advice = match why.contains("ACCESS_REFUSED") {
                     true => {
                         "give the user of queue.url the right to configure, write and read (rabbitmqctl set_permissions)"
                     }
-                    false => {
-                        "restore queue.delivery_limit, queue.log_hours and queue.log_mb, or delete the queue while no sale is open"
-                    }
+                    false => "restore queue.delivery_limit, or delete the queue while no sale is open",
                 };
                 findings.amiss("queue", format!("{name}: {why}"), advice);
             }

@@ -11,7 +11,7 @@ use super::job::Job;
 use super::session::Session;
 use crate::link::Backoff;
 use crate::queue::link::{Link, within};
-use crate::queue::topology::{self, Depths};
+use crate::queue::topology::Depths;
 use crate::queue::{QueueError, QueueSettings};
 
 /// A deleted queue is declared again after this time. Until then published orders are in the order log, or in
@@ -151,7 +151,7 @@ impl Owner {
         // Nothing is written to a blocked connection, so declaring would only time out.
         if declared.elapsed() > DECLARE_EVERY && !link.is_blocked() {
             *declared = Instant::now();
-            let declaring = within(self.settings.timeout, topology::declare(&link.channel, &self.settings));
+            let declaring = within(self.settings.timeout, link.declare(&self.settings));
             let depths = self.unless_silent(declaring).await?;
             self.depths.send_replace(Some(depths));
         }
