@@ -11,6 +11,7 @@ mod m20261121_000002_order_life;
 mod m20261122_000003_recovery;
 mod m20261123_000004_places;
 mod m20261124_000005_installation;
+mod m20261124_000006_backup;
 
 /// All migrations, in the order in which they run.
 pub struct Migrator;
@@ -33,6 +34,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261122_000003_recovery::Migration),
             Box::new(m20261123_000004_places::Migration),
             Box::new(m20261124_000005_installation::Migration),
+            Box::new(m20261124_000006_backup::Migration),
         ]
     }
 }

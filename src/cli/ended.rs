@@ -8,8 +8,8 @@ use crate::domain::Invalid;
 use crate::lease::LeaseError;
 use crate::orders::OrderError;
 use crate::process::{Mistakes, StartError};
-use crate::recovery::RebuildError;
 use crate::recovery::replay::{ExportError, ReplayError};
+use crate::recovery::{ReachError, RebuildError};
 use crate::rehearsal::drill::DrillError;
 use crate::rehearsal::servers::ServerError;
 use crate::store::StoreError;
@@ -52,6 +52,8 @@ pub(super) enum Failed {
     Store(#[from] StoreError),
     #[error(transparent)]
     Audit(#[from] AuditError),
+    #[error(transparent)]
+    Reach(#[from] ReachError),
     #[error(transparent)]
     Rebuild(#[from] RebuildError),
     #[error(transparent)]

@@ -4,6 +4,7 @@
 //! the result, standard error everything else; the exit code says how the command ended.
 
 mod audit;
+mod backup;
 mod bench;
 mod books;
 mod completions;
@@ -28,6 +29,7 @@ mod servers;
 mod sources;
 mod stack;
 mod terms;
+mod time;
 mod token;
 mod user;
 
@@ -97,6 +99,9 @@ enum Verb {
     /// After an outage: write the missing rows of accepted orders.
     #[command(subcommand, after_help = "Example:\n  doorbuster replay plan log --since 2h")]
     Replay(replay::Verb),
+    /// Record when the database was backed up, or show it.
+    #[command(subcommand, after_help = "Example:\n  doorbuster backup mark")]
+    Backup(backup::Verb),
     /// Write a sale to a file that `replay run file` can read.
     #[command(after_help = "Example:\n  doorbuster export --sale shoes --file shoes.jsonl")]
     Export(export::Args),
@@ -166,6 +171,7 @@ impl Verb {
             Self::Audit(args) => audit::run(&load(sources)?, args).await,
             Self::Rebuild(args) => rebuild::run(&load(sources)?, args).await,
             Self::Replay(verb) => replay::run(&load(sources)?, verb).await,
+            Self::Backup(verb) => backup::run(&load(sources)?, verb).await,
             Self::Export(args) => export::run(&load(sources)?, args).await,
             Self::Lease(verb) => lease::run(&load(sources)?, verb).await,
             Self::Drill(args) => drill::run(sources, args).await,

@@ -66,7 +66,7 @@ fn print(rebuilt: &Rebuilt) {
     }
     if let Some(begins_at) = rebuilt.log_begins_at {
         println!(
-            "the order log begins at {begins_at}, after the sale: it lacks the older orders that have no row"
+            "the order log begins at {begins_at}: it lacks older entries, and with them orders that have no row yet"
         );
     }
 }

@@ -4,6 +4,7 @@ use crate::control::ControlError;
 use crate::gate::GateError;
 use crate::lease::LeaseError;
 use crate::queue::QueueError;
+use crate::recovery::ReachError;
 use crate::settlement::SettlementError;
 use crate::store::StoreError;
 
@@ -35,6 +36,15 @@ impl From<SettlementError> for MaintenanceError {
         match error {
             SettlementError::Gate(error) => Self::Gate(error),
             SettlementError::Store(error) => Self::Store(error),
+        }
+    }
+}
+
+impl From<ReachError> for MaintenanceError {
+    fn from(error: ReachError) -> Self {
+        match error {
+            ReachError::Queue(error) => Self::Queue(error),
+            ReachError::Store(error) => Self::Store(error),
         }
     }
 }

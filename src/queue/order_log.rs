@@ -202,11 +202,6 @@ impl LogReader {
         }
     }
 
-    /// The first message that was read; `None` before the first call of [`LogReader::next`].
-    pub fn first(&self) -> Option<LogHead> {
-        self.first
-    }
-
     /// Closes the connection.
     pub async fn close(self) {
         if let Some(open) = self.open {

@@ -4,13 +4,17 @@
 //! The database comes first and is never changed to match the gate, with one exception: an order that only the gate
 //! knows gets a row in a final state before its units go back, so that a late message finds that row.
 //!
+//! [`log_begins_at`] says how old a backup may be.
+//!
 //! Every function here may be repeated, and a sale may stay open meanwhile.
 
 mod compare;
+mod reach;
 mod rebuild;
 mod repair;
 pub mod replay;
 
 pub use compare::{Comparison, Difference, DifferenceKind, compare};
+pub use reach::{ReachError, log_begins_at};
 pub use rebuild::{Gathered, Loaded, Rebuild, RebuildError, Rebuilding, Rebuilt};
 pub use repair::{Repair, RepairError, Repaired};

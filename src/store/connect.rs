@@ -67,7 +67,7 @@ impl Store {
                 "SELECT 1 FROM orders, user_units WHERE 1 = 0",
                 "SELECT told_seq FROM sales, gate_returns, sale_acts, payment_events WHERE 1 = 0",
                 "SELECT 1 FROM log_outbox, replay_runs WHERE 1 = 0",
-                "SELECT 1 FROM places, log_position, installation WHERE 1 = 0",
+                "SELECT 1 FROM places, log_position, installation, backup WHERE 1 = 0",
             ] {
                 self.db.execute_unprepared(query).await?;
             }

@@ -14,7 +14,8 @@ use super::error::StoreError;
 use super::handle::{Store, StoreSettings};
 
 /// Tables, and a column of each that this build updates, if there is one.
-const WRITTEN: [(&str, Option<&str>); 13] = [
+const WRITTEN: [(&str, Option<&str>); 14] = [
+    ("backup", Some("made_at_ms")),
     ("gate_returns", None),
     ("installation", None),
     ("items", Some("sold")),

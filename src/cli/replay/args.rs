@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use crate::cli::ended::Failed;
 use crate::cli::output::Output;
+use crate::cli::time;
 use crate::domain::{Millis, OrderId, SaleId, UserId};
 use crate::recovery::replay::{Filter, ReplayRequest, Source};
 
@@ -80,13 +81,13 @@ pub(in crate::cli) struct What {
     reason: Option<String>,
     /// Where to start: a time such as 2030-05-01T12:00:00Z, or how long ago: 90s, 15m, 2h, 3d. In the log, by default
     /// the database's own position.
-    #[arg(long, value_parser = time)]
+    #[arg(long, value_parser = time::parse)]
     since: Option<Millis>,
     /// Where to start in the log, instead of a time: the number of a message, as reported for unreadable ones.
     #[arg(long, conflicts_with = "since")]
     offset: Option<u64>,
     /// Where to end: the same forms as for --since.
-    #[arg(long, value_parser = time)]
+    #[arg(long, value_parser = time::parse)]
     until: Option<Millis>,
     /// At most this many orders.
     #[arg(long)]
@@ -142,26 +143,4 @@ impl What {
             accept_loss: self.accept_loss,
         })
     }
-}
-
-/// The text is not a point in time, absolute or relative to now.
-#[derive(Debug, thiserror::Error)]
-#[error("{0:?}: it must be a time such as 2030-05-01T12:00:00Z, or 90s, 15m, 2h, 3d ago")]
-struct NotATime(String);
-
-/// Parses RFC 3339, or a time span before now.
-fn time(text: &str) -> Result<Millis, NotATime> {
-    let wrong = || NotATime(text.to_owned());
-    let unit = match text.chars().last() {
-        Some('s') => 1_000,
-        Some('m') => 60_000,
-        Some('h') => 3_600_000,
-        Some('d') => 86_400_000,
-        _ => return text.parse().map_err(|_| wrong()),
-    };
-    let count: i64 = text[..text.len() - 1].parse().map_err(|_| wrong())?;
-    if !(0..=100_000).contains(&count) {
-        return Err(wrong());
-    }
-    Ok(Millis(Millis::now().0 - count * unit))
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::intake::Relay;
-use crate::maintenance::{Adopter, BooksCheck, Rebuilder, Rounds, Sweep, log_position, schedule};
+use crate::maintenance::{Adopter, BooksCheck, Rebuilder, Rounds, Sweep, log_position, log_reach, schedule};
 use crate::orders::Payments;
 use crate::process::config::RebuildPolicy;
 use crate::process::shared::Shared;
@@ -78,6 +78,8 @@ fn rounds(shared: &Shared<'_>, payments: Payments, log: OrderLog) -> Rounds {
     let (parts, config) = (shared.parts, shared.config);
     let mut scheduled = schedule(&shared.control, config.purge_after());
     scheduled.push(log_position(&parts.gate, &parts.store));
+    let kept = Duration::from_secs(config.queue.log_hours * 3_600);
+    scheduled.push(log_reach(&log, &parts.store, kept));
     Rounds {
         gate: parts.gate.clone(),
         leases: parts.leases.clone(),

@@ -5,6 +5,7 @@ use crate::domain::{OrderId, SaleId, SaleState};
 use crate::gate::GateError;
 use crate::lease::LeaseError;
 use crate::queue::QueueError;
+use crate::recovery::reach::ReachError;
 use crate::store::StoreError;
 
 /// Why a rebuild did not finish. Nothing is lost, and it may be run again. Once a rebuild has begun, the sale stays
@@ -52,6 +53,15 @@ impl From<AuditError> for RebuildError {
             AuditError::Gate(error) => Self::Gate(error),
             AuditError::Store(error) => Self::Store(error),
             AuditError::Queue(error) => Self::Queue(error),
+        }
+    }
+}
+
+impl From<ReachError> for RebuildError {
+    fn from(error: ReachError) -> Self {
+        match error {
+            ReachError::Queue(error) => Self::Queue(error),
+            ReachError::Store(error) => Self::Store(error),
         }
     }
 }

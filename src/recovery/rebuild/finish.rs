@@ -22,7 +22,7 @@ pub struct Rebuilt {
     pub users: usize,
     /// Orders without a row.
     pub in_flight: usize,
-    /// Set if the log begins after the sale was created: it lacks older orders without a row.
+    /// When the log begins, if that is later than the database's position in it: it may lack orders without a row.
     pub log_begins_at: Option<Millis>,
     /// Log entries and dead letters that this build cannot read: orders in them are not counted.
     pub unreadable: usize,

@@ -7,6 +7,7 @@ use super::freeze::{Rebuild, Rebuilding};
 use crate::domain::{CLOCK_SKEW, Entry, Millis, Number, Order, OrderId, SaleId};
 use crate::fault::fault;
 use crate::queue::LogFrom;
+use crate::recovery::reach::{log_begins_at, log_needed_from};
 
 /// At most this many dead letters are read.
 const DEAD_LETTERS: usize = 10_000;
@@ -20,7 +21,7 @@ pub struct Gathered {
     pub(super) versions: HashMap<OrderId, i32>,
     /// The highest number that the gate has given.
     pub(super) highest: Number,
-    /// When the log begins, if it begins after the sale was created.
+    /// When the log begins, if it lacks entries that the database may need.
     pub begins_at: Option<Millis>,
     /// Log entries and dead letters that this build cannot read.
     pub(super) unreadable: usize,
@@ -70,8 +71,12 @@ impl Rebuild {
     }
 
     async fn gather_log(&self, sale: &SaleId, gathered: &mut Gathered) -> Result<(), RebuildError> {
+        // Every order that was accepted earlier has its row: the sale is frozen, so this should not read more than it must.
         let created = self.row(sale).await?.created_at;
-        let mut reader = self.log.read(LogFrom::Time(created.minus(CLOCK_SKEW))).await?;
+        let from = log_needed_from(&self.store).await?.map_or(created, |from| from.max(created));
+        let begins_at = log_begins_at(&self.log, &self.store).await?;
+        gathered.begins_at = begins_at.filter(|at| *at > from.plus(CLOCK_SKEW));
+        let mut reader = self.log.read(LogFrom::Time(from.minus(CLOCK_SKEW))).await?;
         while let Some(message) = reader.next().await? {
             for (sale, place) in &message.places {
                 self.store.observe_place(sale, *place);
@@ -84,9 +89,6 @@ impl Rebuild {
                 }
             }
         }
-        // The log has the creation of the sale, unless that entry has expired or the log was wiped.
-        let first = reader.first().and_then(|first| first.at);
-        gathered.begins_at = first.filter(|at| *at > created.plus(CLOCK_SKEW));
         reader.close().await;
         // A gate must not be rebuilt from a database that has lost commits.
         Ok(self.store.check_places().await?)

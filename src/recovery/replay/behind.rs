@@ -1,19 +1,14 @@
 //! A database that went back in time: where a replay of the log begins, and when the database is up to date.
 
-use std::time::Duration;
-
 use super::error::ReplayError;
 use super::parts::Replay;
 use super::request::{Filter, ReplayRequest, Source};
 use super::survey::Survey;
 use super::work::Work;
 use crate::domain::Millis;
+use crate::recovery::reach::log_needed_from;
 use crate::settlement::{SettlementError, compare_places, give_back_pending};
 use crate::store::StoreError;
-
-/// How much earlier than the database's own position a replay begins: clocks differ, and entries are published a moment
-/// after they are made.
-const EARLIER: Duration = Duration::from_secs(60);
 
 /// Pending returns in one call.
 const RETURNS: u64 = 500;
@@ -25,7 +20,7 @@ impl Replay {
         let mut request = request.clone();
         let filter = &mut request.filter;
         if request.source == Source::Log && filter.since.is_none() && filter.offset.is_none() {
-            filter.since = self.store.replay_from().await?.map(|from| from.minus(EARLIER));
+            filter.since = log_needed_from(&self.store).await?;
         }
         Ok(request)
     }

@@ -8,6 +8,7 @@ use crate::control::DeadLetterError;
 use crate::gate::GateError;
 use crate::lease::LeaseError;
 use crate::queue::QueueError;
+use crate::recovery::reach::ReachError;
 use crate::store::StoreError;
 
 /// Why a replay did not finish. Everything it wrote stays, and it may be run again.
@@ -46,6 +47,15 @@ pub enum ReplayError {
     /// A dead letter could not be published again.
     #[error(transparent)]
     DeadLetter(#[from] DeadLetterError),
+}
+
+impl From<ReachError> for ReplayError {
+    fn from(error: ReachError) -> Self {
+        match error {
+            ReachError::Queue(error) => error.into(),
+            ReachError::Store(error) => error.into(),
+        }
+    }
 }
 
 impl ReplayError {

@@ -15,7 +15,8 @@ use super::request::{Filter, Source};
 use super::survey::{Pass, Survey};
 use super::work::{CHECK_EVERY, Work};
 use super::write::Writer;
-use crate::domain::{CLOCK_SKEW, Entry, Millis, SaleId};
+use crate::domain::{Entry, Millis, SaleId};
+use crate::recovery::reach::log_begins_at;
 use crate::store::{StoreError, WriteMode};
 
 /// Orders in one transaction.
@@ -187,15 +188,13 @@ impl Work<'_> {
     /// The start of the log, if it lacks earlier entries: some have expired, or the log was started again when there
     /// were sales already.
     async fn log_begins_after(&self, filter: &Filter) -> Result<Option<Millis>, ReplayError> {
-        let head = self.replay.log.head().await?;
         if let Some(offset) = filter.offset {
+            let head = self.replay.log.head().await?;
             return Ok(head.at.filter(|_| offset < head.offset));
         }
         let since = filter.since.unwrap_or(Millis(0));
-        let Some(at) = head.at.filter(|at| *at > since) else { return Ok(None) };
-        let sales = self.replay.store.sales().await?;
-        let older = sales.iter().any(|row| row.created_at.plus(CLOCK_SKEW) < at);
-        Ok((head.offset > 0 || older).then_some(at))
+        let begins_at = log_begins_at(&self.replay.log, &self.replay.store).await?;
+        Ok(begins_at.filter(|at| *at > since))
     }
 
     /// Brings a sale, an act or a payment up to date, and counts it if it differed. If the answer to a COMMIT is

@@ -1,5 +1,6 @@
 //! The tables as SeaORM sees them. Their meaning is in the migrations that make them.
 
+pub(in crate::store) mod backup;
 pub(in crate::store) mod gate_return;
 pub(in crate::store) mod installation;
 pub(in crate::store) mod item;

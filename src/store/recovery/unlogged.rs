@@ -28,7 +28,8 @@ pub struct Unlogged {
 }
 
 impl Store {
-    /// The oldest changes that the log lacks. A database that is behind has none to tell. A row that was deleted since, with its sale, gets no entry.
+    /// The oldest changes that the log lacks; [`StoreError::Behind`] if the database is behind. A row that was deleted
+    /// since, with its sale, gets no entry.
     pub async fn unlogged(&self, limit: u64) -> Result<Unlogged, StoreError> {
         self.ensure_current().await?;
         self.within(async {

@@ -2,6 +2,7 @@ pub mod archive;
 pub mod compare;
 pub mod database_behind;
 pub mod installation;
+pub mod log_reach;
 pub mod pages;
 pub mod rebuild_by_itself;
 pub mod repair;
