@@ -5,7 +5,8 @@ use std::time::Duration;
 use doorbuster::domain::Millis;
 use doorbuster::process::Running;
 use doorbuster::queue::OrderLog;
-use lapin::options::QueueDeleteOptions;
+use doorbuster::rehearsal::servers::{Ending, Kind, Server};
+use lapin::options::{BasicPublishOptions, QueueDeleteOptions};
 use sqlx::{Connection as _, Executor as _};
 
 use crate::seams::queue::channel;
@@ -84,4 +85,43 @@ async fn a_log_with_other_limits_is_used_and_doctor_says_so() {
     let (code, out, err) = run(Some(&world), &["replay", "plan", "log", "--since", "1h"]).await;
     assert!(code == 0 && out.contains("3 already there"), "{code} {out}{err}");
     running.stop().await;
+}
+
+/// Fills the log with messages of a quarter of a megabyte.
+async fn fill_log(world: &World, megabytes: usize) {
+    let (channel, log) = (channel(world).await, format!("{}.log", world.name));
+    let options = BasicPublishOptions::default();
+    for _ in 0..megabytes * 4 {
+        let (exchange, payload) = (log.as_str().into(), vec![b'x'; 250_000]);
+        channel.basic_publish(exchange, "".into(), options, &payload, Default::default()).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_gives_the_log_higher_and_lower_limits() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("queue.log_mb=10");
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Server::start(Kind::Rabbitmq, folder.path()).await.unwrap();
+    world.set(&format!("queue.url={}", broker.url));
+    world.parts().await.gate.check_installation().await.unwrap();
+    let log = OrderLog::open(world.config().queue());
+    let begins = async || log.head().await.unwrap().offset;
+    let limit = async |bytes: u32| {
+        let pattern = format!("^{}\\.log$", world.name);
+        let definition = format!("{{\"max-length-bytes\":{bytes}}}");
+        let policy = ["set_policy", "log", &pattern, &definition, "--apply-to", "queues"];
+        broker.control(&policy).await.unwrap();
+    };
+    assert_eq!(begins().await, 0);
+    limit(60_000_000).await;
+    fill_log(&world, 25).await;
+    assert_eq!(begins().await, 0, "the log is larger than it was declared");
+    limit(5_000_000).await;
+    until("the log is cut", Duration::from_secs(40), async || {
+        fill_log(&world, 2).await;
+        (begins().await > 0).then_some(())
+    })
+    .await;
+    broker.stop(Ending::AtOnce).await;
 }
