@@ -4,6 +4,7 @@ pub mod database_behind;
 pub mod installation;
 pub mod log_reach;
 pub mod pages;
+pub mod pairs;
 pub mod rebuild_by_itself;
 pub mod repair;
 pub mod replay;

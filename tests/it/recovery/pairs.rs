@@ -1,0 +1,151 @@
+//! Two servers lose data at once, or one after the other, while everything runs.
+
+use std::path::Path;
+use std::time::Duration;
+
+use doorbuster::domain::{Act, OrderId, OrderStatus, Sale, SaleState};
+use doorbuster::front::Role as Right;
+use doorbuster::process::Running;
+use doorbuster::rehearsal::chaos::Proxy;
+use doorbuster::rehearsal::servers::{Ending, Kind, Server};
+
+use super::pages::{address, private_redis_behind, sell_out};
+use super::repair::act;
+use crate::support::{
+    Backup, Buyer, Database, World, at_rest, buy, everything_is_witnessed, redis_second, roll_redis_back,
+    run, sale, until,
+};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// A front and a worker that run through everything, on a database with a backup.
+struct Stage {
+    world: World,
+    running: Running,
+    redis: Option<Server>,
+    proxy: Proxy,
+    sale: Sale,
+    database: Backup,
+    /// Paid before the backup, and after it.
+    paid: [OrderId; 2],
+    /// Cancelled after the backup.
+    cancelled: OrderId,
+}
+
+impl Stage {
+    async fn set(folder: &Path) -> Self {
+        let mut world = World::new(Database::Postgres).await;
+        world.set("maintenance.every_ms=100").set("worker.hold_ms=1000").set("gate.rebuild=manual");
+        let (redis, proxy) = private_redis_behind(&mut world, folder).await;
+        let running = world.running().await;
+        let mut sale = sale(&world.name, 20, 1);
+        sale.terms.pay_within_s = Some(3_600);
+        world.open_sale(&running.parts, &sale).await;
+        let orders = buy(&running, &sale, 0..4).await;
+        at_rest(&running, &sale).await;
+        act(&running.parts, &sale, orders[0], Act::Pay).await;
+        everything_is_witnessed(&running, &sale).await;
+        let database = Backup::of(&world);
+        database.make().await;
+        act(&running.parts, &sale, orders[1], Act::Pay).await;
+        act(&running.parts, &sale, orders[2], Act::Cancel).await;
+        buy(&running, &sale, 4..8).await;
+        at_rest(&running, &sale).await;
+        everything_is_witnessed(&running, &sale).await;
+        let (paid, cancelled) = ([orders[0], orders[1]], orders[2]);
+        Self { world, running, redis: Some(redis), proxy, sale, database, paid, cancelled }
+    }
+
+    /// Starts Redis again under the same address, with what is in its folder.
+    async fn start_redis(&mut self, folder: &Path) {
+        self.redis = Some(Server::start(Kind::Redis, folder).await.unwrap());
+        self.proxy.point_to(vec![address(&self.redis.as_ref().expect("started").url)]);
+        self.proxy.reset();
+    }
+
+    async fn stop_redis(&mut self) {
+        self.redis.take().expect("running").stop(Ending::AtOnce).await;
+    }
+
+    async fn command(&self, arguments: &[&str]) -> (i32, String) {
+        let (code, out, err) = run(Some(&self.world), arguments).await;
+        println!("$ doorbuster {}\n{out}{err}", arguments.join(" "));
+        (code, format!("{out}{err}"))
+    }
+
+    /// No order is said to be missing, whoever asks.
+    async fn denies_nothing(&self) {
+        for user in ["user0", "user3", "user6"] {
+            let path = format!("/v1/sales/{}/orders/mine", self.sale.id);
+            let mine = Buyer::of(&self.running, user).get(&path).await;
+            assert!(mine.status == 503 || mine.json["orders"][0].is_object(), "{user}: {}", mine.text);
+        }
+        let path = format!("/v1/admin/sales/{}/orders/{}", self.sale.id, self.paid[1]);
+        let seen = Buyer::operator(&self.running, Right::Viewer).get(&path).await;
+        assert_ne!(seen.status, 404, "{}", seen.text);
+    }
+
+    /// Paid orders are paid, cancelled ones cancelled, and the sale sells the rest.
+    async fn is_whole(&self) {
+        let status = async |id| self.running.parts.store.order(id).await.unwrap().map(|row| row.status);
+        for id in self.paid {
+            assert_eq!(status(id).await, Some(OrderStatus::Paid));
+        }
+        assert_eq!(status(self.cancelled).await, Some(OrderStatus::Cancelled));
+        sell_out(&self.running, &self.sale).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_was_emptied_and_the_database_restored() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut stage = Stage::set(folder.path()).await;
+    let id = stage.sale.id.to_string();
+    stage.stop_redis().await;
+    std::fs::remove_dir_all(folder.path().join("redis")).unwrap();
+    stage.database.restore().await;
+    stage.start_redis(folder.path()).await;
+    until("the loss of the database is noticed", LONG, async || stage.running.parts.store.behind()).await;
+    stage.denies_nothing().await;
+    let eve = Buyer::of(&stage.running, "eve").buy(&id, "k").await;
+    assert_eq!(eve.status, 503, "{}", eve.text);
+    // The database comes first: a gate that is rebuilt from it now would sell units that are sold.
+    let (code, said) = stage.command(&["rebuild", "--sale", &id, "--yes"]).await;
+    assert!(code == 1 && said.contains("replay run log"), "{said}");
+    let (code, said) = stage.command(&["replay", "run", "log", "--yes"]).await;
+    assert!(said.contains("is up to date now"), "{code} {said}");
+    let (code, said) = stage.command(&["rebuild", "--sale", &id, "--yes"]).await;
+    assert_eq!(code, 0, "{said}");
+    stage.denies_nothing().await;
+    stage.is_whole().await;
+    stage.stop_redis().await;
+    stage.running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_database_was_restored_and_redis_went_back_in_time_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut stage = Stage::set(folder.path()).await;
+    let id = stage.sale.id.to_string();
+    stage.database.restore().await;
+    until("the loss of the database is noticed", LONG, async || stage.running.parts.store.behind()).await;
+    let second = redis_second(&stage.running.parts.gate).await;
+    // Accepted while the database is behind, and then forgotten by Redis.
+    buy(&stage.running, &stage.sale, 8..10).await;
+    stage.stop_redis().await;
+    roll_redis_back(folder.path(), second);
+    stage.start_redis(folder.path()).await;
+    stage.denies_nothing().await;
+    let (code, said) = stage.command(&["replay", "run", "log", "--yes"]).await;
+    assert!(said.contains("is up to date now"), "{code} {said}");
+    until("what Redis lost is noticed", LONG, async || {
+        let gate = stage.running.parts.gate.describe(&stage.sale.id).await.ok()??;
+        (gate.state == SaleState::Frozen).then_some(())
+    })
+    .await;
+    let (code, said) = stage.command(&["rebuild", "--sale", &id, "--yes"]).await;
+    assert_eq!(code, 0, "{said}");
+    stage.is_whole().await;
+    stage.stop_redis().await;
+    stage.running.stop().await;
+}
