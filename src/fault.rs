@@ -65,7 +65,8 @@ pub const CHANGE_POINTS: [&str; 10] = [
 ];
 
 /// The points of a gate's rebuild.
-pub const REBUILD_POINTS: [&str; 3] = ["rebuild.gathered", "rebuild.read", "rebuild.loaded"];
+pub const REBUILD_POINTS: [&str; 4] =
+    ["rebuild.gathered", "rebuild.read", "rebuild.staged", "rebuild.loaded"];
 
 #[cfg(debug_assertions)]
 mod armed {

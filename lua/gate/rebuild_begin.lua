@@ -5,7 +5,8 @@
 -- KEYS  1 sale   2 items   3 stock
 -- ARGV  1 epoch    higher than every known one
 --       2 how many of the next arguments are the sale's fields: name value    then each sku
--- Reply {begun, state} with the state before, or '' | {behind, epoch} if the gate's own epoch is not lower
+-- Reply {begun, state, epoch} with the state before, or '', and the epoch before
+--       {behind, epoch} if the gate's own epoch is not lower
 
 local before = redis.call('HMGET', KEYS[1], 'epoch', 'state')
 local epoch = tonumber(before[1] or '0')
@@ -18,4 +19,4 @@ for at = 3 + fields, #ARGV do
   redis.call('HSETNX', KEYS[2], ARGV[at], 0)
   redis.call('HSETNX', KEYS[3], ARGV[at], 0)
 end
-return {'begun', before[2] or ''}
+return {'begun', before[2] or '', epoch}

@@ -11,7 +11,7 @@
 //! | `P:{S}:age`    | zset | order id by the time of acceptance |
 //! | `P:{S}:due`    | zset | order id by the time when the sweep looks at it |
 //! | `P:{S}:rates`  | hash | user -> when their token bucket is full again |
-//! | `P:{S}:staged:N` | hash | the next `users`, until rebuild N loads it |
+//! | `P:{S}:staged:N` | hash | the next `users`, until the rebuild in epoch N loads it |
 //! | `P:sales`      | set  | the sales that are loaded, for the sweep |
 //! | `P:installation` | string | the id of the installation; see [`crate::link::Installation`] |
 
@@ -59,8 +59,8 @@ impl SaleKeys {
         self.key("due")
     }
 
-    pub(super) fn staged(&self, rebuild: &str) -> String {
-        self.key(&format!("staged:{rebuild}"))
+    pub(super) fn staged(&self, epoch: i64) -> String {
+        self.key(&format!("staged:{epoch}"))
     }
 
     /// The keys of `settle.lua`, in its order.

@@ -8,6 +8,7 @@ use super::error::GateError;
 use super::fields::{read_state, terms};
 use super::wire::{Reader, entry, order_id, record, word};
 use crate::domain::{Number, Order, Sale, SaleId, SaleState, Sku, UserId};
+use crate::fault::fault;
 
 /// Maximum orders, or users, in one call.
 const AT_ONCE: usize = 500;
@@ -80,6 +81,9 @@ impl Gate {
         }
         self.observe_number(&sale.id, Number { epoch, seq: 0 });
         let before = reply.text()?;
+        // What the rebuild before this one has staged, if it died; a running one can no longer load it.
+        let abandoned = self.keys(&sale.id).staged(reply.number()?);
+        let () = self.link.query(redis::cmd("UNLINK").arg(abandoned)).await?;
         Ok(RebuildStart::Frozen(if before.is_empty() { None } else { Some(read_state(&before)?) }))
     }
 
@@ -114,8 +118,9 @@ impl Gate {
     pub async fn load_rebuilt(&self, epoch: i64, rebuilt: &RebuiltSale<'_>) -> Result<Number, GateError> {
         let RebuiltSale { sale, terms_version, users, items } = *rebuilt;
         let keys = self.keys(&sale.id);
-        // Each rebuild stages under a separate key, so that concurrent ones do not mix. The load checks the count.
-        let staged = keys.staged(&uuid::Uuid::new_v4().simple().to_string());
+        // Each rebuild has its own epoch, so concurrent ones do not mix. The load checks the count.
+        let staged = keys.staged(epoch);
+        let () = self.link.query(redis::cmd("UNLINK").arg(&staged)).await?;
         let users: Vec<(&UserId, &Vec<RebuiltHolding>)> = users.iter().collect();
         for users in users.chunks(AT_ONCE) {
             let mut put = redis::cmd("HSET");
@@ -127,6 +132,7 @@ impl Gate {
             let () = self.link.query(&put).await?;
             let () = self.link.query(redis::cmd("EXPIRE").arg(&staged).arg(STAGED_S)).await?;
         }
+        fault!("rebuild.staged", return Err(GateError::Unavailable("injected".into())));
         let mut fields = terms(sale);
         fields.extend(["rules_version".to_owned(), terms_version.to_string()]);
         let mut args = vec![epoch.to_string(), users.len().to_string(), fields.len().to_string()];

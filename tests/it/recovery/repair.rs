@@ -113,6 +113,9 @@ async fn a_rebuild_that_dies_at_any_step_can_be_repeated() {
         until("the sale is rebuilt", LONG, async || (run(Some(&world), &command).await.0 == 0).then_some(()))
             .await;
         assert_eq!(left(&front.parts, &sale).await, 4, "{point}");
+        let staged = format!("KEYS {}:{{{}}}:staged:*", world.name, sale.id);
+        let abandoned: Vec<String> = ask_redis(&servers().redis, &staged).await;
+        assert_eq!(abandoned, [] as [&str; 0], "{point}");
         let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
         assert_eq!(at_rest(&front, &sale).await.live_orders, 8, "{point}");
         assert_none_failed(&front, &sale).await;

@@ -9,7 +9,8 @@ use doorbuster::rehearsal::servers::{Ending, Server};
 
 use super::repair::left;
 use crate::support::{
-    Buyer, Database, World, at_rest, buy, private_redis, redis_second, roll_redis_back, run, sale, until,
+    Buyer, Database, World, ask_redis, at_rest, attempt, buy, private_redis, redis_second, roll_redis_back,
+    run, sale, until, verdicts,
 };
 
 /// Redis has lost an order that only queue and log know, and no process has run since.
@@ -67,5 +68,23 @@ async fn a_settlement_does_not_hide_what_redis_lost() {
     .await;
     worker.stop().await;
     sells_nothing_until_it_is_rebuilt(&world, &sale, 7).await;
+    redis.stop(Ending::AtOnce).await;
+}
+
+/// Redis does nothing else while it frees a million users, so it has to do that in the background.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rebuild_has_redis_free_the_old_users_in_the_background() {
+    let (mut world, folder) = (World::new(Database::Sqlite).await, tempfile::tempdir().unwrap());
+    let redis = private_redis(&mut world, folder.path()).await;
+    let (parts, sale) = (world.parts().await, sale(&world.name, 100, 1));
+    world.open_sale(&parts, &sale).await;
+    let attempts: Vec<_> = (0..90).map(|nth| attempt(&sale.id, &format!("user{nth}"), None, 1)).collect();
+    verdicts(&parts.gate, &sale.id, &attempts).await;
+    let _: String = ask_redis(&redis.url, "CONFIG RESETSTAT").await;
+    let (code, out, err) = run(Some(&world), &["rebuild", "--sale", sale.id.as_str(), "--yes"]).await;
+    assert!(code == 0 && out.contains("90 users"), "{out}{err}");
+    let memory: String = ask_redis(&redis.url, "INFO memory").await;
+    let freed = memory.lines().find_map(|line| line.strip_prefix("lazyfreed_objects:"));
+    assert_eq!(freed.map(str::trim), Some("1"), "{memory}");
     redis.stop(Ending::AtOnce).await;
 }
