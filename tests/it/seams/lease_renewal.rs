@@ -148,6 +148,13 @@ async fn slow_renewals_still_keep_a_lease() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_renewal_outlives_the_release() {
     let (_world, leases) = leases().await;
+    // A renewal that comes after the release.
+    let options = LeaseOptions::lasting(LONG).renewed_manually();
+    let guard = leases.take("sale", ["ada"], options).await.unwrap().guard.unwrap();
+    assert!(leases.force_release("sale", "ada", guard.token()).await.unwrap());
+    assert!(!guard.renew().await.unwrap());
+    assert!(leases.list("sale").await.unwrap().is_empty());
+    drop(guard);
     let rounds = (0..200).map(|nth| {
         let leases = leases.clone();
         async move {

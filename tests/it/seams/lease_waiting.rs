@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use doorbuster::lease::{Guard, LeaseOptions, Leases, Released};
 use doorbuster::rehearsal::chaos::Weather;
 
-use crate::seams::lease::{leases, ms};
-use crate::support::{World, ask_redis, servers, until};
+use crate::seams::lease::{leases, leases_of, ms};
+use crate::support::{World, ask_redis, behind_proxy, servers, until};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -153,7 +153,18 @@ async fn waiters_for_the_same_names_in_another_order_do_not_deadlock() {
 /// At any moment: before the request is sent, while it is on its way, and when the answer has arrived.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_wait_leaves_no_lease_behind() {
-    let (world, leases) = leases().await;
+    let (mut world, leases) = leases().await;
+    // Cancelled while the reply is on its way.
+    let proxy = behind_proxy(&mut world, "redis.url").await;
+    let slow = leases_of(&world);
+    drop(slow.take("sale", ["ada"], hour()).await.unwrap().guard.expect("free"));
+    nothing_is_left(&world, &slow, "sale").await;
+    proxy.set(Weather::Slow(ms(300)));
+    let taking = slow.acquire("sale", ["ada"], hour(), LONG);
+    assert!(tokio::time::timeout(ms(450), taking).await.is_err());
+    proxy.set(Weather::Fair);
+    nothing_is_left(&world, &slow, "sale").await;
+
     let rounds = (0..300u64).map(|nth| {
         let leases = leases.clone();
         async move {
