@@ -12,7 +12,7 @@ use crate::queue::OrderLog;
 use crate::recovery::log_begins_at;
 use crate::store::Store;
 
-const EVERY: Duration = Duration::from_secs(60);
+const EVERY: Duration = Duration::from_secs(30);
 
 /// The task that measures. The broker keeps an entry for `kept` at most.
 pub fn log_reach(log: &OrderLog, store: &Store, kept: Duration) -> ScheduledTask {
@@ -26,6 +26,10 @@ pub fn log_reach(log: &OrderLog, store: &Store, kept: Duration) -> ScheduledTask
 
 /// The gauges are points in time: a front that no longer measures shows no older state than it knew.
 async fn measure(log: &OrderLog, store: &Store, kept: Duration) -> Result<(), MaintenanceError> {
+    // Reading would wait for the broker, and hold up everything else that is due.
+    if !log.is_up() {
+        return Ok(());
+    }
     let begins_at = log_begins_at(log, store).await?;
     metrics::gauge!("order_log_begins_timestamp_seconds").set(begins_at.map_or(0.0, seconds));
     metrics::gauge!("order_log_kept_seconds").set(kept.as_secs_f64());

@@ -88,6 +88,11 @@ impl OrderLog {
         Self { settings, publisher }
     }
 
+    /// Whether the broker is available, as far as this process knows.
+    pub fn is_up(&self) -> bool {
+        self.publisher.is_up()
+    }
+
     /// On `Ok` the log has these entries, and witnesses these places of the database. May be repeated: of two entries
     /// for the same thing, readers use the higher version, and of two places the higher one.
     pub async fn append(

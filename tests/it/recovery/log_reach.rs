@@ -57,7 +57,7 @@ async fn a_backup_that_the_log_does_not_reach_back_to_is_reported() {
 
     let running = world.running().await;
     let began = "order_log_begins_timestamp_seconds";
-    until("the front has measured it", Duration::from_secs(40), async || {
+    until("the front has measured it", Duration::from_secs(90), async || {
         let (begins, backup) =
             (gauge(&running, began).await?, gauge(&running, "database_backup_timestamp_seconds").await?);
         (begins > 0.0 && begins <= backup).then_some(())
