@@ -41,6 +41,11 @@ impl From<DbErr> for StoreError {
             DbErr::ConnectionAcquire(_) | DbErr::Conn(RuntimeErr::SqlxError(_)) => {
                 format!("no connection to it ({error}); is it running, and is database.url right?")
             }
+            DbErr::Exec(RuntimeErr::SqlxError(sqlx)) | DbErr::Query(RuntimeErr::SqlxError(sqlx))
+                if lacks_table(sqlx) =>
+            {
+                format!("{error}: run `doorbuster migrate`, which creates and upgrades the tables")
+            }
             _ => error.to_string(),
         };
         match &error {
@@ -53,6 +58,13 @@ impl From<DbErr> for StoreError {
             _ => Self::Away(text),
         }
     }
+}
+
+/// Whether a table or a column is missing. SQLite has no code of its own for that.
+fn lacks_table(error: &sqlx::Error) -> bool {
+    let sqlx::Error::Database(error) = error else { return false };
+    let code = error.code().unwrap_or_default();
+    ["42P01", "42703", "42S02", "42S22"].contains(&&*code) || error.message().starts_with("no such ")
 }
 
 /// Only the listed errors are about the data. Anything else, such as a missing table or right, a full disk, or a
