@@ -53,11 +53,13 @@ impl Work<'_> {
     /// Called after the last pass. Begins a new line if the database was behind and now has everything that the log
     /// says, or if the request accepts the loss of the rest.
     pub(super) async fn begin_line(&mut self) -> Result<(), ReplayError> {
+        if self.run.is_none() || !self.report.was_behind || self.stop.is_cancelled() {
+            return Ok(());
+        }
         let store = &self.replay.store;
         let position = self.retrying(async || Ok(store.replay_from().await?)).await?.flatten();
         let everything = self.report.counts.left() == 0 && self.reaches_back_to(position);
-        let may_begin = self.run.is_some() && self.report.was_behind && !self.stop.is_cancelled();
-        if !may_begin || !(everything || self.request.accept_loss) {
+        if !(everything || self.request.accept_loss) {
             return Ok(());
         }
         self.report.line = self.retrying(async || Ok(store.begin_line().await?)).await?;
