@@ -253,17 +253,26 @@ async fn a_replay_waits_out_a_database_outage_after_its_last_order() {
                 proxy.set(Weather::Frozen);
             }
         };
-        let waits = AtomicBool::new(false);
-        let say = |text: &str| {
-            if text.contains("waiting: the database") {
-                waits.store(true, Ordering::SeqCst);
-                proxy.set(Weather::Fair);
-            }
-        };
-        let done = replay_log(&world, &advance, &say).await.expect("it waits out the outage");
-        assert!(waits.into_inner(), "the replay never met the database's outage");
-        assert_eq!((done.state, done.report.counts.inserted), (RunState::Done, 8), "{:?}", done.report);
-        assert_eq!(done.report.after.len(), 1, "{:?}", done.report);
+        // The first run ends with a new line; another has nothing left to do but compare the books.
+        let runs = if paid { &[8][..] } else { &[8, 0] };
+        for inserted in runs.iter().copied() {
+            let waits = AtomicBool::new(false);
+            let say = |text: &str| {
+                if text.contains("waiting: the database") {
+                    waits.store(true, Ordering::SeqCst);
+                    proxy.set(Weather::Fair);
+                }
+            };
+            let done = replay_log(&world, &advance, &say).await.expect("it waits out the outage");
+            assert!(waits.into_inner(), "the replay never met the database's outage");
+            assert_eq!(
+                (done.state, done.report.counts.inserted),
+                (RunState::Done, inserted),
+                "{:?}",
+                done.report
+            );
+            assert_eq!(done.report.after.len(), 1, "{:?}", done.report);
+        }
         let payments = world.parts().await.store.payments(PaymentState::Applied, 10).await.unwrap();
         assert_eq!(payments.len(), usize::from(paid), "{payments:?}");
     }
