@@ -13,6 +13,7 @@ if sale[1] ~= 'frozen' or sale[2] ~= ARGV[1] then return 'lost' end
 if redis.call('HLEN', KEYS[5]) ~= tonumber(ARGV[2]) then return 'lost' end
 
 redis.call('DEL', KEYS[2], KEYS[3])
+redis.call('HDEL', KEYS[1], 'before', 'known')
 local fields = tonumber(ARGV[3])
 for at = 4 + fields, #ARGV, 4 do
   local sku = ARGV[at]

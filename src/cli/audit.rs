@@ -6,12 +6,15 @@ use super::books::summary;
 use super::confirm::confirmed;
 use super::ended::{Ended, Failed};
 use super::output::Output;
+use super::reading::Reading;
 use super::terms::operator;
 use crate::audit::AuditError;
 use crate::domain::{ActRequest, SaleId, SaleState};
 use crate::process::{Config, Parts};
 use crate::queue::{OrderLog, Publisher};
-use crate::recovery::{Comparison, Difference, DifferenceKind, Repair, Repaired, compare};
+use crate::recovery::{
+    Compare, Comparison, Difference, DifferenceKind, MOST_SUSPECTS, Repair, Repaired, compare,
+};
 use crate::settlement::{SettlementError, compare_places};
 use crate::store::StoreError;
 
@@ -136,7 +139,13 @@ impl Auditing {
         }
         let log = (!self.args.without_log).then_some(&self.log);
         let older_than = Duration::from_secs(self.args.older_than);
-        compare(&self.parts.gate, &self.parts.store, log, sale, older_than).await
+        let (gate, store) = (&self.parts.gate, &self.parts.store);
+        let reading = Reading::of(store, sale).await;
+        let progress = |stage, done| reading.reach(stage, done);
+        let how = Compare { gate, store, log, older_than, most: MOST_SUSPECTS, progress: &progress };
+        let compared = compare(how, sale).await;
+        reading.end();
+        compared
     }
 }
 
@@ -152,7 +161,7 @@ impl Audited {
         let sums = found.books.balances() || (found.books.moved && !found.books.rows_are_wrong());
         match repaired {
             _ if found.books.database_behind || found.books.needs_rebuild() => Ended::OutOfBalance,
-            _ if !sums || !only_those => Ended::OutOfBalance,
+            _ if !sums || !only_those || found.is_cut_short => Ended::OutOfBalance,
             Some(repaired) if !repaired.left.is_empty() => Ended::ItemsLeft,
             // Orders that have waited for long are shown, but they are not an error.
             _ => Ended::Done,
@@ -218,5 +227,8 @@ fn print(found: &Comparison) {
     }
     if found.differences.len() > SHOWN {
         println!("  and {} more: --output json shows all", found.differences.len() - SHOWN);
+    }
+    if found.is_cut_short {
+        println!("  so many orders differ that the rest was not read: repair these, and audit again");
     }
 }

@@ -28,6 +28,16 @@ pub(super) enum Verb {
         #[command(flatten)]
         output: Output,
     },
+    /// Recovery with a large sale, made in bulk: rebuild, audit, export, replay; their time and memory, and what another
+    /// sale's buyers notice. Takes about a minute or two per million orders.
+    #[command(after_help = "Example:\n  doorbuster bench size --orders 1000000")]
+    Size {
+        /// Orders of the large sale.
+        #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+        orders: u64,
+        #[command(flatten)]
+        output: Output,
+    },
     /// Replaying the order log, next to the workers' ordinary rate. Takes about a minute.
     #[command(after_help = "Example:\n  doorbuster bench replay")]
     Replay {
@@ -51,6 +61,7 @@ pub(super) async fn run(verb: Verb) -> Result<Ended, Failed> {
         }
         Verb::Speed { parts, output } => (Box::pin(bench::speed(&parts, show)).await, output),
         Verb::Lease { output } => (bench::lease(show).await, output),
+        Verb::Size { orders, output } => (Box::pin(bench::size(orders, show)).await, output),
         Verb::Replay { output } => (Box::pin(bench::replay(show)).await, output),
     };
     let report = report.map_err(failed)?;

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use super::ended::{Ended, Failed};
+use super::reading::Reading;
 use crate::domain::SaleId;
 use crate::process::{Config, Parts};
 use crate::recovery::replay::export;
-use crate::rehearsal::drill::Progress as Bar;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -20,10 +20,10 @@ pub(super) struct Args {
 
 pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
     let parts = Parts::open(config).await?;
-    let bar = Bar::on_stderr();
-    bar.begin(0, "orders");
-    let exported = export(&parts.gate, &parts.store, &args.sale, &args.file, &|done| bar.reach(done)).await;
-    bar.end();
+    let reading = Reading::of(&parts.store, &args.sale).await;
+    let progress = |done| reading.reach("orders", done);
+    let exported = export(&parts.gate, &parts.store, &args.sale, &args.file, &progress).await;
+    reading.end();
     let exported = exported?;
     eprintln!(
         "{} orders, {} in flight, {} sales, acts and payments",

@@ -21,6 +21,7 @@ mod lease;
 mod order;
 mod output;
 mod payment;
+mod reading;
 mod rebuild;
 mod replay;
 mod sale;

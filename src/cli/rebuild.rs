@@ -4,11 +4,12 @@ use super::books::summary;
 use super::confirm::confirmed;
 use super::ended::{Ended, Failed};
 use super::output::Output;
+use super::reading::Reading;
 use super::terms::Reason;
 use crate::domain::SaleId;
 use crate::process::{Config, Parts};
 use crate::queue::{DeadLetters, OrderLog};
-use crate::recovery::{Rebuild, RebuildError, Rebuilt};
+use crate::recovery::{Forgotten, Rebuild, RebuildError, Rebuilt};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -29,6 +30,7 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
     if !confirmed(&what, args.sale.as_str(), args.yes)? {
         return Ok(Ended::ItemsLeft);
     }
+    let reading = Reading::of(&parts.store, &args.sale).await;
     let rebuild = Rebuild {
         gate: parts.gate,
         store: parts.store,
@@ -36,7 +38,10 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
         dead_letters: DeadLetters::open(config.queue()),
         log: OrderLog::open(config.queue()),
     };
-    match rebuild.run(&args.sale, &args.reason.request()).await {
+    let progress = |stage, done| reading.reach(stage, done);
+    let rebuilt = rebuild.run(&args.sale, &args.reason.request(), &progress).await;
+    reading.end();
+    match rebuilt {
         Ok(rebuilt) => {
             match args.output.is_json() {
                 true => println!("{}", serde_json::json!(rebuilt)),
@@ -57,16 +62,32 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
 
 fn print(rebuilt: &Rebuilt) {
     println!(
-        "{} is {} again, at {}: {} users, {} orders in flight",
-        rebuilt.sale_id, rebuilt.state, rebuilt.number, rebuilt.users, rebuilt.in_flight
+        "{} is {} again, at {}, after {:.1} s: {} users, {} orders in flight",
+        rebuilt.sale_id,
+        rebuilt.state,
+        rebuilt.number,
+        rebuilt.frozen_seconds,
+        rebuilt.users,
+        rebuilt.in_flight
     );
     println!("{}", summary(&rebuilt.books));
     if rebuilt.unreadable > 0 {
         println!("{} entries of log and dead letters could not be read", rebuilt.unreadable);
     }
+    if let Some(Forgotten { writes, orders_found }) = rebuilt.forgotten {
+        println!(
+            "Redis had forgotten the last {writes} writes; {orders_found} of them are orders that were found"
+        );
+    }
     if let Some(begins_at) = rebuilt.log_begins_at {
         println!(
             "the order log begins at {begins_at}: it lacks older entries, and with them orders that have no row yet"
         );
+        if let Some(Forgotten { writes, orders_found }) = rebuilt.forgotten {
+            println!(
+                "of the other {} writes, some were settlements, returns or acts; the rest were orders that no server has",
+                writes.saturating_sub(orders_found)
+            );
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use super::core::Gate;
 use super::error::GateError;
+use super::scan::Scan;
 use super::wire::{broken, order_id, read_order_id};
 use crate::domain::{Fingerprint, KeyDigest, OrderId, SaleId, Sku, UserId};
 
@@ -25,31 +26,14 @@ pub struct Holding {
 }
 
 impl Gate {
-    /// All holdings of a sale. Not a snapshot: an order that is held during the whole call is in the answer; one that
-    /// comes or goes during the call may or may not be.
-    pub async fn holdings(&self, sale: &SaleId) -> Result<Vec<Holding>, GateError> {
-        let mut holdings = Vec::new();
-        let mut cursor = 0_u64;
-        loop {
-            let mut command = redis::cmd("HSCAN");
-            command.arg(self.keys(sale).users()).arg(cursor).arg("COUNT").arg(1_000);
-            let (next, users): (u64, Vec<(String, String)>) = self.link.query(&command).await?;
-            for (user, records) in users {
-                holdings.extend(read_records(&user, &records)?);
-            }
-            if next == 0 {
-                // HSCAN may return a user twice; the last reading counts.
-                holdings.reverse();
-                let mut seen = HashSet::new();
-                holdings.retain(|holding| seen.insert(holding.id));
-                return Ok(holdings);
-            }
-            cursor = next;
-        }
+    /// The holdings of a sale, page by page. Not a snapshot: an order that is held during the whole reading is in at
+    /// least one page; one that comes or goes meanwhile may or may not be.
+    pub fn holding_pages(&self, sale: &SaleId) -> HoldingPages<'_> {
+        HoldingPages { gate: self, scan: Scan::of(self.keys(sale).users()) }
     }
 
     /// Everyone who holds anything of a sale, hashed by `hash`; `None` if there are more than `most`. Not a snapshot,
-    /// like [`Gate::holdings`].
+    /// like [`Gate::holding_pages`].
     pub async fn holder_hashes(
         &self,
         sale: &SaleId,
@@ -62,25 +46,24 @@ impl Gate {
             return Ok(None);
         }
         let mut users = HashSet::with_capacity(count);
-        let mut cursor = 0_u64;
-        loop {
-            let mut command = redis::cmd("HSCAN");
-            command.arg(&key).arg(cursor).arg("COUNT").arg(1_000);
-            let (next, page): (u64, Vec<(String, String)>) = self.link.query(&command).await?;
+        let mut scan = Scan::of(key);
+        while let Some(page) = scan.next(self).await? {
             users.extend(page.iter().map(|(user, _)| hash(user)));
-            if next == 0 {
-                return Ok(Some(users));
-            }
-            cursor = next;
         }
+        Ok(Some(users))
     }
 
-    /// The holdings of one user.
-    pub async fn holdings_of(&self, sale: &SaleId, user: &UserId) -> Result<Vec<Holding>, GateError> {
-        let mut command = redis::cmd("HGET");
-        command.arg(self.keys(sale).users()).arg(user.as_str());
-        let records: Option<String> = self.link.query(&command).await?;
-        records.map_or(Ok(Vec::new()), |records| read_records(user.as_str(), &records))
+    /// The holdings of these users, in their order and in one round trip.
+    pub async fn holdings_of(
+        &self,
+        sale: &SaleId,
+        users: &[&UserId],
+    ) -> Result<Vec<Vec<Holding>>, GateError> {
+        let records = self.records_of(sale, users).await?;
+        let read = records.iter().zip(users).map(|(records, user)| {
+            records.as_deref().map_or(Ok(Vec::new()), |records| read_records(user.as_str(), records))
+        });
+        read.collect()
     }
 
     /// Whether the gate has a record of each of these orders, live or ended, in their order and in one round trip.
@@ -89,20 +72,43 @@ impl Gate {
         sale: &SaleId,
         orders: &[(&UserId, OrderId)],
     ) -> Result<Vec<bool>, GateError> {
-        if orders.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut command = redis::cmd("HMGET");
-        command.arg(self.keys(sale).users());
-        for (user, _) in orders {
-            command.arg(user.as_str());
-        }
-        let records: Vec<Option<String>> = self.link.query(&command).await?;
+        let users: Vec<&UserId> = orders.iter().map(|(user, _)| *user).collect();
+        let records = self.records_of(sale, &users).await?;
         let known = records.iter().zip(orders).map(|(records, (_, id))| {
             let id = order_id(*id);
             records.iter().flat_map(|records| records.split(',')).any(|record| record.starts_with(&id))
         });
         Ok(known.collect())
+    }
+
+    async fn records_of(&self, sale: &SaleId, users: &[&UserId]) -> Result<Vec<Option<String>>, GateError> {
+        if users.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut command = redis::cmd("HMGET");
+        command.arg(self.keys(sale).users());
+        for user in users {
+            command.arg(user.as_str());
+        }
+        Ok(self.link.query(&command).await?)
+    }
+}
+
+/// Goes through the holdings of a sale: see [`Gate::holding_pages`].
+pub struct HoldingPages<'a> {
+    gate: &'a Gate,
+    scan: Scan,
+}
+
+impl HoldingPages<'_> {
+    /// The next page, perhaps without a holding; `None` at the end. After an error the same page can be read again.
+    pub async fn next(&mut self) -> Result<Option<Vec<Holding>>, GateError> {
+        let Some(page) = self.scan.next(self.gate).await? else { return Ok(None) };
+        let mut holdings = Vec::new();
+        for (user, records) in page {
+            holdings.extend(read_records(&user, &records)?);
+        }
+        Ok(Some(holdings))
     }
 }
 

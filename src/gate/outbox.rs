@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::core::Gate;
 use super::error::GateError;
+use super::scan::Scan;
 use super::wire::{order_id, read_entry, read_order_id};
 use crate::domain::{OrderId, SaleId, Ticket, UserId};
 
@@ -110,21 +111,15 @@ impl Gate {
     /// call may be in it.
     pub async fn in_flight(&self, sale: &SaleId) -> Result<Vec<Ticket>, GateError> {
         let mut tickets = Vec::new();
-        let mut cursor = 0_u64;
-        loop {
-            let mut command = redis::cmd("HSCAN");
-            command.arg(self.keys(sale).outbox()).arg(cursor).arg("COUNT").arg(1000);
-            let (next, entries): (u64, Vec<(String, String)>) = self.link.query(&command).await?;
-            for (_, entry) in entries {
+        let mut scan = Scan::of(self.keys(sale).outbox());
+        while let Some(page) = scan.next(self).await? {
+            for (_, entry) in page {
                 tickets.push(read_entry(sale, &entry)?);
             }
-            if next == 0 {
-                // HSCAN may return an entry twice.
-                tickets.sort_by_key(|ticket| ticket.order.id);
-                tickets.dedup_by_key(|ticket| ticket.order.id);
-                return Ok(tickets);
-            }
-            cursor = next;
         }
+        // HSCAN may return an entry twice.
+        tickets.sort_by_key(|ticket| ticket.order.id);
+        tickets.dedup_by_key(|ticket| ticket.order.id);
+        Ok(tickets)
     }
 }

@@ -1,12 +1,10 @@
 //! Rebuilding a sale in the gate: freeze it in a new epoch, refill the outbox, load holders and items in one step.
 //! Nothing is sold in the meantime.
 
-use std::collections::BTreeMap;
-
 use super::core::Gate;
 use super::error::GateError;
 use super::fields::{read_state, terms};
-use super::wire::{Reader, entry, order_id, record, word};
+use super::wire::{Reader, broken, entry, order_id, record, word};
 use crate::domain::{Number, Order, Sale, SaleId, SaleState, Sku, UserId};
 use crate::fault::fault;
 
@@ -19,8 +17,15 @@ const STAGED_S: u64 = 3_600;
 /// The outcome of [`Gate::begin_rebuild`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RebuildStart {
-    /// The sale is frozen in the new epoch. Carries its previous state, if the gate knew the sale.
-    Frozen(Option<SaleState>),
+    /// The sale is frozen in the new epoch.
+    Frozen {
+        /// Its previous state, if the gate knew the sale.
+        state: Option<SaleState>,
+        /// The gate's number before the first rebuild since it was last loaded; zero if it did not know the sale.
+        before: Number,
+        /// The highest number that was known when the sale was frozen, if it was frozen because the gate is behind.
+        known: Number,
+    },
     /// The requested epoch is not above the gate's own; nothing changed.
     Behind {
         /// The gate's epoch.
@@ -57,8 +62,8 @@ pub struct RebuiltSale<'a> {
     pub sale: &'a Sale,
     /// The version of the terms.
     pub terms_version: i64,
-    /// The holdings of each user, oldest first.
-    pub users: &'a BTreeMap<UserId, Vec<RebuiltHolding>>,
+    /// How many users were staged in this epoch.
+    pub staged: usize,
     /// The items with the units left.
     pub items: &'a [RebuiltItem],
 }
@@ -80,11 +85,15 @@ impl Gate {
             return Ok(RebuildStart::Behind { epoch: reply.number()? });
         }
         self.observe_number(&sale.id, Number { epoch, seq: 0 });
-        let before = reply.text()?;
+        let state = reply.text()?;
         // What the rebuild before this one has staged, if it died; a running one can no longer load it.
-        let abandoned = self.keys(&sale.id).staged(reply.number()?);
-        let () = self.link.query(redis::cmd("UNLINK").arg(abandoned)).await?;
-        Ok(RebuildStart::Frozen(if before.is_empty() { None } else { Some(read_state(&before)?) }))
+        self.clear_staged(&sale.id, reply.number()?).await?;
+        let state = if state.is_empty() { None } else { Some(read_state(&state)?) };
+        Ok(RebuildStart::Frozen {
+            state,
+            before: read_number(&reply.text()?)?,
+            known: read_number(&reply.text()?)?,
+        })
     }
 
     /// Puts orders in flight back into the outbox; `true` marks an order on the dead-letter queue. Entries that
@@ -111,17 +120,22 @@ impl Gate {
         Ok(())
     }
 
-    /// Loads holders and items in one step, and returns the gate's number afterwards. The sale stays frozen.
-    ///
-    /// # Errors
-    /// [`GateError::Broken`] if the sale is no longer frozen in this epoch; then nothing is loaded.
-    pub async fn load_rebuilt(&self, epoch: i64, rebuilt: &RebuiltSale<'_>) -> Result<Number, GateError> {
-        let RebuiltSale { sale, terms_version, users, items } = *rebuilt;
-        let keys = self.keys(&sale.id);
+    /// Forgets the users that were staged in this epoch.
+    pub async fn clear_staged(&self, sale: &SaleId, epoch: i64) -> Result<(), GateError> {
+        // Freed in the background: freeing a million users takes Redis a second.
+        Ok(self.link.query(redis::cmd("UNLINK").arg(self.keys(sale).staged(epoch))).await?)
+    }
+
+    /// Stages users with their holdings, each oldest first. They take the place of the sale's users when the rebuild of
+    /// this epoch is loaded. Each user is staged once; a repeat replaces what was staged for them.
+    pub async fn stage_users(
+        &self,
+        sale: &SaleId,
+        epoch: i64,
+        users: &[(UserId, Vec<RebuiltHolding>)],
+    ) -> Result<(), GateError> {
         // Each rebuild has its own epoch, so concurrent ones do not mix. The load checks the count.
-        let staged = keys.staged(epoch);
-        let () = self.link.query(redis::cmd("UNLINK").arg(&staged)).await?;
-        let users: Vec<(&UserId, &Vec<RebuiltHolding>)> = users.iter().collect();
+        let staged = self.keys(sale).staged(epoch);
         for users in users.chunks(AT_ONCE) {
             let mut put = redis::cmd("HSET");
             put.arg(&staged);
@@ -132,10 +146,22 @@ impl Gate {
             let () = self.link.query(&put).await?;
             let () = self.link.query(redis::cmd("EXPIRE").arg(&staged).arg(STAGED_S)).await?;
         }
+        Ok(())
+    }
+
+    /// Loads the staged holders and the items in one step, and returns the gate's number afterwards. The sale stays
+    /// frozen.
+    ///
+    /// # Errors
+    /// [`GateError::Broken`] if the sale is no longer frozen in this epoch, or fewer users are staged than `rebuilt`
+    /// says; then nothing is loaded.
+    pub async fn load_rebuilt(&self, epoch: i64, rebuilt: &RebuiltSale<'_>) -> Result<Number, GateError> {
+        let RebuiltSale { sale, terms_version, staged, items } = *rebuilt;
+        let keys = self.keys(&sale.id);
         fault!("rebuild.staged", return Err(GateError::Unavailable("injected".into())));
         let mut fields = terms(sale);
         fields.extend(["rules_version".to_owned(), terms_version.to_string()]);
-        let mut args = vec![epoch.to_string(), users.len().to_string(), fields.len().to_string()];
+        let mut args = vec![epoch.to_string(), staged.to_string(), fields.len().to_string()];
         args.extend(fields);
         for item in items {
             args.extend([
@@ -145,7 +171,7 @@ impl Gate {
                 item.version.to_string(),
             ]);
         }
-        let keys = [keys.sale(), keys.items(), keys.stock(), keys.users(), staged];
+        let keys = [keys.sale(), keys.items(), keys.stock(), keys.users(), keys.staged(epoch)];
         let reply: redis::Value = self.link.run(&self.scripts.rebuild_load, &keys, &args).await?;
         unless_lost(&reply)?;
         let mut reply = Reader::of(&reply)?;
@@ -162,6 +188,17 @@ fn record_of(held: &RebuiltHolding) -> String {
         (true, Some((rest, quantity))) => format!("{rest}|-{quantity}"),
         _ => record,
     }
+}
+
+/// Reads `epoch seq`; zero if there is none.
+fn read_number(text: &str) -> Result<Number, GateError> {
+    if text.is_empty() {
+        return Ok(Number::default());
+    }
+    let number = text
+        .split_once(' ')
+        .and_then(|(epoch, seq)| Some(Number { epoch: epoch.parse().ok()?, seq: seq.parse().ok()? }));
+    number.ok_or_else(|| broken("a number", text))
 }
 
 /// Fails if the script reports that the sale is no longer frozen in this rebuild's epoch.

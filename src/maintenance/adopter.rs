@@ -2,13 +2,13 @@
 //! the gate adopt it at once; this task catches those where the worker could not.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
 use super::MaintenanceError;
 use super::leader::{alone, work_alone};
-use crate::domain::{Millis, SaleId, SaleState};
+use crate::domain::{Millis, Place, SaleId, SaleState};
 use crate::gate::Gate;
 use crate::lease::Leases;
 use crate::settlement::Settler;
@@ -22,8 +22,20 @@ const EVERY: Duration = Duration::from_secs(5);
 /// Each look goes back this far before the previous one: a row may become visible after rows that are younger.
 const OVERLAP: Duration = Duration::from_secs(60);
 
-/// Rows read at once.
-const PAGE: u64 = 500;
+/// A look at a sale waits this many times as long as the one before took, so that it costs little however many orders
+/// the sale has.
+const REST: u32 = 50;
+
+/// The last look at a sale.
+struct Looked {
+    /// When it began, by the database's clock.
+    at: Millis,
+    /// The sale's place in the database: while it is the same, there is no new row. `None` if an order could not be
+    /// adopted.
+    place: Option<Place>,
+    /// No other look before this time.
+    rest_until: Instant,
+}
 
 /// Looks for orders that a rebuilt gate does not know.
 pub struct Adopter {
@@ -38,16 +50,16 @@ pub struct Adopter {
 impl Adopter {
     /// Runs until `stop`. Errors are retried at the next look.
     pub async fn run(self, stop: CancellationToken) {
-        let mut looked_at: HashMap<SaleId, Millis> = HashMap::new();
+        let mut looked = HashMap::new();
         while stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
-            let look = alone(&self.leases, SCOPE, work_alone(), self.look(&mut looked_at));
+            let look = alone(&self.leases, SCOPE, work_alone(), self.look(&mut looked));
             if let Some(Err(error)) = stop.run_until_cancelled(look).await {
                 tracing::debug!(%error, "the search for orders that a rebuilt gate does not know was cut short");
             }
         }
     }
 
-    async fn look(&self, looked_at: &mut HashMap<SaleId, Millis>) -> Result<(), MaintenanceError> {
+    async fn look(&self, looked: &mut HashMap<SaleId, Looked>) -> Result<(), MaintenanceError> {
         // An order that is live in a database that went back in time may have ended.
         self.store.ensure_current().await?;
         for sale in self.gate.sales().await? {
@@ -56,31 +68,37 @@ impl Adopter {
             else {
                 continue;
             };
+            let began = Instant::now();
+            let at = self.store.read_clock().await?;
+            let places = self.store.places_of(std::slice::from_ref(&sale)).await?;
+            let place = places.get(&sale).copied().unwrap_or_default();
+            let last = looked.get(&sale);
+            if last.is_some_and(|last| last.place == Some(place) || began < last.rest_until) {
+                continue;
+            }
             // A process that has just started checks every row once.
-            let from = looked_at.get(&sale).copied().unwrap_or(Millis(0));
-            let now = self.store.read_clock().await?;
-            let older = OlderEpoch { epoch: gate.number.epoch, recorded_since: from };
-            self.adopt_unknown(&sale, older).await?;
-            looked_at.insert(sale, Millis(now.0 - OVERLAP.as_millis() as i64));
+            let since = last.map_or(Millis(0), |last| last.at.minus(OVERLAP));
+            let older = OlderEpoch { epoch: gate.number.epoch, recorded_since: since };
+            let all_known = self.adopt_unknown(&sale, older).await?;
+            let rest_until = Instant::now() + began.elapsed() * REST;
+            looked.insert(sale, Looked { at, place: all_known.then_some(place), rest_until });
         }
         Ok(())
     }
 
-    /// Adopts the live orders of older epochs that the gate lacks.
-    async fn adopt_unknown(&self, sale: &SaleId, older: OlderEpoch) -> Result<(), MaintenanceError> {
+    /// Adopts the live orders of older epochs that the gate lacks. Returns `false` if one is left, because another
+    /// process holds the lease of its user.
+    async fn adopt_unknown(&self, sale: &SaleId, older: OlderEpoch) -> Result<bool, MaintenanceError> {
         let settler = Settler { gate: &self.gate, store: &self.store, leases: &self.leases };
-        let mut after = None;
-        loop {
-            let page = self.store.live_orders_before_epoch(sale, older, after, PAGE).await?;
+        let mut all_known = true;
+        let mut pages = self.store.live_orders_before(sale, older);
+        while let Some(page) = pages.next().await? {
             let orders: Vec<_> = page.iter().map(|order| (&order.user, order.id)).collect();
             let known = self.gate.has_records_of(sale, &orders).await?;
             for ((user, id), _) in orders.iter().zip(known).filter(|(_, known)| !known) {
-                settler.adopt(sale, user, *id).await?;
-            }
-            after = page.last().map(|order| order.id).or(after);
-            if (page.len() as u64) < PAGE {
-                return Ok(());
+                all_known &= settler.adopt(sale, user, *id).await?;
             }
         }
+        Ok(all_known)
     }
 }

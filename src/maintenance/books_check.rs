@@ -3,20 +3,23 @@
 //! long.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
 use super::MaintenanceError;
 use super::leader::{LONGEST, alone, work_alone};
-use crate::audit::{Audit, ItemBooks, audit};
+use crate::audit::{Audit, AuditError, ItemBooks, audit_knowing};
 use crate::control::Control;
 use crate::domain::{ActRequest, SaleId, SaleState};
 use crate::gate::Gate;
 use crate::lease::Leases;
-use crate::store::Store;
+use crate::store::{KnownTotals, Store};
 
 const SCOPE: &str = "_audit";
+
+/// The rows of a sale that has not changed are added up again after this time, in case somebody changed them by hand.
+const ADD_UP_AGAIN: Duration = Duration::from_secs(15 * 60);
 
 /// Checks the books of every sale, on one front at a time.
 pub struct BooksCheck {
@@ -37,8 +40,7 @@ pub struct BooksCheck {
 impl BooksCheck {
     /// Runs until `stop`. Errors are retried at the next look.
     pub async fn run(self, stop: CancellationToken) {
-        // For sales that did not balance in the previous look: how many units of each item were missing.
-        let mut before: HashMap<SaleId, Vec<i64>> = HashMap::new();
+        let mut before = Earlier::default();
         while stop.run_until_cancelled(tokio::time::sleep(self.every)).await.is_some() {
             // Held for most of the interval, so that the books are checked once although every front tries.
             let options = work_alone().min_hold(self.every.mul_f64(0.8)).max_hold(LONGEST.max(self.every));
@@ -55,7 +57,7 @@ impl BooksCheck {
         }
     }
 
-    async fn look(&self, before: &mut HashMap<SaleId, Vec<i64>>) -> Result<(), MaintenanceError> {
+    async fn look(&self, before: &mut Earlier) -> Result<(), MaintenanceError> {
         // A database that is behind has an alert of its own; its side of the books says nothing.
         self.store.ensure_current().await?;
         let mut found = Found::default();
@@ -66,7 +68,7 @@ impl BooksCheck {
             }
             let sale = row.sale.id;
             // An error in one sale must not keep the others from being checked.
-            let books = match audit(&self.gate, &self.store, &sale).await {
+            let books = match self.books(&sale, before).await {
                 Ok(books) => books,
                 Err(error) => {
                     tracing::warn!(%sale, %error, "its books could not be read");
@@ -75,7 +77,7 @@ impl BooksCheck {
                 }
             };
             found.lost += u32::from(books.needs_rebuild() && !row.state.has_ended());
-            match judge(&books, before) {
+            match judge(&books, &mut before.missing) {
                 Judgement::Balances => {}
                 Judgement::NotNow => found.moving += 1,
                 Judgement::Broken => {
@@ -87,6 +89,20 @@ impl BooksCheck {
         metrics::counter!("audit_runs_total").increment(1);
         found.report();
         Ok(())
+    }
+
+    async fn books(&self, sale: &SaleId, before: &mut Earlier) -> Result<Audit, AuditError> {
+        before.totals.retain(|_, (added_up, _)| added_up.elapsed() < ADD_UP_AGAIN);
+        let earlier = before.totals.remove(sale);
+        let known = earlier.as_ref().map(|(_, known)| known);
+        let (books, totals) = audit_knowing(&self.gate, &self.store, sale, known, &|_, _| {}).await?;
+        let is_same = known.is_some_and(|known| totals.is_as_old_as(known));
+        let added_up = earlier.filter(|_| is_same).map_or_else(Instant::now, |(added_up, _)| added_up);
+        // Somebody may be repairing the rows by hand; the next look shows it.
+        if !books.rows_are_wrong() {
+            before.totals.insert(sale.clone(), (added_up, totals));
+        }
+        Ok(books)
     }
 
     async fn alarm(&self, books: &Audit) {
@@ -105,6 +121,15 @@ impl BooksCheck {
             Err(error) => tracing::warn!(%sale, %error, "it could not be paused"),
         }
     }
+}
+
+/// What earlier looks have found.
+#[derive(Default)]
+struct Earlier {
+    /// For sales that did not balance in the previous look: how many units of each item were missing.
+    missing: HashMap<SaleId, Vec<i64>>,
+    /// The sums over the rows of sales at rest, and when they were added up.
+    totals: HashMap<SaleId, (Instant, KnownTotals)>,
 }
 
 /// How many sales a look has found in which state.

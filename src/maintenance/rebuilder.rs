@@ -52,7 +52,7 @@ impl Rebuilder {
             if !needs_it {
                 continue;
             }
-            match self.rebuild.run(&id, &ActRequest::by("schedule")).await {
+            match self.rebuild.run(&id, &ActRequest::by("schedule"), &|_, _| {}).await {
                 Ok(_) | Err(RebuildError::UnderWay(_)) => {}
                 Err(error) => {
                     tracing::error!(sale = %id, %error, "a frozen sale could not be rebuilt; retried in a minute");

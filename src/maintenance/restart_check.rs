@@ -13,6 +13,7 @@ use crate::domain::{CLOCK_SKEW, Entry, Millis, Number, SaleId, SaleState};
 use crate::gate::{Gate, GateError};
 use crate::lease::{LeaseOptions, Leases};
 use crate::queue::{LogFrom, OrderLog, QueueSettings};
+use crate::recovery::log_needed_from;
 use crate::store::Store;
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -35,8 +36,8 @@ pub struct RestartCheck {
 }
 
 impl RestartCheck {
-    /// `gate` compares with [`Comparison::run`], once per restart. The receiver has the result of the latest look; until the
-    /// first it is [`NotCompared::UnderWay`].
+    /// `gate` compares with [`Comparison::run`], once per restart. The receiver has the result of the latest look; until
+    /// the first it is [`NotCompared::UnderWay`].
     pub fn new(gate: Gate) -> (Self, watch::Receiver<Result<(), NotCompared>>) {
         let (report, compared) = watch::channel(Err(NotCompared::UnderWay));
         (Self { gate, report }, compared)
@@ -170,9 +171,9 @@ async fn highest_recorded(
         known.insert(sale, orders.max(acts));
     }
     if let Some(from) = &mut since
-        && let Some(position) = store.replay_from().await?
+        && let Some(needed) = log_needed_from(store).await?
     {
-        *from = position.max(*from);
+        *from = needed.max(*from);
     }
     Ok((known, since))
 }

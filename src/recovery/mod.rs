@@ -14,7 +14,7 @@ mod rebuild;
 mod repair;
 pub mod replay;
 
-pub use compare::{Comparison, Difference, DifferenceKind, compare};
-pub use reach::{ReachError, log_begins_at};
-pub use rebuild::{Gathered, Loaded, Rebuild, RebuildError, Rebuilding, Rebuilt};
+pub use compare::{Compare, Comparison, Difference, DifferenceKind, MOST_SUSPECTS, compare};
+pub use reach::{ReachError, log_begins_at, log_needed_from};
+pub use rebuild::{Forgotten, Gathered, Loaded, Rebuild, RebuildError, Rebuilding, Rebuilt};
 pub use repair::{Repair, RepairError, Repaired};

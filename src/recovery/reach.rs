@@ -36,6 +36,6 @@ const EARLIER: Duration = Duration::from_secs(60);
 
 /// From when on the log may have entries that the database lacks; `None` if the database does not say, so that all of
 /// the log is needed.
-pub(super) async fn log_needed_from(store: &Store) -> Result<Option<Millis>, StoreError> {
+pub async fn log_needed_from(store: &Store) -> Result<Option<Millis>, StoreError> {
     Ok(store.replay_from().await?.map(|from| from.minus(EARLIER)))
 }

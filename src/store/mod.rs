@@ -32,11 +32,11 @@ pub use examine::DatabaseFacts;
 pub use halves::Halves;
 pub use handle::{Store, StoreSettings};
 pub use orders::{
-    Backlog, Change, Changed, Claim, OlderEpoch, OrderEvent, OrderRow, OverdueOrder, Recorded, Return,
-    SaleSnapshot, Totals,
+    Backlog, Change, Changed, Claim, KnownTotals, OlderEpoch, OlderOrders, OrderEvent, OrderPages, OrderRow,
+    OverdueOrder, Recorded, Return, SaleSnapshot, Totals,
 };
 pub use payments::{Applied, Payment};
-pub use recovery::{Restore, Restored, Run, Unlogged, WriteMode};
+pub use recovery::{PaymentPages, Restore, Restored, Run, Unlogged, WriteMode};
 pub use sales::{BegunAct, Erased, ItemRow, NotBegun, Restock, SaleAct, SaleRow};
 pub use states::{ActState, PaymentKind, PaymentState, RunState};
 pub use transaction::MayCommit;

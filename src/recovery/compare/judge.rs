@@ -13,16 +13,10 @@ pub(super) struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// `None` if nothing is wrong with the order. `user` is its buyer if the gate knew the order.
-    pub(super) async fn judge(
-        &self,
-        id: OrderId,
-        user: Option<&UserId>,
-    ) -> Result<Option<Difference>, AuditError> {
-        let row_before = self.store.order(id).await?;
-        let Some(user) = user.or(row_before.as_ref().map(|row| &row.order.user)) else { return Ok(None) };
-        let held = self.gate.holdings_of(self.sale, user).await?.into_iter().find(|held| held.id == id);
-        let held = held.filter(|held| held.quantity > 0);
+    /// `None` if nothing is wrong with this order of this user.
+    pub(super) async fn judge(&self, id: OrderId, user: &UserId) -> Result<Option<Difference>, AuditError> {
+        let held = self.gate.holdings_of(self.sale, &[user]).await?;
+        let held = held.into_iter().flatten().find(|held| held.id == id && held.quantity > 0);
         let ticket = self.gate.ticket(self.sale, id).await?;
         let row = self.store.order(id).await?;
         Ok(match (&row, &ticket, &held) {
@@ -32,8 +26,7 @@ impl Judge<'_> {
             }
             (Some(row), None, Some(_)) if !row.status.is_live() => {
                 // Units on their way back are not a difference.
-                let on_its_way = row.status != OrderStatus::Failed
-                    && self.store.returning_orders(self.sale).await?.contains(&id);
+                let on_its_way = row.status != OrderStatus::Failed && self.store.is_returning(id).await?;
                 (!on_its_way).then(|| Difference::of(&row.order, DifferenceKind::Unreturned))
             }
             (None, Some(ticket), _) if !ticket.parked => {

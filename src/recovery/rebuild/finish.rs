@@ -4,9 +4,21 @@ use super::error::RebuildError;
 use super::freeze::{Rebuild, Rebuilding};
 use super::gather::Gathered;
 use super::load::Loaded;
-use crate::audit::{Audit, audit};
-use crate::domain::{Millis, Number, SaleId, SaleState};
+use crate::audit::{Audit, Progress, audit_knowing};
+use crate::domain::{Millis, Number, OrderId, SaleId, SaleState};
 use crate::gate::Moved;
+
+/// Orders that are looked up together.
+const AT_ONCE: usize = 1_000;
+
+/// What Redis had forgotten when it came back in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub struct Forgotten {
+    /// Writes to the sale's gate: every order is one, and so is every settlement, return and act.
+    pub writes: u64,
+    /// Those of them that are orders with a row, or in the outbox, the log or the dead letters. All of them are loaded.
+    pub orders_found: u64,
+}
 
 /// What a rebuild did.
 #[derive(Debug, Clone, serde::Serialize)]
@@ -18,10 +30,14 @@ pub struct Rebuilt {
     /// The gate's number now.
     #[serde(flatten)]
     pub number: Number,
+    /// For how long the sale was frozen by this rebuild.
+    pub frozen_seconds: f64,
     /// Users who hold an order, live or ended.
     pub users: usize,
     /// Orders without a row.
     pub in_flight: usize,
+    /// What Redis had forgotten; `None` if it had the last write, or nothing of the sale.
+    pub forgotten: Option<Forgotten>,
     /// When the log begins, if that is later than the database's position in it: it may lack orders without a row.
     pub log_begins_at: Option<Millis>,
     /// Log entries and dead letters that this build cannot read: orders in them are not counted.
@@ -38,15 +54,17 @@ impl Rebuild {
         rebuilding: &Rebuilding,
         gathered: &Gathered,
         loaded: Loaded,
+        progress: Progress<'_>,
     ) -> Result<Rebuilt, RebuildError> {
         let sale = &rebuilding.sale;
-        let mut books = audit(&self.gate, &self.store, sale).await?;
+        let (mut books, _) = audit_knowing(&self.gate, &self.store, sale, None, progress).await?;
         if books.number != Some(loaded.number) {
             return Err(RebuildError::Moved);
         }
         if !books.balances() {
             return Err(RebuildError::OutOfBalance(Box::new(books)));
         }
+        let forgotten = self.forgotten(rebuilding, gathered).await?;
         let row = self.row(sale).await?.state;
         let state = match row {
             // If the row itself says frozen, an operator has to resume the sale.
@@ -71,11 +89,34 @@ impl Rebuild {
             sale_id: sale.clone(),
             state,
             number,
+            frozen_seconds: rebuilding.frozen_at.elapsed().as_secs_f64(),
             users,
             in_flight,
+            forgotten,
             log_begins_at: gathered.begins_at,
             unreadable: gathered.unreadable,
             books,
         })
+    }
+    /// Counts by number: the highest that anyone knows in the gate's epoch, and those that belong to an order.
+    async fn forgotten(
+        &self,
+        rebuilding: &Rebuilding,
+        gathered: &Gathered,
+    ) -> Result<Option<Forgotten>, RebuildError> {
+        let had = rebuilding.had;
+        let known = rebuilding.known.iter().chain([&gathered.highest]);
+        let known = known.filter(|number| number.epoch == had.epoch && **number > had).max();
+        let Some(last) = known.filter(|_| had != Number::default()) else { return Ok(None) };
+        let mut found = self.store.count_orders_between(&rebuilding.sale, had, *last).await?;
+        let waiting = gathered.waiting.values().flatten();
+        let forgotten = waiting.filter(|(_, held)| held.order.number > had && held.order.number <= *last);
+        let ids: Vec<OrderId> = forgotten.map(|(id, _)| *id).collect();
+        for ids in ids.chunks(AT_ONCE) {
+            // Those that have got a row meanwhile are counted above.
+            found += (ids.len() - self.store.row_versions(ids).await?.len()) as u64;
+        }
+        let writes = u64::try_from(last.seq - had.seq).unwrap_or(0);
+        Ok(Some(Forgotten { writes, orders_found: found }))
     }
 }

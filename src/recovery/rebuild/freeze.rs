@@ -1,6 +1,6 @@
 //! The first step: freeze the sale in an epoch higher than any known one.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::error::RebuildError;
 use crate::domain::{Number, SaleId, SaleState};
@@ -38,8 +38,13 @@ pub struct Rebuilding {
     pub(super) sale: SaleId,
     pub(super) epoch: i64,
     pub(super) guard: Guard,
+    pub(super) frozen_at: Instant,
     /// The gate's state before it was frozen, if it knew the sale.
     before: Option<SaleState>,
+    /// The gate's number before it was rebuilt; zero if it did not know the sale.
+    pub(super) had: Number,
+    /// The highest numbers that database, fronts and this process know of.
+    pub(super) known: Vec<Number>,
 }
 
 impl Rebuild {
@@ -54,9 +59,18 @@ impl Rebuild {
         let guard = self.leases.take(SCOPE, [sale.as_str()], options).await?.guard;
         let guard = guard.ok_or_else(|| RebuildError::UnderWay(sale.clone()))?;
         let rows = self.store.highest_number(sale).await?;
-        let known = rows.max(row.number).max(row.witnessed).epoch;
-        let mut rebuilding = Rebuilding { sale: sale.clone(), epoch: known, guard, before: None };
-        self.freeze_above(&mut rebuilding, known).await?;
+        let known = vec![rows, row.number, row.witnessed, self.gate.highest_number(sale)];
+        let epoch = known.iter().map(|number| number.epoch).max().unwrap_or_default();
+        let mut rebuilding = Rebuilding {
+            sale: sale.clone(),
+            epoch,
+            guard,
+            frozen_at: Instant::now(),
+            before: None,
+            had: Number::default(),
+            known,
+        };
+        self.freeze_above(&mut rebuilding, epoch).await?;
         Ok(rebuilding)
     }
 
@@ -70,9 +84,11 @@ impl Rebuild {
         loop {
             let epoch = known + 1;
             match self.gate.begin_rebuild(&row.sale, epoch).await? {
-                RebuildStart::Frozen(before) => {
+                RebuildStart::Frozen { state, before, known } => {
+                    rebuilding.had = before;
+                    rebuilding.known.push(known);
                     let row = self.row(&rebuilding.sale).await?;
-                    let selling = before.filter(|state| *state != SaleState::Frozen);
+                    let selling = state.filter(|state| *state != SaleState::Frozen);
                     rebuilding.before = rebuilding.before.or(selling);
                     // With this number in the row, an act that changed the old gate does not count as done until it
                     // has changed the new one, and no later rebuild takes this epoch again.

@@ -1,10 +1,10 @@
 //! Gathers the orders without a row from the outbox, the order log and the dead-letter queue.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::error::RebuildError;
 use super::freeze::{Rebuild, Rebuilding};
-use crate::domain::{CLOCK_SKEW, Entry, Millis, Number, Order, OrderId, SaleId};
+use crate::domain::{CLOCK_SKEW, Entry, Millis, Number, Order, OrderId, SaleId, UserId};
 use crate::fault::fault;
 use crate::queue::LogFrom;
 use crate::recovery::reach::{log_begins_at, log_needed_from};
@@ -12,33 +12,44 @@ use crate::recovery::reach::{log_begins_at, log_needed_from};
 /// At most this many dead letters are read.
 const DEAD_LETTERS: usize = 10_000;
 
+/// Gathered orders are looked up in the database this many at a time, so that those that have a row, which may be all
+/// of the log, do not fill the memory.
+const AT_ONCE: usize = 1_000;
+
 /// What the outbox, the log and the dead-letter queue know of a sale.
 #[derive(Default)]
 pub struct Gathered {
-    /// Accepted orders; `true` if the order is on the dead-letter queue.
-    pub(super) accepted: HashMap<OrderId, (Order, bool)>,
-    /// The highest version of each row in the log.
-    pub(super) versions: HashMap<OrderId, i32>,
+    /// Accepted orders that had no row when they were looked up, by user. They may have one when the rows are read.
+    pub(super) waiting: BTreeMap<UserId, BTreeMap<OrderId, Waiting>>,
     /// The highest number that the gate has given.
     pub(super) highest: Number,
     /// When the log begins, if it lacks entries that the database may need.
     pub begins_at: Option<Millis>,
     /// Log entries and dead letters that this build cannot read.
     pub(super) unreadable: usize,
+    /// Accepted orders that have not been looked up yet.
+    accepted: HashMap<OrderId, Waiting>,
+    /// The highest version of each row in the log that has not been looked up yet.
+    versions: HashMap<OrderId, i32>,
+}
+
+/// An accepted order without a row.
+pub(super) struct Waiting {
+    pub(super) order: Order,
+    /// It is on the dead-letter queue.
+    pub(super) parked: bool,
 }
 
 impl Gathered {
     fn accept(&mut self, order: Order, parked: bool) {
         self.highest = self.highest.max(order.number);
-        self.accepted.insert(order.id, (order, parked));
+        let known = self.accepted.entry(order.id).or_insert(Waiting { order, parked });
+        known.parked |= parked;
     }
 
     fn add_logged(&mut self, entry: Entry) {
         match entry {
-            Entry::Accepted(order) => {
-                self.highest = self.highest.max(order.number);
-                self.accepted.entry(order.id).or_insert((order, false));
-            }
+            Entry::Accepted(order) => self.accept(order, false),
             Entry::Order(entry) => {
                 self.highest = self.highest.max(entry.order.number);
                 let version = self.versions.entry(entry.order.id).or_insert(0);
@@ -48,11 +59,16 @@ impl Gathered {
             Entry::Act(_) | Entry::Payment(_) => {}
         }
     }
+
+    fn unknown(&self) -> usize {
+        self.accepted.len() + self.versions.len()
+    }
 }
 
 impl Rebuild {
     /// Reads all sources of orders without a row. Each order that was accepted before the sale was frozen is in one
-    /// of these sources, or has a row when the database is read afterwards.
+    /// of these sources, or has a row when the database is read afterwards. Fails if the database lacks a row of the
+    /// log, or has an older version of it.
     pub async fn gather(&self, rebuilding: &Rebuilding) -> Result<Gathered, RebuildError> {
         let sale = &rebuilding.sale;
         let mut gathered = Gathered::default();
@@ -66,12 +82,13 @@ impl Rebuild {
                 gathered.accept(order, true);
             }
         }
+        self.look_up(&mut gathered).await?;
         fault!("rebuild.gathered", return Err(crate::gate::GateError::Unavailable("injected".into()).into()));
         Ok(gathered)
     }
 
     async fn gather_log(&self, sale: &SaleId, gathered: &mut Gathered) -> Result<(), RebuildError> {
-        // Every order that was accepted earlier has its row: the sale is frozen, so this should not read more than it must.
+        // Every order that was accepted earlier has its row, and the sale is frozen while the log is read.
         let created = self.row(sale).await?.created_at;
         let from = log_needed_from(&self.store).await?.map_or(created, |from| from.max(created));
         let begins_at = log_begins_at(&self.log, &self.store).await?;
@@ -88,9 +105,35 @@ impl Rebuild {
                     Err(_) => gathered.unreadable += 1,
                 }
             }
+            if gathered.unknown() >= AT_ONCE {
+                self.look_up(gathered).await?;
+            }
         }
         reader.close().await;
         // A gate must not be rebuilt from a database that has lost commits.
         Ok(self.store.check_places().await?)
+    }
+
+    /// Forgets the gathered orders that have a row. No row is ever deleted, so reading the rows will find them.
+    async fn look_up(&self, gathered: &mut Gathered) -> Result<(), RebuildError> {
+        let ids: Vec<OrderId> = gathered.accepted.keys().chain(gathered.versions.keys()).copied().collect();
+        for ids in ids.chunks(AT_ONCE) {
+            for (id, version) in self.store.row_versions(ids).await? {
+                gathered.accepted.remove(&id);
+                if gathered.versions.remove(&id).is_some_and(|logged| logged > version) {
+                    return Err(RebuildError::DatabaseBehind(id));
+                }
+            }
+        }
+        // The log has a row that the database lacks.
+        if let Some(id) = gathered.versions.keys().next() {
+            return Err(RebuildError::DatabaseBehind(*id));
+        }
+        for (id, found) in gathered.accepted.drain() {
+            let of_user = gathered.waiting.entry(found.order.user.clone()).or_default();
+            let parked = found.parked || of_user.get(&id).is_some_and(|known| known.parked);
+            of_user.insert(id, Waiting { parked, ..found });
+        }
+        Ok(())
     }
 }

@@ -1,24 +1,25 @@
 //! What the gate is loaded with: the rows, and the gathered orders without a row.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use super::error::RebuildError;
 use super::freeze::{Rebuild, Rebuilding};
-use super::gather::Gathered;
+use super::gather::{Gathered, Waiting};
+use crate::audit::Progress;
 use crate::domain::{Number, Order, OrderId, Sku, UserId};
 use crate::fault::fault;
 use crate::gate::{RebuiltHolding, RebuiltItem, RebuiltSale};
 use crate::store::{OrderRow, Restock, SaleRow};
-
-/// Rows in one query.
-const PAGE: u64 = 1_000;
 
 /// Ended orders kept per user in a sale with rebuy; the same number as in `settle.lua`.
 const ENDED_KEPT: usize = 8;
 
 /// Orders whose return is recorded in one transaction.
 const RETURNS_AT_ONCE: usize = 500;
+
+/// Orders without a row that are staged together.
+const AT_ONCE: usize = 1_000;
 
 /// What was loaded.
 #[derive(Debug, Clone, Copy)]
@@ -31,119 +32,158 @@ pub struct Loaded {
     pub(super) number: Number,
 }
 
-/// Who holds what, from rows and gathered orders together.
-struct Holders<'a> {
-    users: BTreeMap<UserId, Vec<RebuiltHolding>>,
+/// Progress of a load: the gate is given the holders page by page, so that their number does not matter.
+struct Loading<'a> {
+    rebuild: &'a Rebuild,
+    rebuilding: &'a Rebuilding,
+    /// Users with orders without a row that no page has had yet.
+    waiting: BTreeMap<&'a UserId, &'a BTreeMap<OrderId, Waiting>>,
+    /// Orders whose units were on their way back before the rows were read.
+    owed: HashSet<OrderId>,
+    /// Those of them that have ended in their rows without having failed: the load returns their units.
+    returned: Vec<OrderId>,
+    rebuy: bool,
     taken: BTreeMap<Sku, i64>,
-    /// Orders that ended in their rows without having failed.
-    ended: HashSet<OrderId>,
-    /// Gathered orders; reading the rows removes those that have one. `true`: on the dead-letter queue.
-    waiting: HashMap<OrderId, &'a (Order, bool)>,
-    /// Versions in the log; removed in the same way.
-    versions: HashMap<OrderId, i32>,
+    users: usize,
+    in_flight: usize,
 }
 
-impl<'a> Holders<'a> {
-    fn new(gathered: &'a Gathered) -> Self {
-        Self {
-            users: BTreeMap::new(),
-            taken: BTreeMap::new(),
-            ended: HashSet::new(),
-            waiting: gathered.accepted.iter().map(|(id, held)| (*id, held)).collect(),
-            versions: gathered.versions.clone(),
+/// A part of what is loaded: whole users, and their orders without a row.
+#[derive(Default)]
+struct Part<'a> {
+    users: BTreeMap<UserId, Vec<RebuiltHolding>>,
+    in_flight: Vec<(&'a Order, bool)>,
+}
+
+impl<'a> Loading<'a> {
+    /// All orders of some users that have a row, and those of the same users that have none.
+    fn of_rows(&mut self, rows: Vec<OrderRow>) -> Part<'a> {
+        let recorded: HashSet<OrderId> = rows.iter().map(|row| row.order.id).collect();
+        let mut part = Part::default();
+        for row in rows {
+            if let Some(waiting) = self.waiting.remove(&row.order.user) {
+                self.add_waiting(waiting, &recorded, &mut part);
+            }
+            self.add_row(row, &mut part);
         }
+        self.sorted(part)
     }
 
-    fn add_row(&mut self, row: OrderRow) -> Result<(), RebuildError> {
-        let (id, live) = (row.order.id, row.status.is_live());
-        self.waiting.remove(&id);
-        if self.versions.remove(&id).is_some_and(|version| version > row.version) {
-            return Err(RebuildError::DatabaseBehind(id));
+    /// Some users without a row; empty at the end.
+    fn of_waiting(&mut self) -> Part<'a> {
+        let mut part = Part::default();
+        while let Some((_, waiting)) = self.waiting.pop_first() {
+            self.add_waiting(waiting, &HashSet::new(), &mut part);
+            if part.in_flight.len() >= AT_ONCE {
+                break;
+            }
         }
+        self.sorted(part)
+    }
+
+    fn add_row(&mut self, row: OrderRow, part: &mut Part<'a>) {
+        let live = row.status.is_live();
         if live {
             *self.taken.entry(row.order.sku.clone()).or_default() += i64::from(row.order.quantity);
         } else if row.failure.is_some() {
             // The user is free, and the unit may never have existed.
-            return Ok(());
-        } else {
-            self.ended.insert(id);
+            return;
+        } else if self.owed.contains(&row.order.id) {
+            self.returned.push(row.order.id);
         }
         let held = RebuiltHolding { ended: !live, order: row.order };
-        self.users.entry(held.order.user.clone()).or_default().push(held);
-        Ok(())
+        part.users.entry(held.order.user.clone()).or_default().push(held);
     }
 
-    /// Call after the last row: the orders left in `waiting` have none.
-    fn add_waiting(&mut self) {
-        for (order, _) in self.waiting.values() {
+    fn add_waiting(
+        &mut self,
+        waiting: &'a BTreeMap<OrderId, Waiting>,
+        recorded: &HashSet<OrderId>,
+        part: &mut Part<'a>,
+    ) {
+        for Waiting { order, parked } in waiting.values().filter(|held| !recorded.contains(&held.order.id)) {
             *self.taken.entry(order.sku.clone()).or_default() += i64::from(order.quantity);
             let held = RebuiltHolding { ended: false, order: order.clone() };
-            self.users.entry(order.user.clone()).or_default().push(held);
+            part.users.entry(order.user.clone()).or_default().push(held);
+            part.in_flight.push((order, *parked));
         }
     }
 
-    fn sort(&mut self, rebuy: bool) {
-        for held in self.users.values_mut() {
+    fn sorted(&self, mut part: Part<'a>) -> Part<'a> {
+        for held in part.users.values_mut() {
             held.sort_by_key(|held| held.order.number);
-            if rebuy {
+            if self.rebuy {
                 drop_oldest_ended(held);
             }
         }
+        part
+    }
+
+    async fn stage(&mut self, part: Part<'a>) -> Result<(), RebuildError> {
+        let Rebuilding { sale, epoch, guard, .. } = self.rebuilding;
+        if !guard.is_valid_for(Duration::ZERO) {
+            return Err(RebuildError::UnderWay(sale.clone()));
+        }
+        let gate = &self.rebuild.gate;
+        gate.refill_outbox(sale, *epoch, &part.in_flight).await?;
+        let users: Vec<_> = part.users.into_iter().collect();
+        gate.stage_users(sale, *epoch, &users).await?;
+        self.in_flight += part.in_flight.len();
+        self.users += users.len();
+        Ok(())
     }
 }
 
 impl Rebuild {
-    /// Reads the database and loads the gate in one step, which succeeds only if the epoch is still the same. Fails
-    /// without a change if the database is older than the log.
-    pub async fn load(&self, rebuilding: &Rebuilding, gathered: &Gathered) -> Result<Loaded, RebuildError> {
-        let sale = &rebuilding.sale;
-        // Read before the rows: every order in it has ended in its row, so the load returns its units.
-        let owed = self.store.returning_orders(sale).await?;
-        let mut holders = self.read_holders(rebuilding, gathered).await?;
-        let row = self.row(sale).await?;
-        holders.sort(row.sale.terms.rebuy);
-        let items = self.items(&row, &holders.taken).await?;
-        let flight: Vec<(&Order, bool)> = holders.waiting.values().map(|held| (&held.0, held.1)).collect();
-        if !rebuilding.guard.is_valid_for(Duration::ZERO) {
-            return Err(RebuildError::UnderWay(sale.clone()));
-        }
+    /// Reads the rows, stages their holders in the gate, and loads the gate in one step, which succeeds only if the
+    /// epoch is still the same.
+    pub async fn load(
+        &self,
+        rebuilding: &Rebuilding,
+        gathered: &Gathered,
+        progress: Progress<'_>,
+    ) -> Result<Loaded, RebuildError> {
+        let (sale, epoch) = (&rebuilding.sale, rebuilding.epoch);
+        let mut loading = Loading {
+            rebuild: self,
+            rebuilding,
+            waiting: gathered.waiting.iter().collect(),
+            // Read before the rows: every order in it has ended in its row.
+            owed: self.store.returning_orders(sale).await?.into_iter().collect(),
+            returned: Vec::new(),
+            rebuy: self.row(sale).await?.sale.terms.rebuy,
+            taken: BTreeMap::new(),
+            users: 0,
+            in_flight: 0,
+        };
+        self.gate.clear_staged(sale, epoch).await?;
+        let mut pages = self.store.order_pages(sale);
+        let mut page = pages.next().await?;
         fault!("rebuild.read", return Err(crate::gate::GateError::Unavailable("injected".into()).into()));
-        self.gate.refill_outbox(sale, rebuilding.epoch, &flight).await?;
-        let users = &holders.users;
-        let rebuilt = RebuiltSale { sale: &row.sale, terms_version: row.terms_version, users, items: &items };
-        let number = self.gate.load_rebuilt(rebuilding.epoch, &rebuilt).await?;
+        let mut read = 0;
+        while let Some(rows) = page {
+            read += rows.len() as u64;
+            let part = loading.of_rows(rows);
+            // The database reads the next page while the gate takes this one.
+            let (next, ()) = tokio::try_join!(async { Ok(pages.next().await?) }, loading.stage(part))?;
+            page = next;
+            progress("orders loaded", read);
+        }
+        while !loading.waiting.is_empty() {
+            let part = loading.of_waiting();
+            loading.stage(part).await?;
+        }
+        let row = self.row(sale).await?;
+        let items = self.items(&row, &loading.taken).await?;
+        let Loading { users, in_flight, returned, .. } = loading;
+        let rebuilt =
+            RebuiltSale { sale: &row.sale, terms_version: row.terms_version, staged: users, items: &items };
+        let number = self.gate.load_rebuilt(epoch, &rebuilt).await?;
         fault!("rebuild.loaded", return Err(crate::gate::GateError::Unavailable("injected".into()).into()));
-        let returned: Vec<OrderId> = owed.into_iter().filter(|id| holders.ended.contains(id)).collect();
         for ids in returned.chunks(RETURNS_AT_ONCE) {
             self.store.finish_returns(sale, number, ids).await?;
         }
-        Ok(Loaded { users: users.len(), in_flight: flight.len(), number })
-    }
-
-    async fn read_holders<'a>(
-        &self,
-        rebuilding: &Rebuilding,
-        gathered: &'a Gathered,
-    ) -> Result<Holders<'a>, RebuildError> {
-        let mut holders = Holders::new(gathered);
-        let mut after = None;
-        loop {
-            let page = self.store.orders_after(&rebuilding.sale, after, PAGE).await?;
-            after = page.last().map(|row| row.order.id).or(after);
-            let last = (page.len() as u64) < PAGE;
-            for row in page {
-                holders.add_row(row)?;
-            }
-            if last {
-                break;
-            }
-        }
-        // The log has a row that the database lacks.
-        if let Some(id) = holders.versions.keys().next() {
-            return Err(RebuildError::DatabaseBehind(*id));
-        }
-        holders.add_waiting();
-        Ok(holders)
+        Ok(Loaded { users, in_flight, number })
     }
 
     async fn items(

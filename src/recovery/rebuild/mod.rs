@@ -6,8 +6,8 @@
 //!    it loads. A frozen gate takes no order, settles none and takes no units back.
 //! 2. Read the outbox, the order log and the dead-letter queue, and only **then** the database. In the
 //!    opposite order, an order that is committed in between would be in neither.
-//! 3. Give users their live rows and their orders without a row; the units left are the stock minus those.
-//!    All of it is loaded in one step, which acts only if the epoch is still the same.
+//! 3. Give users their live rows and their orders without a row; the units left are the stock minus those. The users
+//!    are staged in the gate page by page, and loaded in one step, which acts only if the epoch is still the same.
 //! 4. Compare the books, and put the sale back into the state of its row.
 //!
 //! A rebuild does not wait for queues to drain: an order that is being retried or is parked never leaves its queue.
@@ -19,11 +19,12 @@ mod freeze;
 mod gather;
 mod load;
 
+use crate::audit::Progress;
 use crate::domain::{ActRequest, SaleId};
 use crate::store::{ActState, BegunAct, NotBegun, StoreError};
 
 pub use error::RebuildError;
-pub use finish::Rebuilt;
+pub use finish::{Forgotten, Rebuilt};
 pub use freeze::{Rebuild, Rebuilding};
 pub use gather::Gathered;
 pub use load::Loaded;
@@ -35,7 +36,12 @@ impl Rebuild {
     /// Rebuilds a sale that lost writes, or that Redis no longer has. On return it is in the state of its row, and
     /// its books balance. After an error nothing is lost and it may be run again; the sale is frozen, unless only the
     /// last write to its row failed.
-    pub async fn run(&self, sale: &SaleId, request: &ActRequest) -> Result<Rebuilt, RebuildError> {
+    pub async fn run(
+        &self,
+        sale: &SaleId,
+        request: &ActRequest,
+        progress: Progress<'_>,
+    ) -> Result<Rebuilt, RebuildError> {
         // Checked before the sale is frozen: an unreadable log must not stop the sale.
         self.log.head().await?;
         let mut rebuilding = self.begin(sale).await?;
@@ -44,7 +50,11 @@ impl Rebuild {
             Err(NotBegun::NoSale) => return Err(RebuildError::NotFound(sale.clone())),
             Err(other) => return Err(StoreError::Broken(format!("{other:?}")).into()),
         };
-        let done = self.steps(&mut rebuilding).await;
+        let done = self.steps(&mut rebuilding, progress).await;
+        if done.is_err() {
+            // If this fails, the next rebuild of the sale does it.
+            let _ = self.gate.clear_staged(sale, rebuilding.epoch).await;
+        }
         let (state, result, number) = match &done {
             Ok(rebuilt) => (ActState::Done, format!("at {}", rebuilt.number), Some(rebuilt.number)),
             Err(error) => (ActState::Refused, error.to_string(), None),
@@ -54,7 +64,11 @@ impl Rebuild {
         done
     }
 
-    async fn steps(&self, rebuilding: &mut Rebuilding) -> Result<Rebuilt, RebuildError> {
+    async fn steps(
+        &self,
+        rebuilding: &mut Rebuilding,
+        progress: Progress<'_>,
+    ) -> Result<Rebuilt, RebuildError> {
         let mut gathered = self.gather(rebuilding).await?;
         // The log may have an epoch that Redis and the database have both lost.
         while gathered.highest.epoch >= rebuilding.epoch {
@@ -63,8 +77,8 @@ impl Rebuild {
         }
         let mut attempts = 1;
         loop {
-            let loaded = self.load(rebuilding, &gathered).await?;
-            match self.finish(rebuilding, &gathered, loaded).await {
+            let loaded = self.load(rebuilding, &gathered, progress).await?;
+            match self.finish(rebuilding, &gathered, loaded, progress).await {
                 // An order known only from a message may have got its row in between, or Redis lost writes again.
                 Err(RebuildError::OutOfBalance(_) | RebuildError::Moved) if attempts < ATTEMPTS => {
                     attempts += 1

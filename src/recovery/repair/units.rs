@@ -6,7 +6,7 @@ use super::outcome::{RepairError, Repaired};
 use crate::audit::audit;
 use crate::domain::SaleId;
 use crate::gate::{Adjusted, Gate};
-use crate::recovery::compare::{DifferenceKind, compare};
+use crate::recovery::compare::{Compare, DifferenceKind, MOST_SUSPECTS, compare};
 use crate::store::Store;
 
 /// Corrects the units left in the gate, unless some order still differs, however young: repairing that order later
@@ -20,11 +20,13 @@ pub(super) async fn correct(
     if audit(gate, store, sale).await?.balances() {
         return Ok(());
     }
-    let now = compare(gate, store, None, sale, Duration::ZERO).await?;
+    let (log, older_than, most) = (None, Duration::ZERO, MOST_SUSPECTS);
+    let how = Compare { gate, store, log, older_than, most, progress: &|_, _| {} };
+    let now = compare(how, sale).await?;
     let explains = |kind| {
         !matches!(kind, DifferenceKind::Duplicate | DifferenceKind::Oversold | DifferenceKind::Waiting)
     };
-    if now.differences.iter().any(|difference| explains(difference.why)) {
+    if now.is_cut_short || now.differences.iter().any(|difference| explains(difference.why)) {
         repaired.left.push("orders still differ: repair them before the units left".into());
         return Ok(());
     }

@@ -7,8 +7,8 @@ use crate::domain::{Entry, SaleId};
 use crate::gate::{Gate, GateError};
 use crate::store::{Store, StoreError};
 
-/// Orders in one query.
-const PAGE: u64 = 500;
+/// Orders whose histories are read together.
+const PAGE: usize = 500;
 
 /// Why an export failed.
 #[derive(Debug, thiserror::Error)]
@@ -97,18 +97,24 @@ impl Export<'_> {
             self.line(out, &Entry::Accepted(ticket.order))?;
             exported.accepted += 1;
         }
-        let mut after = None;
-        loop {
-            let page = self.store.order_entries_after(self.sale, after, PAGE).await?;
-            for entry in &page {
-                after = entry.order().map(|order| order.id).or(after);
-                self.line(out, entry)?;
-                exported.orders += 1;
+        // Before the orders: a payment that is applied meanwhile is pending in the file, its order is paid, and applying
+        // it again changes nothing.
+        let mut pages = self.store.payment_pages(self.sale);
+        while let Some(payments) = pages.next().await? {
+            for payment in payments {
+                self.line(out, &payment)?;
+                exported.others += 1;
+            }
+        }
+        let mut pages = self.store.order_pages(self.sale);
+        while let Some(rows) = pages.next().await? {
+            for rows in rows.chunks(PAGE) {
+                for entry in self.store.entries_of(rows).await? {
+                    self.line(out, &entry)?;
+                    exported.orders += 1;
+                }
             }
             (self.progress)(exported.orders);
-            if (page.len() as u64) < PAGE {
-                break;
-            }
         }
         out.flush().map_err(|error| self.io(error))?;
         Ok(exported)

@@ -4,11 +4,20 @@ use super::error::{BenchError, broken};
 
 /// A process's resident memory in megabytes.
 pub(super) fn resident_mb(pid: u32) -> Result<f64, BenchError> {
+    memory_mb(pid, "VmRSS:")
+}
+
+/// The most resident memory that a process has had so far, in megabytes.
+pub(super) fn peak_mb(pid: u32) -> Result<f64, BenchError> {
+    memory_mb(pid, "VmHWM:")
+}
+
+fn memory_mb(pid: u32, name: &str) -> Result<f64, BenchError> {
     let path = format!("/proc/{pid}/status");
     let text = std::fs::read_to_string(&path).map_err(|_| broken(format!("{path} cannot be read")))?;
-    let kilobytes = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = text.lines().find_map(|line| line.strip_prefix(name));
     let kilobytes = kilobytes.and_then(|text| text.trim().strip_suffix(" kB")?.parse::<f64>().ok());
-    kilobytes.map(|kilobytes| kilobytes / 1_000.0).ok_or_else(|| broken(format!("{path} has no VmRSS")))
+    kilobytes.map(|kilobytes| kilobytes / 1_000.0).ok_or_else(|| broken(format!("{path} has no {name}")))
 }
 
 /// Seconds of CPU that a process has used, user and system, including children that have ended.

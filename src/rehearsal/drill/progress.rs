@@ -36,13 +36,9 @@ impl Progress {
         Self { bar: ProgressBar::hidden(), lines: None, quiet: true }
     }
 
-    /// Starts counting from zero to `total`; `what` names what is counted.
+    /// Starts counting from zero to `total`; `what` names what is counted. A total of zero means that it is not known.
     pub fn begin(&self, total: usize, what: &'static str) {
-        if let Ok(style) = ProgressStyle::with_template("  {bar:32} {pos}/{len} {msg}  {per_sec}  {eta} left")
-        {
-            self.bar.set_style(style);
-        }
-        self.bar.set_length(total as u64);
+        self.length(total as u64);
         self.bar.set_message(what);
         // Otherwise the rate would count from the bar's creation.
         self.bar.reset();
@@ -64,6 +60,13 @@ impl Progress {
 
     /// Changes the total.
     pub fn length(&self, total: u64) {
+        let template = match total {
+            0 => "  {spinner} {pos} {msg}  {per_sec}",
+            _ => "  {bar:32} {pos}/{len} {msg}  {per_sec}  {eta} left",
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            self.bar.set_style(style);
+        }
         self.bar.set_length(total);
     }
 

@@ -1,11 +1,14 @@
 //! Orders: their rows, counters, changes and sums.
 
+mod backlog;
 mod changes;
 mod claim;
 mod counters;
 mod history;
 mod insert;
 mod new_rows;
+mod older_epochs;
+mod order_pages;
 mod overdue;
 mod read;
 mod record;
@@ -15,16 +18,19 @@ mod totals;
 mod unrecorded;
 mod write_changes;
 
+pub use backlog::Backlog;
 pub use changes::Changed;
 pub(in crate::store) use claim::Refusal;
 pub use claim::{Claim, Recorded};
 pub(in crate::store) use counters::raise_sold;
 pub use history::OrderEvent;
 pub(in crate::store) use new_rows::confirmed_row;
+pub use older_epochs::{OlderEpoch, OlderOrders};
+pub use order_pages::OrderPages;
 pub use overdue::OverdueOrder;
-pub use read::{OlderEpoch, OrderRow};
-pub(in crate::store) use read::{page, read_order};
+pub use read::OrderRow;
+pub(in crate::store) use read::read_order;
 pub use returns::Return;
 pub(in crate::store) use returns::return_row;
-pub use totals::{Backlog, SaleSnapshot, Totals};
+pub use totals::{KnownTotals, SaleSnapshot, Totals};
 pub use write_changes::Change;

@@ -36,15 +36,6 @@ impl OrderRow {
     }
 }
 
-/// Orders that were accepted before an epoch of their sale's gate.
-#[derive(Debug, Clone, Copy)]
-pub struct OlderEpoch {
-    /// The epoch: orders of lower epochs count, and orders without a number.
-    pub epoch: i64,
-    /// Only rows inserted at this time or later.
-    pub recorded_since: Millis,
-}
-
 impl Store {
     /// An order; `None` if it has no row.
     pub async fn order(&self, id: OrderId) -> Result<Option<OrderRow>, StoreError> {
@@ -106,29 +97,6 @@ impl Store {
         .await
     }
 
-    /// One page of a sale's live orders from before an epoch, ordered by id, starting after `after`.
-    pub async fn live_orders_before_epoch(
-        &self,
-        sale: &SaleId,
-        older: OlderEpoch,
-        after: Option<OrderId>,
-        limit: u64,
-    ) -> Result<Vec<Order>, StoreError> {
-        let query = page(sale, after, limit)
-            .filter(order::Column::LiveKey.is_not_null())
-            .filter(order::Column::RecordedAtMs.gte(older.recorded_since.0))
-            .filter(
-                sea_orm::Condition::any()
-                    .add(order::Column::Epoch.is_null())
-                    .add(order::Column::Epoch.lt(older.epoch)),
-            );
-        self.within(async {
-            let rows = query.all(&self.db).await?;
-            rows.into_iter().map(|row| read_order(row).map(|row| row.order)).collect()
-        })
-        .await
-    }
-
     /// One page of a sale's orders, ordered by id, starting after `after`.
     pub async fn orders_after(
         &self,
@@ -142,7 +110,7 @@ impl Store {
 }
 
 /// The query for one page of a sale's orders, ordered by id, starting after `after`.
-pub(in crate::store) fn page(sale: &SaleId, after: Option<OrderId>, limit: u64) -> Select<order::Entity> {
+fn page(sale: &SaleId, after: Option<OrderId>, limit: u64) -> Select<order::Entity> {
     let page = order::Entity::find()
         .filter(order::Column::SaleId.eq(sale.as_str()))
         .order_by_asc(order::Column::Id)

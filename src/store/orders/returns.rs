@@ -63,6 +63,12 @@ impl Store {
         .await
     }
 
+    /// Whether the return of this order is pending.
+    pub async fn is_returning(&self, id: OrderId) -> Result<bool, StoreError> {
+        let row = gate_return::Entity::find_by_id(id.uuid());
+        self.within(async { Ok(row.one(&self.db).await?.is_some()) }).await
+    }
+
     /// How many returns of one sale are pending.
     pub async fn count_returns(&self, sale: &SaleId) -> Result<u64, StoreError> {
         self.within(async {

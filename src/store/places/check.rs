@@ -118,6 +118,15 @@ impl Store {
     }
 }
 
+/// The place of a sale; zero before its first.
+pub(in crate::store) async fn place_of(
+    connection: &impl ConnectionTrait,
+    sale: &SaleId,
+) -> Result<Place, StoreError> {
+    let found = find_places(connection, vec![sale.to_string()]).await?;
+    Ok(found.into_values().next().unwrap_or_default())
+}
+
 /// The places of those of these sales that have one.
 async fn find_places(
     connection: &impl ConnectionTrait,

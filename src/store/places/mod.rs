@@ -10,3 +10,4 @@ mod line;
 mod log_position;
 
 pub(in crate::store) use advance::advance;
+pub(in crate::store) use check::place_of;

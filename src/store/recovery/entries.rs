@@ -5,56 +5,18 @@ use std::collections::BTreeMap;
 use sea_orm::{ColumnTrait as _, EntityTrait as _, QueryFilter as _, QueryOrder as _};
 use uuid::Uuid;
 
-use crate::domain::{
-    ActEntry, Entry, ItemEntry, Millis, OrderEntry, OrderId, PaymentEntry, SaleEntry, SaleId, Step,
-};
+use crate::domain::{ActEntry, Entry, ItemEntry, Millis, OrderEntry, OrderId, PaymentEntry, SaleEntry, Step};
 use crate::store::entities::{item, order, order_event, payment_event, sale, sale_act};
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
 use crate::store::many::is_one_of;
-use crate::store::orders::{page, read_order};
+use crate::store::orders::{OrderRow, read_order};
 use crate::store::sales::read_sale;
 
 impl Store {
-    /// A sale with its acts and its payments, as entries; empty if there is no such sale.
-    pub async fn sale_entries(&self, sale: &SaleId) -> Result<Vec<Entry>, StoreError> {
-        self.within(async {
-            let Some(entry) = self.sale_entry(sale.as_str()).await? else { return Ok(Vec::new()) };
-            let mut entries = vec![Entry::Sale(Box::new(entry))];
-            let acts = sale_act::Entity::find()
-                .filter(sale_act::Column::SaleId.eq(sale.as_str()))
-                .order_by_asc(sale_act::Column::AtMs)
-                .all(&self.db)
-                .await?;
-            for act in acts {
-                entries.push(Entry::Act(Box::new(act_entry(act)?)));
-            }
-            let payments = payment_event::Entity::find()
-                .filter(payment_event::Column::SaleId.eq(sale.as_str()))
-                .order_by_asc(payment_event::Column::ReceivedAtMs)
-                .all(&self.db)
-                .await?;
-            for payment in payments {
-                entries.push(Entry::Payment(Box::new(payment_entry(payment)?)));
-            }
-            Ok(entries)
-        })
-        .await
-    }
-
-    /// One page of a sale's orders with their histories, ordered by id, starting after `after`.
-    pub async fn order_entries_after(
-        &self,
-        sale: &SaleId,
-        after: Option<OrderId>,
-        limit: u64,
-    ) -> Result<Vec<Entry>, StoreError> {
-        let query = page(sale, after, limit);
-        self.within(async {
-            let rows = query.all(&self.db).await?;
-            self.order_entries(rows).await
-        })
-        .await
+    /// These orders with their histories, as entries.
+    pub async fn entries_of(&self, rows: &[OrderRow]) -> Result<Vec<Entry>, StoreError> {
+        self.within(self.order_entries(rows.to_vec())).await
     }
 
     /// What the order log must have so that no payment event of this order, and nothing that they have changed, is lost
@@ -69,7 +31,8 @@ impl Store {
             // Read after the events, so that no order is older than what they say of it.
             let changed = payments.iter().filter_map(|payment| payment.new_order_id).chain([order.uuid()]);
             let orders = order::Entity::find().filter(is_one_of(&self.db, order::Column::Id, changed));
-            let mut entries = self.order_entries(orders.all(&self.db).await?).await?;
+            let orders = orders.all(&self.db).await?.into_iter().map(read_order);
+            let mut entries = self.order_entries(orders.collect::<Result<_, _>>()?).await?;
             for payment in payments {
                 entries.push(Entry::Payment(Box::new(payment_entry(payment)?)));
             }
@@ -108,8 +71,9 @@ impl Store {
     }
 
     /// The entries of orders, with their histories.
-    pub(super) async fn order_entries(&self, rows: Vec<order::Model>) -> Result<Vec<Entry>, StoreError> {
-        let ids: Vec<Uuid> = rows.iter().filter(|row| row.version > 0).map(|row| row.id).collect();
+    pub(super) async fn order_entries(&self, rows: Vec<OrderRow>) -> Result<Vec<Entry>, StoreError> {
+        let ids: Vec<Uuid> =
+            rows.iter().filter(|row| row.version > 0).map(|row| row.order.id.uuid()).collect();
         let mut histories: BTreeMap<Uuid, Vec<Step>> = BTreeMap::new();
         if !ids.is_empty() {
             let events = order_event::Entity::find()
@@ -129,22 +93,19 @@ impl Store {
                 });
             }
         }
-        rows.into_iter()
-            .map(|row| {
-                let id = row.id;
-                let row = read_order(row)?;
-                Ok(Entry::Order(Box::new(OrderEntry {
-                    order: row.order,
-                    status: row.status,
-                    failure: row.failure,
-                    version: row.version,
-                    recorded_at: row.recorded_at,
-                    updated_at: row.updated_at,
-                    pay_by: row.pay_by,
-                    history: histories.remove(&id).unwrap_or_default(),
-                })))
-            })
-            .collect()
+        let entries = rows.into_iter().map(|row| {
+            Entry::Order(Box::new(OrderEntry {
+                history: histories.remove(&row.order.id.uuid()).unwrap_or_default(),
+                order: row.order,
+                status: row.status,
+                failure: row.failure,
+                version: row.version,
+                recorded_at: row.recorded_at,
+                updated_at: row.updated_at,
+                pay_by: row.pay_by,
+            }))
+        });
+        Ok(entries.collect())
     }
 }
 

@@ -9,11 +9,13 @@ mod restore_orders;
 mod restore_payment;
 mod restore_sale;
 mod runs;
+mod sale_entries;
 mod unlogged;
 mod update_orders;
 mod write_mode;
 
 pub use plan::{Restore, Restored};
 pub use runs::Run;
+pub use sale_entries::PaymentPages;
 pub use unlogged::Unlogged;
 pub use write_mode::WriteMode;

@@ -75,7 +75,7 @@ impl Store {
         mut orders: BTreeMap<Uuid, Vec<&log_outbox::Model>>,
         unlogged: &mut Unlogged,
     ) -> Result<(), StoreError> {
-        let mut rows = match orders.is_empty() {
+        let rows = match orders.is_empty() {
             true => Vec::new(),
             false => {
                 let ids = orders.keys().copied();
@@ -85,14 +85,16 @@ impl Store {
                     .await?
             }
         };
-        rows.retain(|row| match read_order(row.clone()) {
-            Ok(_) => true,
-            Err(error) => {
-                let waiting = orders.remove(&row.id).unwrap_or_default();
-                waiting.into_iter().for_each(|row| warn_unreadable(row, &error));
-                false
+        let rows = rows.into_iter().filter_map(|row| {
+            let id = row.id;
+            let read = read_order(row);
+            if let Err(error) = &read {
+                let waiting = orders.remove(&id).unwrap_or_default();
+                waiting.into_iter().for_each(|row| warn_unreadable(row, error));
             }
+            read.ok()
         });
+        let rows = rows.collect();
         unlogged.entries.extend(self.order_entries(rows).await?);
         unlogged.ids.extend(orders.into_values().flatten().map(|row| row.id));
         Ok(())

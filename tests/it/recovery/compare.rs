@@ -6,7 +6,7 @@ use doorbuster::domain::{Act, ActRequest, OrderStatus, SaleState};
 use doorbuster::lease::LeaseOptions;
 use doorbuster::process::{Role, Running};
 use doorbuster::queue::OrderLog;
-use doorbuster::recovery::{DifferenceKind, compare};
+use doorbuster::recovery::{Compare, DifferenceKind, MOST_SUSPECTS, compare};
 
 use crate::recovery::repair::{assert_none_failed, left, lost_mid_sale, rebuild};
 use crate::seams::queue::channel;
@@ -82,10 +82,16 @@ async fn every_difference_is_named_and_repaired() {
 
     let log = OrderLog::open(world.config().queue());
     let compare_older_than = async |older: u64| {
-        compare(&parts.gate, &parts.store, Some(&log), &sale.id, Duration::from_secs(older)).await.unwrap()
+        let older_than = Duration::from_secs(older);
+        let (gate, store) = (&parts.gate, &parts.store);
+        let how =
+            Compare { gate, store, log: Some(&log), older_than, most: MOST_SUSPECTS, progress: &|_, _| {} };
+        (compare(Compare { most: 1, ..how }, &sale.id).await.unwrap(), compare(how, &sale.id).await.unwrap())
     };
-    assert!(compare_older_than(3_600).await.differences.is_empty(), "young orders are left alone");
-    let found = compare_older_than(0).await;
+    assert!(compare_older_than(3_600).await.1.differences.is_empty(), "young orders are left alone");
+    let (cut_short, found) = compare_older_than(0).await;
+    assert!(cut_short.is_cut_short && !cut_short.differences.is_empty() && !cut_short.balances());
+    assert!(!found.is_cut_short);
     let kinds: Vec<_> = found.differences.iter().map(|differs| (differs.why, differs.order_id)).collect();
     let expected = [
         (DifferenceKind::Lost, lost[0]),
@@ -106,7 +112,7 @@ async fn every_difference_is_named_and_repaired() {
     assert_eq!((books.live_orders, left(parts, &sale).await), (5, 15));
     let row = parts.store.order(leaked.id).await.unwrap().expect("a row in a final state");
     assert_eq!(row.status, OrderStatus::Expired);
-    assert!(compare_older_than(0).await.balances());
+    assert!(compare_older_than(0).await.1.balances());
     // Repair is idempotent.
     let (code, out, err) = run(Some(&world), &repair).await;
     assert!(code == 0 && !out.contains("repaired"), "{out}{err}");
@@ -169,7 +175,7 @@ async fn an_order_that_no_worker_adopted_is_found_and_a_live_row_wins_over_an_en
     world.open_sale(&running.parts, &sale).await;
     let orders = buy(&running, &sale, 0..2).await;
     at_rest(&running, &sale).await;
-    rebuild(&world, &running.parts).run(&sale.id, &ActRequest::by("test")).await.unwrap();
+    rebuild(&world, &running.parts).run(&sale.id, &ActRequest::by("test"), &|_, _| {}).await.unwrap();
     assert_eq!(left(&running.parts, &sale).await, 3);
     let key = |name: &str| format!("{}:{{{}}}:{name}", world.name, sale.id);
     let _: i64 = ask_redis(&servers().redis, &format!("HDEL {} user0", key("users"))).await;

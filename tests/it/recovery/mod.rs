@@ -10,3 +10,4 @@ pub mod repair;
 pub mod replay;
 pub mod replay_runs;
 pub mod restarted_redis;
+pub mod size;

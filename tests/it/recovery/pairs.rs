@@ -73,7 +73,7 @@ impl Stage {
         (code, format!("{out}{err}"))
     }
 
-    /// No order is said to be missing, whoever asks.
+    /// No reader gets a 404 or an empty list for an accepted order.
     async fn denies_nothing(&self) {
         for user in ["user0", "user3", "user6"] {
             let path = format!("/v1/sales/{}/orders/mine", self.sale.id);

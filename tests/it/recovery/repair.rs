@@ -137,11 +137,11 @@ async fn an_order_persisted_between_the_two_readings_is_counted_once() {
     .await;
     // One of these orders also ends before the load.
     act(&front.parts, &sale, orders[8], Act::Cancel).await;
-    let loaded = rebuild.load(&begun, &gathered).await.unwrap();
+    let loaded = rebuild.load(&begun, &gathered, &|_, _| {}).await.unwrap();
     assert_eq!((loaded.users, loaded.in_flight), (9, 0));
     // A frozen gate cannot take back the unit of an order that ends now. It does so once it sells again.
     act(&front.parts, &sale, orders[7], Act::Cancel).await;
-    rebuild.finish(&begun, &gathered, loaded).await.unwrap();
+    rebuild.finish(&begun, &gathered, loaded, &|_, _| {}).await.unwrap();
     at_rest(&front, &sale).await;
     assert_eq!(left(&front.parts, &sale).await, 6);
     assert_none_failed(&front, &sale).await;
@@ -203,11 +203,11 @@ async fn the_older_of_two_rebuilds_loads_nothing() {
     // Simulates that the lease of this rebuild ended and another rebuild began.
     let row = front.parts.store.sale(&sale.id).await.unwrap().expect("a row");
     front.parts.gate.begin_rebuild(&row.sale, 7).await.unwrap();
-    let error = rebuild.load(&first, &gathered).await.expect_err("the other rebuild's epoch");
+    let error = rebuild.load(&first, &gathered, &|_, _| {}).await.expect_err("the other rebuild's epoch");
     assert!(error.to_string().contains("another rebuild"), "{error}");
     drop(first);
     until("the lease is free", LONG, async || {
-        rebuild.run(&sale.id, &ActRequest::by("operator ada")).await.ok()
+        rebuild.run(&sale.id, &ActRequest::by("operator ada"), &|_, _| {}).await.ok()
     })
     .await;
     let number = front.parts.gate.describe(&sale.id).await.unwrap().expect("loaded").number;
@@ -229,7 +229,7 @@ async fn a_rebuild_neither_loses_nor_repeats_an_unfinished_restock() {
             .unwrap()
             .unwrap();
         let rebuild = rebuild(&world, &front.parts);
-        rebuild.run(&sale.id, &ActRequest::by("operator ada")).await.unwrap();
+        rebuild.run(&sale.id, &ActRequest::by("operator ada"), &|_, _| {}).await.unwrap();
         // The next process finishes the restock: here, maintenance.
         until("the restock is finished", LONG, async || {
             front.parts.store.pending_restocks(&sale.id).await.unwrap().is_empty().then_some(())
@@ -287,7 +287,7 @@ async fn a_rebuild_counts_a_parked_order_and_keeps_it_parked() {
     until("the order is a dead letter", LONG, async || dead_letters.list(10).await.unwrap().pop()).await;
     forget(&world, &sale).await;
     let rebuild = rebuild(&world, &front.parts);
-    let rebuilt = rebuild.run(&sale.id, &ActRequest::by("operator ada")).await.unwrap();
+    let rebuilt = rebuild.run(&sale.id, &ActRequest::by("operator ada"), &|_, _| {}).await.unwrap();
     assert_eq!((rebuilt.in_flight, left(&front.parts, &sale).await), (1, 2));
     let ticket = front.parts.gate.ticket(&sale.id, orders[0]).await.unwrap().expect("in flight");
     assert!(ticket.parked);
@@ -319,19 +319,24 @@ async fn a_gate_set_back_during_its_rebuild_stays_frozen() {
     let rebuild = rebuild(&world, &front.parts);
     let begun = rebuild.begin(&sale.id).await.unwrap();
     let gathered = rebuild.gather(&begun).await.unwrap();
-    let loaded = rebuild.load(&begun, &gathered).await.unwrap();
+    let loaded = rebuild.load(&begun, &gathered, &|_, _| {}).await.unwrap();
     // Redis goes back to before the load. The sums stay the same.
     let key = format!("{}:{{{}}}:sale", world.name, sale.id);
     let _: i64 = ask_redis(&servers().redis, &format!("HSET {key} seq 0")).await;
-    let error = rebuild.finish(&begun, &gathered, loaded).await.expect_err("not the gate that was loaded");
+    let error = rebuild
+        .finish(&begun, &gathered, loaded, &|_, _| {})
+        .await
+        .expect_err("not the gate that was loaded");
     assert!(matches!(error, RebuildError::Moved), "{error}");
     let state = front.parts.gate.describe(&sale.id).await.unwrap().expect("loaded").state;
     assert_eq!(state, SaleState::Frozen);
     let resumed = front.control.resume(&sale.id, &ActRequest::by("test")).await;
     assert!(resumed.is_err(), "an operator cannot resume it either: {resumed:?}");
     drop(begun);
-    until("the sale is rebuilt", LONG, async || rebuild.run(&sale.id, &ActRequest::by("test")).await.ok())
-        .await;
+    until("the sale is rebuilt", LONG, async || {
+        rebuild.run(&sale.id, &ActRequest::by("test"), &|_, _| {}).await.ok()
+    })
+    .await;
     assert_eq!(left(&front.parts, &sale).await, 4);
     front.stop().await;
 }
@@ -364,7 +369,8 @@ async fn a_rebuild_does_not_wait_for_workers_to_drain_a_backlog() {
         (front.parts.store.totals(&sale.id).await.unwrap().live_orders > 20).then_some(())
     })
     .await;
-    let rebuilt = rebuild(&world, &front.parts).run(&sale.id, &ActRequest::by("test")).await.unwrap();
+    let rebuilt =
+        rebuild(&world, &front.parts).run(&sale.id, &ActRequest::by("test"), &|_, _| {}).await.unwrap();
     assert!(rebuilt.in_flight > 0, "the backlog drained too soon: {rebuilt:?}");
     assert_eq!(left(&front.parts, &sale).await, 499);
     assert_eq!(at_rest(&front, &sale).await.live_orders, 1_501);

@@ -9,3 +9,4 @@ pub mod lease_waiting;
 pub mod queue;
 pub mod store;
 pub mod store_changes;
+pub mod store_pages;

@@ -1,0 +1,67 @@
+//! A sale with so many orders that no single query goes through them within `database.timeout_ms`.
+//!
+//! Few rows do, because the database is made slow: `orders` becomes a view that waits a moment for each row it reads.
+
+use doorbuster::process::Role;
+
+use crate::recovery::repair::forget;
+use crate::support::{Backup, Database, World, ask_redis, run, run_with, sale, servers};
+
+/// At 130 microseconds each, a query over all of them takes four seconds, and one over a page less than one.
+const ORDERS: i64 = 30_000;
+const TIMEOUT: &str = "database.timeout_ms=2000";
+
+const ROWS: &str = "INSERT INTO orders (id, sale_id, user_id, sku, quantity, status, epoch, seq, limit_per_user, fence, \
+     key_digest, live_key, fingerprint, version, accepted_at_ms, recorded_at_ms, updated_at_ms) \
+     SELECT ('018bcfe568007000' || '8000' || lpad(to_hex(n), 12, '0'))::uuid, sale.id, md5(n::text), 'unit', 1, \
+         CASE WHEN n % 10 = 0 THEN 'cancelled' ELSE 'paid' END, 1, n + 100, 1, 1, substr(md5(n::text), 1, 16), \
+         CASE WHEN n % 10 = 0 THEN NULL ELSE substr(md5(n::text), 1, 16) END, 'AAAAAAAAAAA', 2, 1700000000000, \
+         1700000000000, 1700000000000 FROM sales AS sale, generate_series(1, $N) AS n";
+const COUNTERS: &str = "UPDATE items SET sold = (SELECT COUNT(*) FROM orders WHERE live_key IS NOT NULL)";
+const SLOW: [&str; 4] = [
+    "ANALYZE orders",
+    "ALTER TABLE orders RENAME TO fast_orders",
+    "CREATE FUNCTION slow(id uuid) RETURNS boolean LANGUAGE plpgsql VOLATILE COST 100000 AS \
+         'BEGIN IF get_byte(uuid_send(id), 15) % 8 = 0 THEN PERFORM pg_sleep(0.001); END IF; RETURN true; END'",
+    "CREATE VIEW orders AS SELECT * FROM fast_orders WHERE slow(id)",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sale_that_no_query_reads_in_time_is_audited_rebuilt_and_exported() {
+    let mut world = World::new(Database::Postgres).await;
+    world.set(TIMEOUT).set("gate.rebuild=manual");
+    let front = world.running_as(Role::Front).await;
+    let sale = sale(&world.name, ORDERS + 100, 1);
+    world.open_sale(&front.parts, &sale).await;
+    front.stop().await;
+    let database = Backup::of(&world);
+    database.execute_in_place(&ROWS.replace("$N", &ORDERS.to_string())).await;
+    database.execute_in_place(COUNTERS).await;
+    for statement in SLOW {
+        database.execute_in_place(statement).await;
+    }
+    forget(&world, &sale).await;
+    let live = ORDERS - ORDERS / 10;
+
+    // A rebuild that fails after the users were staged leaves none of them in Redis, and the sale frozen.
+    let rebuild = ["rebuild", "--sale", sale.id.as_str(), "--yes"];
+    let (code, out, err) = run_with(Some(&world), &rebuild, Some("rebuild.staged=error")).await;
+    assert!(code == 1 && err.contains("injected"), "{code} {out}{err}");
+    let staged = format!("KEYS {}:{{{}}}:staged:*", world.name, sale.id);
+    let staged: Vec<String> = ask_redis(&servers().redis, &staged).await;
+    assert_eq!(staged, [] as [&str; 0]);
+
+    let (code, out, err) = run(Some(&world), &rebuild).await;
+    assert!(code == 0 && out.contains(&format!("{ORDERS} users, 0 orders in flight")), "{code} {out}{err}");
+    assert!(out.contains("balances") && out.contains(&format!("live {live}")), "{out}");
+    let (code, out, err) = run(Some(&world), &["audit", "--all"]).await;
+    assert!(code == 0 && out.contains(&format!("live {live}")), "{code} {out}{err}");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("sale.jsonl");
+    let export = ["export", "--sale", sale.id.as_str(), "--file", file.to_str().unwrap()];
+    let (code, out, err) = run(Some(&world), &export).await;
+    assert!(code == 0 && err.contains(&format!("{ORDERS} orders")), "{code} {out}{err}");
+    let (code, out, err) =
+        run(Some(&world), &["replay", "run", "file", file.to_str().unwrap(), "--yes"]).await;
+    assert!(code == 0 && out.contains("already there"), "{code} {out}{err}");
+}
