@@ -19,7 +19,7 @@ use crate::store::sales::{SaleRow, read_sale_by};
 use crate::store::states::ActState;
 
 /// Orders that one query adds up.
-const PAGE: u64 = 5_000;
+const PAGE: u64 = 2_000;
 
 /// Sums over a sale's orders.
 #[derive(Debug, Clone, Default)]
@@ -120,8 +120,14 @@ impl Store {
 
     /// How many orders of a sale have a row, in any state. In one query: with many millions it may take too long.
     pub async fn count_orders(&self, sale: &SaleId) -> Result<u64, StoreError> {
-        let orders = order::Entity::find().filter(order::Column::SaleId.eq(sale.as_str()));
-        self.within(async { Ok(orders.count(&self.db).await?) }).await
+        // Not `count`, which some databases answer by copying every row first.
+        let orders = order::Entity::find()
+            .filter(order::Column::SaleId.eq(sale.as_str()))
+            .select_only()
+            .column_as(order::Column::Id.count(), "orders");
+        let counted: Option<i64> =
+            self.within(async { Ok(orders.into_tuple().one(&self.db).await?) }).await?;
+        Ok(u64::try_from(counted.unwrap_or(0)).unwrap_or(0))
     }
 
     /// How many orders with a row have a number after `first`, up to and including `last`, which is of the same epoch.
