@@ -6,8 +6,8 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use sqlx::Connection as _;
-use sqlx::postgres::PgConnection;
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{ConnectOptions as _, Connection as _};
 use tokio::process::Command;
 
 use super::buyers::{requests, tokens};
@@ -188,7 +188,9 @@ async fn make_rows(world: &World, orders: u64, announce: &impl Fn(&str)) -> Resu
     store.close().await;
     let fingerprint = Fingerprint::of_body(&Sku::parse("shoe").map_err(broken)?, 1).to_string();
     let begun = crate::domain::Millis::now().minus(Duration::from_secs(86_400));
-    let mut connection = PgConnection::connect(&world.url(Kind::Postgres)?).await.map_err(broken)?;
+    let options: PgConnectOptions = world.url(Kind::Postgres)?.parse().map_err(broken)?;
+    let options = options.disable_statement_logging(); // such statements are meant to take long
+    let mut connection = PgConnection::connect_with(&options).await.map_err(broken)?;
     for from in (0..orders).step_by(AT_ONCE as usize) {
         announce(&format!("making rows: {from} of {orders}"));
         let to = orders.min(from + AT_ONCE) - 1;
@@ -199,7 +201,9 @@ async fn make_rows(world: &World, orders: u64, announce: &impl Fn(&str)) -> Resu
     }
     sqlx::query(SOLD).bind(LARGE).execute(&mut connection).await.map_err(broken)?;
     // As the database does by itself after a while.
-    sqlx::raw_sql("VACUUM ANALYZE; CHECKPOINT").execute(&mut connection).await.map_err(broken)?;
+    for settled in ["VACUUM ANALYZE", "CHECKPOINT"] {
+        sqlx::query(settled).execute(&mut connection).await.map_err(broken)?;
+    }
     connection.close().await.map_err(broken)
 }
 
