@@ -13,6 +13,7 @@
 //! | `P:{S}:rates`  | hash | user -> when their token bucket is full again |
 //! | `P:{S}:staged:N` | hash | the next `users`, until the rebuild in epoch N loads it |
 //! | `P:sales`      | set  | the sales that are loaded, for the sweep |
+//! | `P:places`     | hash | sale -> line and number of the database's place in a sale that the gate has lost |
 //! | `P:installation` | string | the id of the installation; see [`crate::link::Installation`] |
 
 use crate::domain::SaleId;
@@ -84,4 +85,9 @@ impl SaleKeys {
 /// The register of loaded sales.
 pub(super) fn sales(prefix: &str) -> String {
     format!("{prefix}:sales")
+}
+
+/// The places of the database in sales that the gate has lost.
+pub(super) fn places(prefix: &str) -> String {
+    format!("{prefix}:places")
 }

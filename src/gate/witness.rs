@@ -2,6 +2,7 @@
 
 use super::core::Gate;
 use super::error::GateError;
+use super::keys;
 use super::wire::acted;
 use crate::domain::{Place, SaleId};
 
@@ -18,5 +19,25 @@ impl Gate {
         let known = Place { line: reply.number()?, number: reply.number()? };
         self.observe_place(sale, known);
         Ok(known)
+    }
+
+    /// Has Redis remember the place of a sale that the gate has lost: [`Gate::witness`] needs a loaded sale. A lower
+    /// place than the one remembered changes nothing. May be repeated.
+    pub async fn remember_place(&self, sale: &SaleId, place: Place) -> Result<(), GateError> {
+        let args = [sale.to_string(), place.line.to_string(), place.number.to_string()];
+        let key = keys::places(&self.settings.prefix);
+        let _reply: redis::Value = self.link.run(&self.scripts.remember_place, &[key], &args).await?;
+        Ok(())
+    }
+
+    /// The places that [`Gate::remember_place`] was given. Those that cannot be read are left out.
+    pub async fn remembered_places(&self) -> Result<Vec<(SaleId, Place)>, GateError> {
+        let command = redis::Cmd::hgetall(keys::places(&self.settings.prefix));
+        let remembered: Vec<(String, String)> = self.link.query(&command).await?;
+        let read = |(sale, place): (String, String)| {
+            let (line, number) = place.split_once(' ')?;
+            Some((sale.parse().ok()?, Place { line: line.parse().ok()?, number: number.parse().ok()? }))
+        };
+        Ok(remembered.into_iter().filter_map(read).collect())
     }
 }

@@ -1,7 +1,7 @@
 //! After a restart Redis may lack its last writes and would sell their units again. So it sells nothing until no sale
 //! in it is behind the database, or behind the entries of the order log that have no row yet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -14,7 +14,8 @@ use crate::gate::{Gate, GateError};
 use crate::lease::{LeaseOptions, Leases};
 use crate::queue::{LogFrom, OrderLog, QueueSettings};
 use crate::recovery::log_needed_from;
-use crate::store::Store;
+use crate::settlement::{SettlementError, compare_places};
+use crate::store::{SaleRow, Store, StoreError};
 
 const EVERY: Duration = Duration::from_secs(1);
 
@@ -143,7 +144,11 @@ async fn verify(gate: &Gate, store: &Store, queue: &QueueSettings) -> Result<(),
             tracing::error!(%sale, %known, "sale frozen: redis came back without writes that the database or the order log has");
         }
     }
-    Ok(())
+    match compare_places(gate, store).await {
+        // Fronts sell all the same: the gate is right, and the broker carries.
+        Ok(()) | Err(SettlementError::Store(StoreError::Behind(_))) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The highest number of each sale in the database, and from when on the log may have higher ones: an order with a
@@ -155,14 +160,17 @@ async fn highest_recorded(
 ) -> Result<(BTreeMap<SaleId, Number>, Option<Millis>), MaintenanceError> {
     let mut known: BTreeMap<SaleId, Number> = BTreeMap::new();
     let mut since: Option<Millis> = None;
-    for sale in gate.sales().await? {
+    // A sale that Redis has lost is not compared, but only the log may know that the database has lost commits of it.
+    let rows: BTreeMap<SaleId, SaleRow> =
+        store.sales().await?.into_iter().map(|row| (row.sale.id.clone(), row)).collect();
+    let sells = |row: &&SaleRow| row.state != SaleState::Draft && !row.state.has_ended();
+    let mut sales: BTreeSet<SaleId> = gate.sales().await?.into_iter().collect();
+    sales.extend(rows.values().filter(sells).map(|row| row.sale.id.clone()));
+    for sale in sales {
         let last = store.last_order(&sale).await?;
-        let row = store.sale(&sale).await?;
+        let row = rows.get(&sale);
         let (orders, at) = last.map_or((Number::default(), None), |(number, at)| (number, Some(at)));
-        if let Some(row) = &row
-            && row.state != SaleState::Draft
-            && !row.state.has_ended()
-        {
+        if let Some(row) = row.filter(sells) {
             let from = at.unwrap_or(row.created_at);
             since = Some(since.map_or(from, |since| since.min(from)));
         }

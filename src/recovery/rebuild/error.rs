@@ -6,6 +6,7 @@ use crate::gate::GateError;
 use crate::lease::LeaseError;
 use crate::queue::QueueError;
 use crate::recovery::reach::ReachError;
+use crate::settlement::SettlementError;
 use crate::store::StoreError;
 
 /// Why a rebuild did not finish. Nothing is lost, and it may be run again. Once a rebuild has begun, the sale stays
@@ -62,6 +63,15 @@ impl From<ReachError> for RebuildError {
         match error {
             ReachError::Queue(error) => Self::Queue(error),
             ReachError::Store(error) => Self::Store(error),
+        }
+    }
+}
+
+impl From<SettlementError> for RebuildError {
+    fn from(error: SettlementError) -> Self {
+        match error {
+            SettlementError::Gate(error) => Self::Gate(error),
+            SettlementError::Store(error) => Self::Store(error),
         }
     }
 }

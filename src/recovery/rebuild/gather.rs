@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::error::RebuildError;
 use super::freeze::{Rebuild, Rebuilding};
-use crate::domain::{CLOCK_SKEW, Entry, Millis, Number, Order, OrderId, SaleId, UserId};
+use crate::domain::{CLOCK_SKEW, Entry, Millis, Number, Order, OrderId, Place, SaleId, UserId};
 use crate::fault::fault;
 use crate::queue::LogFrom;
 use crate::recovery::reach::{log_begins_at, log_needed_from};
+use crate::settlement::compare_places;
 
 /// At most this many dead letters are read.
 const DEAD_LETTERS: usize = 10_000;
@@ -66,6 +67,31 @@ impl Gathered {
 }
 
 impl Rebuild {
+    /// Fails if the database has lost commits that the gate or the order log has witnessed. The log is read only if the
+    /// gate is no witness, because it has lost the sale: a process that has just started would not hear of the loss, and
+    /// each of its commits brings the database nearer to the place that reveals it.
+    pub(super) async fn compare_with_log(&self, sale: &SaleId) -> Result<(), RebuildError> {
+        self.log.head().await?;
+        let witness = self.gate.describe(sale).await?.filter(|held| held.place != Place::default());
+        if witness.is_none() {
+            let from = self.log_from(sale).await?;
+            let mut reader = self.log.read(LogFrom::Time(from.minus(CLOCK_SKEW))).await?;
+            while let Some(message) = reader.next().await? {
+                for (sale, place) in &message.places {
+                    self.store.observe_place(sale, *place);
+                }
+            }
+            reader.close().await;
+        }
+        Ok(compare_places(&self.gate, &self.store).await?)
+    }
+
+    /// From when on the log may have orders of the sale without a row.
+    async fn log_from(&self, sale: &SaleId) -> Result<Millis, RebuildError> {
+        let created = self.row(sale).await?.created_at;
+        Ok(log_needed_from(&self.store).await?.map_or(created, |from| from.max(created)))
+    }
+
     /// Reads all sources of orders without a row. Each order that was accepted before the sale was frozen is in one
     /// of these sources, or has a row when the database is read afterwards. Fails if the database lacks a row of the
     /// log, or has an older version of it.
@@ -89,8 +115,7 @@ impl Rebuild {
 
     async fn gather_log(&self, sale: &SaleId, gathered: &mut Gathered) -> Result<(), RebuildError> {
         // Every order that was accepted earlier has its row, and the sale is frozen while the log is read.
-        let created = self.row(sale).await?.created_at;
-        let from = log_needed_from(&self.store).await?.map_or(created, |from| from.max(created));
+        let from = self.log_from(sale).await?;
         let begins_at = log_begins_at(&self.log, &self.store).await?;
         gathered.begins_at = begins_at.filter(|at| *at > from.plus(CLOCK_SKEW));
         let mut reader = self.log.read(LogFrom::Time(from.minus(CLOCK_SKEW))).await?;

@@ -42,8 +42,8 @@ impl Rebuild {
         request: &ActRequest,
         progress: Progress<'_>,
     ) -> Result<Rebuilt, RebuildError> {
-        // Checked before the sale is frozen: an unreadable log must not stop the sale.
-        self.log.head().await?;
+        // Before the sale is frozen: neither an unreadable log nor a database that is behind must stop it.
+        self.compare_with_log(sale).await?;
         let mut rebuilding = self.begin(sale).await?;
         let act = match self.store.begin_act(sale, "rebuild", "{}".into(), request).await? {
             Ok(BegunAct::New(act) | BegunAct::Existing(act)) => act,

@@ -53,6 +53,16 @@ impl Store {
         behind.map_or(Ok(()), |behind| Err(behind.into()))
     }
 
+    /// Every sale that the database is behind in, with the highest place that this process has seen of it.
+    pub async fn places_lost(&self) -> Result<Vec<(SaleId, Place)>, StoreError> {
+        let witnessed = self.witnesses.all();
+        let found = self.read_places(witnessed.keys().map(String::as_str)).await?;
+        let lost = witnessed
+            .into_iter()
+            .filter(|(sale, witnessed)| found.get(sale).copied().unwrap_or_default() < *witnessed);
+        Ok(lost.filter_map(|(sale, witnessed)| Some((sale.parse().ok()?, witnessed))).collect())
+    }
+
     /// Fails if the database is known to be behind. It is compared first if a connection was opened since the last
     /// comparison. What was read before this call is not older than any commit that this process or another store knew
     /// of then. While the other stores are away, only this process's own knowledge counts.

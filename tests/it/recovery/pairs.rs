@@ -149,3 +149,49 @@ async fn the_database_was_restored_and_redis_went_back_in_time_later() {
     stage.stop_redis().await;
     stage.running.stop().await;
 }
+
+/// Nobody is left who remembers the place of the database, and Redis has forgotten it.
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_was_emptied_and_the_database_restored_while_nothing_ran() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut world = World::new(Database::Postgres).await;
+    world.set("maintenance.every_ms=100").set("gate.rebuild=manual");
+    let (redis, proxy) = private_redis_behind(&mut world, folder.path()).await;
+    let running = world.running().await;
+    let mut sale = sale(&world.name, 20, 1);
+    sale.terms.pay_within_s = Some(3_600);
+    world.open_sale(&running.parts, &sale).await;
+    let orders = buy(&running, &sale, 0..3).await;
+    at_rest(&running, &sale).await;
+    everything_is_witnessed(&running, &sale).await;
+    let database = Backup::of(&world);
+    database.make().await;
+    // The only commit that is lost: two of a new process would bring the database past it.
+    act(&running.parts, &sale, orders[0], Act::Pay).await;
+    everything_is_witnessed(&running, &sale).await;
+    running.stop().await;
+    redis.stop(Ending::AtOnce).await;
+    std::fs::remove_dir_all(folder.path().join("redis")).unwrap();
+    // In what comes back, the deadline has passed.
+    database.execute("UPDATE orders SET pay_by_ms = 1").await;
+    database.restore().await;
+    let redis = Server::start(Kind::Redis, folder.path()).await.unwrap();
+    proxy.point_to(vec![address(&redis.url)]);
+
+    let rebuild = ["rebuild", "--sale", sale.id.as_str(), "--yes"];
+    let (code, out, err) = run(Some(&world), &rebuild).await;
+    assert!(code == 1 && err.contains("went back in time"), "{code} {out}{err}");
+    let running = Running::start(&world.config(), doorbuster::process::Role::Both).await.unwrap();
+    until("the loss of the database is noticed", LONG, async || running.parts.store.behind()).await;
+    let mine = Buyer::of(&running, "user0").get(&format!("/v1/sales/{}/orders/mine", sale.id)).await;
+    assert_eq!((mine.status, mine.code()), (503, "status_unavailable"), "{}", mine.text);
+    let (code, out, err) = run(Some(&world), &["replay", "run", "log", "--yes"]).await;
+    assert!(code == 0 && out.contains("is up to date now"), "{code} {out}{err}");
+    let (code, out, err) = run(Some(&world), &rebuild).await;
+    assert_eq!(code, 0, "{out}{err}");
+    let status = async |id| running.parts.store.order(id).await.unwrap().map(|row| row.status);
+    assert_eq!(status(orders[0]).await, Some(OrderStatus::Paid));
+    sell_out(&running, &sale).await;
+    running.stop().await;
+    redis.stop(Ending::AtOnce).await;
+}
