@@ -36,7 +36,7 @@ pub use orders::{
     OverdueOrder, Recorded, Return, SaleSnapshot, Totals,
 };
 pub use payments::{Applied, Payment};
-pub use recovery::{PaymentPages, Restore, Restored, Run, Unlogged, WriteMode};
+pub use recovery::{PaymentPages, Restore, Restored, RestoredPayments, Run, Unlogged, WriteMode};
 pub use sales::{BegunAct, Erased, ItemRow, NotBegun, Restock, SaleAct, SaleRow};
 pub use states::{ActState, PaymentKind, PaymentState, RunState};
 pub use transaction::MayCommit;

@@ -9,10 +9,12 @@
 //! | `log` | the order log, from a time or a message on | writes the rows as they were |
 //! | `file` | the same entries as lines of a file, as [`export`] writes them | writes the rows as they were |
 
+mod batch_size;
 mod behind;
 mod dead_letters;
 mod error;
 mod export;
+mod order_states;
 mod outbox;
 mod pacer;
 mod parts;

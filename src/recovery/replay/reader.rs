@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 
 use super::error::ReplayError;
+use super::order_states::HIGHEST_VERSION;
 use super::request::{Filter, Source};
 use crate::domain::{Entry, Invalid, MAX_QUANTITY, OrderStatus, Place, SaleId};
 use crate::queue::{LogFrom, LogMessage, LogReader, OrderLog, Unreadable};
@@ -138,7 +139,9 @@ fn checked(entry: Entry) -> Result<Entry, EntryError> {
     };
     match &entry {
         Entry::Accepted(order) => quantity(order.quantity)?,
-        Entry::Order(entry) if entry.status == OrderStatus::Accepted || entry.version < 1 => {
+        Entry::Order(entry)
+            if entry.status == OrderStatus::Accepted || !(1..=HIGHEST_VERSION).contains(&entry.version) =>
+        {
             let value = format!("{} at version {}", entry.status, entry.version);
             EntryError::impossible("a row that is", value)?;
         }

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 
+use super::batch_size::BATCH;
 use super::error::ReplayError;
 use super::reader::{EntryReader, Record};
 use super::report::Report;
@@ -15,12 +16,9 @@ use super::request::{Filter, Source};
 use super::survey::{Pass, Survey};
 use super::work::{CHECK_EVERY, Work};
 use super::write::Writer;
-use crate::domain::{Entry, Millis, SaleId};
+use crate::domain::{Entry, Millis, PaymentEntry, SaleId};
 use crate::recovery::reach::log_begins_at;
 use crate::store::{StoreError, WriteMode};
-
-/// Orders in one transaction.
-const BATCH: usize = 800;
 
 /// Concurrent transactions: while one waits for its COMMIT, another takes its leases.
 const LANES: usize = 4;
@@ -129,14 +127,10 @@ impl Work<'_> {
         Ok(())
     }
 
-    fn lanes(&self, pass: Pass) -> Lanes {
+    fn lanes(&self) -> Lanes {
         match self.request.rate {
             Some(rate) => Lanes { batch: usize::try_from(rate).unwrap_or(BATCH).clamp(1, BATCH), lanes: 1 },
-            None if pass == Pass::Live => {
-                Lanes { batch: BATCH, lanes: LANES.min(self.replay.store.writers()) }
-            }
-            // Ended orders change the unit counts of their items row by row: two such transactions could deadlock.
-            None => Lanes { batch: BATCH, lanes: 1 },
+            None => Lanes { batch: BATCH, lanes: LANES.min(self.replay.store.writers()) },
         }
     }
 
@@ -150,17 +144,18 @@ impl Work<'_> {
         if !survey.passes.contains(&pass) {
             return Ok(());
         }
-        let (filter, lanes) = (&self.request.filter, self.lanes(pass));
+        let (filter, lanes) = (&self.request.filter, self.lanes());
         let Some(mut reader) = self.open().await? else { return Ok(()) };
-        let (store, writing) = (&self.replay.store, self.writing());
-        let mut entries = Vec::new();
+        let (mut entries, mut payments) = (Vec::new(), Vec::new());
         'reading: while let Some(record) = self.next_of(&mut reader).await? {
             let read = record.entries.into_iter().flatten();
             for entry in read.filter(|entry| filter.passes_entry(entry) && Pass::of(entry) == Some(pass)) {
-                if let Entry::Payment(payment) = &entry {
-                    if !survey.is_purged(entry.sale()) {
-                        let restore = async || store.restore_payment(payment, writing).await;
-                        self.restore_other(entry.sale(), restore).await?;
+                if let Entry::Payment(payment) = entry {
+                    if !survey.is_purged(&payment.sale_id) {
+                        payments.push(*payment);
+                    }
+                    if payments.len() >= lanes.batch {
+                        self.write_payments(&mut payments).await?;
                     }
                 } else if survey.decides(&entry) {
                     if filter.limit.is_some_and(|limit| *taken >= limit) {
@@ -181,7 +176,36 @@ impl Work<'_> {
         reader.close().await;
         if !self.stop.is_cancelled() {
             self.write(&mut entries, lanes, total).await?;
+            self.write_payments(&mut payments).await?;
         }
+        Ok(())
+    }
+
+    /// Writes the payment events, a batch at a time, and counts those that differed.
+    async fn write_payments(&mut self, payments: &mut Vec<PaymentEntry>) -> Result<(), ReplayError> {
+        let (store, writing) = (&self.replay.store, self.writing());
+        let mut pending = payments.as_slice();
+        while !pending.is_empty() && !self.stop.is_cancelled() {
+            let mut size = 0;
+            let restored = self.retrying(async || {
+                size = self.payments.now().min(pending.len());
+                let restored = store.restore_payments(pending.get(..size).unwrap_or_default(), writing).await;
+                if restored.is_err() {
+                    self.payments.shrink_from(size);
+                }
+                Ok(restored?)
+            });
+            let Some(restored) = restored.await? else { break };
+            self.payments.grow_from(size);
+            self.report.counts.others += restored.changed;
+            for (payment, why) in restored.refused {
+                self.report.counts.refused += 1;
+                self.report.trouble(format!("{}: {why}", payment.sale_id));
+            }
+            pending = pending.get(size..).unwrap_or_default();
+            self.check_in().await?;
+        }
+        payments.clear();
         Ok(())
     }
 
@@ -197,7 +221,7 @@ impl Work<'_> {
         Ok(begins_at.filter(|at| *at > since))
     }
 
-    /// Brings a sale, an act or a payment up to date, and counts it if it differed. If the answer to a COMMIT is
+    /// Brings a sale or an act up to date, and counts it if it differed. If the answer to a COMMIT is
     /// lost, the retry finds no difference, and the change is not counted.
     async fn restore_other(
         &mut self,
@@ -229,6 +253,7 @@ impl Work<'_> {
             writing: self.writing(),
             progress: self.progress,
             stop: self.stop.clone(),
+            size: self.size.clone(),
         };
         let shares = share_out(entries, lanes.lanes);
         let mut reports = vec![Report::default(); lanes.lanes];

@@ -2,12 +2,13 @@
 //! in that state, and skip the states in between: a cancelled order must not take the unit of the order that got it
 //! afterwards.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::order_states::{OrderState, OrderStates};
 use super::reader::Record;
 use super::report::Report;
 use super::request::Filter;
-use crate::domain::{ActEntry, Entry, OrderId, OrderStatus, Place, SaleEntry, SaleId};
+use crate::domain::{ActEntry, Entry, OrderEntry, OrderId, Place, SaleEntry, SaleId};
 
 /// A later pass over the entries, by what it writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,13 +34,11 @@ impl Pass {
 pub(super) struct Survey {
     /// The passes that have something to write; the others are skipped.
     pub(super) passes: BTreeSet<Pass>,
-    /// The highest version of each row, with its status.
-    versions: HashMap<OrderId, (i32, OrderStatus)>,
+    states: OrderStates,
     /// Orders with two different rows of the same version: two histories, between which a replay cannot choose.
     pub(super) forked: BTreeSet<OrderId>,
     /// The highest place of the database in each sale that the log witnesses.
     pub(super) places: BTreeMap<SaleId, Place>,
-    accepted: HashSet<OrderId>,
     pub(super) sales: BTreeSet<SaleId>,
     /// Changes to sales, in the order of the source; their versions give the right order.
     pub(super) changes: Vec<SaleEntry>,
@@ -47,8 +46,6 @@ pub(super) struct Survey {
     pub(super) acts: BTreeMap<(SaleId, String), ActEntry>,
     /// Sales whose orders were deleted for good.
     purged: BTreeSet<SaleId>,
-    /// Orders that a later pass has decided on.
-    decided: HashSet<OrderId>,
 }
 
 impl Survey {
@@ -86,9 +83,11 @@ impl Survey {
         self.passes.extend(Pass::of(entry));
         match entry {
             Entry::Accepted(order) => {
-                self.accepted.insert(order.id);
+                if self.states.get(order.id).is_none() {
+                    self.states.set(order.id, OrderState::ACCEPTED);
+                }
             }
-            Entry::Order(entry) => self.add_version(entry.order.id, entry.version, entry.status),
+            Entry::Order(entry) => self.add_version(entry),
             Entry::Sale(entry) => self.changes.push((**entry).clone()),
             Entry::Act(entry) => {
                 let key = (entry.sale_id.clone(), entry.key.clone());
@@ -101,13 +100,20 @@ impl Survey {
         }
     }
 
-    fn add_version(&mut self, id: OrderId, version: i32, status: OrderStatus) {
-        let known = self.versions.entry(id).or_insert((version, status));
-        if version > known.0 {
-            *known = (version, status);
-            self.forked.remove(&id);
-        } else if version == known.0 && status != known.1 {
-            self.forked.insert(id);
+    fn add_version(&mut self, entry: &OrderEntry) {
+        let (id, state) =
+            (entry.order.id, OrderState { version: entry.version, status: entry.status, is_decided: false });
+        match self.states.get(id) {
+            Some(known) if known.version == state.version => {
+                if known.status != state.status {
+                    self.forked.insert(id);
+                }
+            }
+            Some(known) if known.version > state.version => {}
+            _ => {
+                self.states.set(id, state);
+                self.forked.remove(&id);
+            }
         }
     }
 
@@ -122,21 +128,24 @@ impl Survey {
 
     /// The number of distinct orders.
     pub(super) fn orders(&self) -> u64 {
-        let others = self.accepted.iter().filter(|id| !self.versions.contains_key(id)).count();
-        (self.versions.len() + others) as u64
+        self.states.len()
     }
 
     /// Whether this entry is the one to write for its order. `true` once per order.
     pub(super) fn decides(&mut self, entry: &Entry) -> bool {
-        let (id, last) = match entry {
-            Entry::Accepted(order) => (order.id, !self.versions.contains_key(&order.id)),
-            Entry::Order(entry) => {
-                let id = entry.order.id;
-                let last = self.versions.get(&id).is_some_and(|(version, _)| *version == entry.version);
-                (id, last && !self.forked.contains(&id))
-            }
+        let (id, version) = match entry {
+            Entry::Accepted(order) => (order.id, OrderState::ACCEPTED.version),
+            Entry::Order(entry) => (entry.order.id, entry.version),
             Entry::Sale(_) | Entry::Act(_) | Entry::Payment(_) => return false,
         };
-        last && !self.purged.contains(entry.sale()) && self.decided.insert(id)
+        let Some(state) = self.states.get(id).filter(|state| state.version == version && !state.is_decided)
+        else {
+            return false;
+        };
+        if self.forked.contains(&id) || self.purged.contains(entry.sale()) {
+            return false;
+        }
+        self.states.set(id, OrderState { is_decided: true, ..state });
+        true
     }
 }

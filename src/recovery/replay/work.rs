@@ -2,11 +2,13 @@
 //! while a server is unavailable, and reads the books.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use super::batch_size::{BATCH, BatchSize};
 use super::error::ReplayError;
 use super::pacer::Pacer;
 use super::parts::{Progress, Replay};
@@ -31,6 +33,9 @@ pub(super) struct Work<'a> {
     pub(super) progress: &'a Progress<'a>,
     /// When orders were published, and how many, while the broker's depths may not include them yet.
     pub(super) published: VecDeque<(Instant, u64)>,
+    /// Orders in one transaction, and payments.
+    pub(super) size: Arc<BatchSize>,
+    pub(super) payments: BatchSize,
     pacer: Pacer,
     recorded_at: Instant,
 }
@@ -51,6 +56,8 @@ impl<'a> Work<'a> {
             stop,
             progress,
             published: VecDeque::new(),
+            size: Arc::new(BatchSize::new(BATCH)),
+            payments: BatchSize::new(BATCH),
             pacer: Pacer::new(request),
             recorded_at: Instant::now(),
         }

@@ -2,10 +2,12 @@
 //! separate report.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use super::batch_size::BatchSize;
 use super::error::ReplayError;
 use super::parts::{Progress, Replay};
 use super::report::Report;
@@ -26,6 +28,8 @@ pub(super) struct Writer<'a> {
     pub(super) writing: WriteMode,
     pub(super) progress: &'a Progress<'a>,
     pub(super) stop: CancellationToken,
+    /// Orders in one transaction.
+    pub(super) size: Arc<BatchSize>,
 }
 
 impl Writer<'_> {
@@ -40,46 +44,52 @@ impl Writer<'_> {
             if self.stop.is_cancelled() {
                 break;
             }
-            self.batch(batch.to_vec(), report).await?;
+            match self.writing {
+                WriteMode::DryRun => self.count_batch(batch.to_vec(), report).await?,
+                _ => self.batch(batch.to_vec(), report).await?,
+            }
         }
+        Ok(())
+    }
+
+    async fn count_batch(&self, mut pending: Vec<Entry>, report: &mut Report) -> Result<(), ReplayError> {
+        let rows = self.leave_out_settled(&mut pending, report).await?;
+        let orders = pending.iter().filter_map(Entry::order);
+        let changed = orders.filter(|order| rows.contains_key(&order.id)).count() as u64;
+        report.counts.changed += changed;
+        report.counts.inserted += pending.len() as u64 - changed;
         Ok(())
     }
 
     /// Writes the entries that are not in place yet, and reports each order. After an error, some unreported orders
     /// may have been written anyway.
     async fn batch(&self, mut pending: Vec<Entry>, report: &mut Report) -> Result<(), ReplayError> {
-        if self.writing == WriteMode::DryRun {
-            let rows = self.leave_out_settled(&mut pending, report).await?;
-            let orders = pending.iter().filter_map(Entry::order);
-            let changed = orders.filter(|order| rows.contains_key(&order.id)).count() as u64;
-            report.counts.changed += changed;
-            report.counts.inserted += pending.len() as u64 - changed;
-            return Ok(());
-        }
         let mut checked = false;
         let mut retry = Retry::default();
         loop {
+            let size = self.size.now().min(pending.len());
             let written = async {
                 if !checked {
                     self.leave_out_settled(&mut pending, report).await?;
                     checked = true;
                 }
-                match pending.is_empty() {
-                    true => Ok(()),
-                    false => self.write(&mut pending, report).await,
-                }
+                self.write_some(&mut pending, size, report).await
             };
-            let written = written.await;
-            let again = retry.may_retry();
-            match written {
-                Ok(()) if pending.is_empty() => break,
+            match written.await {
+                Ok(_) if pending.is_empty() => break,
+                Ok(true) => {
+                    self.size.grow_from(size);
+                    retry = Retry::default();
+                    continue;
+                }
                 // The users of the remaining orders are busy.
-                Ok(()) if again => {}
-                Ok(()) => {
+                Ok(false) if retry.may_retry() => {}
+                Ok(false) => {
                     report_busy(&pending, report);
                     break;
                 }
-                Err(error) if again && error.is_transient() => {
+                Err(error) if error.is_transient() && retry.may_retry() => {
+                    self.size.shrink_from(size);
                     (self.progress.say)(&format!("waiting: {error}"));
                 }
                 Err(error) => return Err(error),
@@ -89,6 +99,25 @@ impl Writer<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Writes the first `size` entries. Those whose users are busy, or all of them after an error, go to the end of
+    /// `pending`. Returns whether any was written.
+    async fn write_some(
+        &self,
+        pending: &mut Vec<Entry>,
+        size: usize,
+        report: &mut Report,
+    ) -> Result<bool, ReplayError> {
+        let mut part: Vec<Entry> = pending.drain(..size.min(pending.len())).collect();
+        let all = part.len();
+        if all == 0 {
+            return Ok(false);
+        }
+        let written = self.write(&mut part, report).await;
+        let left = part.len();
+        pending.append(&mut part);
+        written.map(|()| left < all)
     }
 
     /// Orders that are already in place need no lease and no transaction. On an error nothing has been reported.

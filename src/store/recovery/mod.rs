@@ -6,7 +6,7 @@ mod insert_orders;
 mod plan;
 mod restore_act;
 mod restore_orders;
-mod restore_payment;
+mod restore_payments;
 mod restore_sale;
 mod runs;
 mod sale_entries;
@@ -15,6 +15,7 @@ mod update_orders;
 mod write_mode;
 
 pub use plan::{Restore, Restored};
+pub use restore_payments::RestoredPayments;
 pub use runs::Run;
 pub use sale_entries::PaymentPages;
 pub use unlogged::Unlogged;

@@ -41,6 +41,11 @@ impl Update<'_> {
     pub(in crate::store) fn was_live(&self) -> bool {
         self.row.live_key.is_some()
     }
+
+    /// Whether the order gives up its units.
+    pub(in crate::store) fn ends(&self) -> bool {
+        self.was_live() && !self.restore.entry.status.is_live()
+    }
 }
 
 /// The rows to write, and the outcome of each entry.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use sea_orm::{DatabaseTransaction, EntityTrait as _, QueryFilter as _, QueryOrder as _, QuerySelect as _};
 
 use super::plan::{Plan, Restore, Restored};
-use super::update_orders::{stale, write_update};
+use super::update_orders::{lower_sold, stale, write_updates};
 use crate::domain::{Failure, OrderId};
 use crate::store::entities::{gate_return, order};
 use crate::store::error::StoreError;
@@ -66,9 +66,7 @@ impl Store {
             transaction.rollback().await?;
             return Ok(Ok(plan.outcomes));
         }
-        for update in &plan.updates {
-            write_update(&transaction, update).await?;
-        }
+        write_updates(&transaction, &plan.updates).await?;
         if let Some(refusal) = self.insert_restored(&transaction, &plan.inserts).await? {
             transaction.rollback().await?;
             return Ok(Err(refusal));
@@ -85,11 +83,15 @@ impl Store {
                 .await?;
         }
         if relog {
-            for restore in plan.written() {
-                let order = &restore.entry.order;
-                log(&transaction, order.sale.as_str(), [Touched::Order(order.id)]).await?;
+            let mut touched: BTreeMap<&str, Vec<Touched>> = BTreeMap::new();
+            for order in plan.written().map(|restore| &restore.entry.order) {
+                touched.entry(order.sale.as_str()).or_default().push(Touched::Order(order.id));
+            }
+            for (sale, orders) in touched {
+                log(&transaction, sale, orders).await?;
             }
         }
+        lower_sold(&transaction, &plan.updates).await?;
         let sales: Vec<&str> = plan.written().map(|restore| restore.entry.order.sale.as_str()).collect();
         self.commit_restored(may_commit, transaction, &sales).await?;
         Ok(Ok(plan.outcomes))
