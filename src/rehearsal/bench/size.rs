@@ -2,30 +2,22 @@
 //!
 //! The rows are made in bulk, directly in PostgreSQL, and Redis does not know the sale: as after Redis lost everything.
 
-use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use sqlx::postgres::{PgConnectOptions, PgConnection};
-use sqlx::{ConnectOptions as _, Connection as _};
-use tokio::process::Command;
 
 use super::buyers::{requests, tokens};
+use super::command::{memory, seconds};
 use super::error::{BenchError, broken};
+use super::large_sale::{LARGE, make_rows};
 use super::load;
-use super::proc::peak_mb;
 use super::report::{Figure, Report, Wanted};
 use super::sample::{PLENTY, open_sale, sale};
-use super::world::{PREFIX, Process, World};
-use crate::domain::{Fingerprint, Number, SaleState, Sku};
+use super::world::{Process, World};
 use crate::rehearsal::servers::Kind;
 
-/// The large sale, and the small one whose buyers should notice nothing.
-const LARGE: &str = "large";
+/// The sale whose buyers should notice nothing.
 const SMALL: &str = "small";
-
-/// Rows in one statement.
-const AT_ONCE: u64 = 100_000;
 
 /// Requests per second for the small sale, and how many are prepared at a time.
 const RATE: u32 = 200;
@@ -34,33 +26,8 @@ const SLICE: u64 = 400;
 /// How long the small sale is measured while nothing else happens.
 const CALM: Duration = Duration::from_secs(20);
 
-/// The most memory that a command may need, in MB.
-const MEMORY: f64 = 256.0;
-
 /// The longest call of Redis, in milliseconds.
 const LONGEST_CALL: f64 = 20.0;
-
-/// A tenth of the orders has been cancelled. The names are in no order, so that neighbours in the index are not
-/// neighbours in the table.
-const ORDERS: &str = "INSERT INTO orders (id, sale_id, user_id, sku, quantity, status, epoch, seq, limit_per_user, \
-     fence, key_digest, live_key, fingerprint, version, accepted_at_ms, recorded_at_ms, updated_at_ms) \
-     SELECT (lpad(to_hex($4 + n / 100), 12, '0') || '7' || substr(md5(n::text), 1, 3) || '8' || \
-             substr(md5(n::text), 4, 15))::uuid, \
-         $1, md5(n::text), 'shoe', 1, CASE WHEN n % 10 = 0 THEN 'cancelled' ELSE 'paid' END, 1, n + 1, 1, 1, \
-         substr(md5(n::text), 1, 16), CASE WHEN n % 10 = 0 THEN NULL ELSE substr(md5(n::text), 1, 16) END, \
-         $5, 2, $4 + n / 100, $4 + n / 100, $4 + n / 100 \
-     FROM generate_series($2::int8, $3::int8) AS n";
-const UNITS: &str = "INSERT INTO user_units (sale_id, user_id, units, fence) \
-     SELECT $1, md5(n::text), CASE WHEN n % 10 = 0 THEN 0 ELSE 1 END, 1 FROM generate_series($2::int8, $3::int8) AS n";
-const SOLD: &str = "UPDATE items SET sold = (SELECT COUNT(*) FROM orders WHERE sale_id = $1 AND live_key IS NOT NULL) \
-     WHERE sale_id = $1";
-
-/// How one command went.
-struct Ran {
-    seconds: f64,
-    peak_mb: f64,
-    output: String,
-}
 
 /// Measures on private servers with the settings of `config/default.toml`. Takes a minute or two for each million
 /// orders.
@@ -143,14 +110,6 @@ async fn read_all(world: &World, announce: &impl Fn(&str)) -> Result<Vec<Figure>
     ])
 }
 
-fn seconds(what: &'static str, ran: &Ran) -> Figure {
-    Figure::limit(what, "s", ran.seconds, Wanted::Informational)
-}
-
-fn memory(what: &'static str, ran: &Ran) -> Figure {
-    Figure::limit(what, "MB", ran.peak_mb, Wanted::AtMost(MEMORY))
-}
-
 /// Buys from the small sale until `work` is done.
 async fn small_sale_until<T>(
     world: &World,
@@ -178,35 +137,6 @@ async fn small_sale_until<T>(
     }
 }
 
-/// The large sale in PostgreSQL: open, with the gate's number after its last order.
-async fn make_rows(world: &World, orders: u64, announce: &impl Fn(&str)) -> Result<(), BenchError> {
-    let store = world.store(Kind::Postgres).await?;
-    let large = sale(LARGE, PLENTY)?;
-    store.create_sale(&large).await.map_err(broken)?;
-    let number = Number { epoch: 1, seq: i64::try_from(orders).unwrap_or(i64::MAX) };
-    store.set_sale_state(&large.id, SaleState::Open, number).await.map_err(broken)?;
-    store.close().await;
-    let fingerprint = Fingerprint::of_body(&Sku::parse("shoe").map_err(broken)?, 1).to_string();
-    let begun = crate::domain::Millis::now().minus(Duration::from_secs(86_400));
-    let options: PgConnectOptions = world.url(Kind::Postgres)?.parse().map_err(broken)?;
-    let options = options.disable_statement_logging(); // such statements are meant to take long
-    let mut connection = PgConnection::connect_with(&options).await.map_err(broken)?;
-    for from in (0..orders).step_by(AT_ONCE as usize) {
-        announce(&format!("making rows: {from} of {orders}"));
-        let to = orders.min(from + AT_ONCE) - 1;
-        let (from, to) = (from as i64, to as i64);
-        let rows = sqlx::query(ORDERS).bind(LARGE).bind(from).bind(to).bind(begun.0).bind(&fingerprint);
-        rows.execute(&mut connection).await.map_err(broken)?;
-        sqlx::query(UNITS).bind(LARGE).bind(from).bind(to).execute(&mut connection).await.map_err(broken)?;
-    }
-    sqlx::query(SOLD).bind(LARGE).execute(&mut connection).await.map_err(broken)?;
-    // As the database does by itself after a while.
-    for settled in ["VACUUM ANALYZE", "CHECKPOINT"] {
-        sqlx::query(settled).execute(&mut connection).await.map_err(broken)?;
-    }
-    connection.close().await.map_err(broken)
-}
-
 /// Each slow call: its number, when it was, and how many microseconds it took.
 async fn slow_calls(
     redis: &mut redis::aio::MultiplexedConnection,
@@ -222,43 +152,4 @@ async fn slow_calls(
 fn frozen_seconds(output: &str) -> Result<f64, BenchError> {
     let report: serde_json::Value = serde_json::from_str(output).map_err(broken)?;
     report["frozen_seconds"].as_f64().ok_or_else(|| broken(format!("no frozen_seconds in {output}")))
-}
-
-impl World {
-    /// Runs a command of this program to its end, and watches its memory.
-    async fn command(&self, arguments: &[&str]) -> Result<Ran, BenchError> {
-        let program = std::env::current_exe().map_err(broken)?;
-        let mut command = Command::new(program);
-        command.args(arguments).env("DOORBUSTER__AUTH__SECRET", &self.secret).kill_on_drop(true);
-        for (name, kind) in
-            [("redis.url", Kind::Redis), ("queue.url", Kind::Rabbitmq), ("database.url", Kind::Postgres)]
-        {
-            command.arg("--set").arg(format!("{name}={}", self.url(kind)?));
-        }
-        command.args([
-            "--set",
-            &format!("redis.prefix={PREFIX}"),
-            "--set",
-            &format!("queue.prefix={PREFIX}"),
-        ]);
-        let began = Instant::now();
-        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-        let child = child.map_err(broken)?;
-        let pid = child.id().ok_or_else(|| broken("the command ended at once"))?;
-        let mut peak = 0.0_f64;
-        let ended = child.wait_with_output();
-        tokio::pin!(ended);
-        let ended = loop {
-            tokio::select! {
-                ended = &mut ended => break ended.map_err(broken)?,
-                () = tokio::time::sleep(Duration::from_millis(50)) => peak = peak.max(peak_mb(pid).unwrap_or(0.0)),
-            }
-        };
-        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        if !ended.status.success() {
-            let said = text(ended.stdout) + &text(ended.stderr);
-            return Err(broken(format!("{} ended with {}: {said}", arguments.join(" "), ended.status)));
-        }
-        Ok(Ran { seconds: began.elapsed().as_secs_f64(), peak_mb: peak, output: text(ended.stdout) })
-    }
 }

@@ -141,7 +141,7 @@ async fn pump(
     mut weather: watch::Receiver<Weather>,
     loses: Weather,
 ) {
-    let mut buffer = vec![0; 16 * 1024];
+    let mut buffer = vec![0; 256 * 1024];
     loop {
         let length = match from.read(&mut buffer).await {
             Ok(0) | Err(_) => break,

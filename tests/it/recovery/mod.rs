@@ -11,3 +11,4 @@ pub mod replay;
 pub mod replay_runs;
 pub mod restarted_redis;
 pub mod size;
+pub mod slow;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use doorbuster::domain::{Act, OrderId, OrderStatus, Sale, SaleState};
 use doorbuster::front::Role as Right;
-use doorbuster::process::Running;
+use doorbuster::process::{Role, Running};
 use doorbuster::rehearsal::chaos::Proxy;
 use doorbuster::rehearsal::servers::{Ending, Kind, Server};
 
@@ -150,48 +150,78 @@ async fn the_database_was_restored_and_redis_went_back_in_time_later() {
     stage.running.stop().await;
 }
 
-/// Nobody is left who remembers the place of the database, and Redis has forgotten it.
-#[tokio::test(flavor = "multi_thread")]
-async fn redis_was_emptied_and_the_database_restored_while_nothing_ran() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut world = World::new(Database::Postgres).await;
-    world.set("maintenance.every_ms=100").set("gate.rebuild=manual");
-    let (redis, proxy) = private_redis_behind(&mut world, folder.path()).await;
-    let running = world.running().await;
-    let mut sale = sale(&world.name, 20, 1);
-    sale.terms.pay_within_s = Some(3_600);
-    world.open_sale(&running.parts, &sale).await;
-    let orders = buy(&running, &sale, 0..3).await;
-    at_rest(&running, &sale).await;
-    everything_is_witnessed(&running, &sale).await;
-    let database = Backup::of(&world);
-    database.make().await;
-    // The only commit that is lost: two of a new process would bring the database past it.
-    act(&running.parts, &sale, orders[0], Act::Pay).await;
-    everything_is_witnessed(&running, &sale).await;
-    running.stop().await;
-    redis.stop(Ending::AtOnce).await;
-    std::fs::remove_dir_all(folder.path().join("redis")).unwrap();
-    // In what comes back, the deadline has passed.
-    database.execute("UPDATE orders SET pay_by_ms = 1").await;
-    database.restore().await;
-    let redis = Server::start(Kind::Redis, folder.path()).await.unwrap();
-    proxy.point_to(vec![address(&redis.url)]);
+/// Redis emptied and the database restored while nothing ran: nobody is left who remembers the place of the database.
+struct Forgotten {
+    world: World,
+    redis: Server,
+    sale: Sale,
+    /// Paid after the backup, which is the only commit that is lost: two of a new process would bring the database past
+    /// it.
+    paid: OrderId,
+    _proxy: Proxy,
+}
 
-    let rebuild = ["rebuild", "--sale", sale.id.as_str(), "--yes"];
-    let (code, out, err) = run(Some(&world), &rebuild).await;
+impl Forgotten {
+    async fn set(folder: &Path) -> Self {
+        let mut world = World::new(Database::Postgres).await;
+        world.set("maintenance.every_ms=100").set("gate.rebuild=manual");
+        let (redis, proxy) = private_redis_behind(&mut world, folder).await;
+        let running = world.running().await;
+        let mut sale = sale(&world.name, 20, 1);
+        sale.terms.pay_within_s = Some(3_600);
+        world.open_sale(&running.parts, &sale).await;
+        let orders = buy(&running, &sale, 0..3).await;
+        at_rest(&running, &sale).await;
+        everything_is_witnessed(&running, &sale).await;
+        let database = Backup::of(&world);
+        database.make().await;
+        act(&running.parts, &sale, orders[0], Act::Pay).await;
+        everything_is_witnessed(&running, &sale).await;
+        running.stop().await;
+        redis.stop(Ending::AtOnce).await;
+        std::fs::remove_dir_all(folder.join("redis")).unwrap();
+        // In what comes back, every deadline has passed.
+        database.execute("UPDATE orders SET pay_by_ms = 1").await;
+        database.restore().await;
+        let redis = Server::start(Kind::Redis, folder).await.unwrap();
+        proxy.point_to(vec![address(&redis.url)]);
+        Self { world, redis, sale, paid: orders[0], _proxy: proxy }
+    }
+
+    /// Follows the documents, and sells the rest.
+    async fn recover(self, running: Running) {
+        let (code, out, err) = run(Some(&self.world), &["replay", "run", "log", "--yes"]).await;
+        assert!(code == 0 && out.contains("is up to date now"), "{code} {out}{err}");
+        let rebuild = ["rebuild", "--sale", self.sale.id.as_str(), "--yes"];
+        let (code, out, err) = run(Some(&self.world), &rebuild).await;
+        assert_eq!(code, 0, "{out}{err}");
+        let row = running.parts.store.order(self.paid).await.unwrap().expect("a row");
+        assert_eq!(row.status, OrderStatus::Paid);
+        sell_out(&running, &self.sale).await;
+        running.stop().await;
+        self.redis.stop(Ending::AtOnce).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rebuild_notices_that_redis_and_the_database_have_both_lost_commits() {
+    let folder = tempfile::tempdir().unwrap();
+    let lost = Forgotten::set(folder.path()).await;
+    let (code, out, err) =
+        run(Some(&lost.world), &["rebuild", "--sale", lost.sale.id.as_str(), "--yes"]).await;
     assert!(code == 1 && err.contains("went back in time"), "{code} {out}{err}");
-    let running = Running::start(&world.config(), doorbuster::process::Role::Both).await.unwrap();
+    let running = Running::start(&lost.world.config(), Role::Both).await.unwrap();
+    lost.recover(running).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_front_notices_that_redis_and_the_database_have_both_lost_commits() {
+    let folder = tempfile::tempdir().unwrap();
+    let lost = Forgotten::set(folder.path()).await;
+    let running = Running::start(&lost.world.config(), Role::Both).await.unwrap();
     until("the loss of the database is noticed", LONG, async || running.parts.store.behind()).await;
-    let mine = Buyer::of(&running, "user0").get(&format!("/v1/sales/{}/orders/mine", sale.id)).await;
+    let mine = format!("/v1/sales/{}/orders/mine", lost.sale.id);
+    let mine = Buyer::of(&running, "user0").get(&mine).await;
     assert_eq!((mine.status, mine.code()), (503, "status_unavailable"), "{}", mine.text);
-    let (code, out, err) = run(Some(&world), &["replay", "run", "log", "--yes"]).await;
-    assert!(code == 0 && out.contains("is up to date now"), "{code} {out}{err}");
-    let (code, out, err) = run(Some(&world), &rebuild).await;
-    assert_eq!(code, 0, "{out}{err}");
-    let status = async |id| running.parts.store.order(id).await.unwrap().map(|row| row.status);
-    assert_eq!(status(orders[0]).await, Some(OrderStatus::Paid));
-    sell_out(&running, &sale).await;
-    running.stop().await;
-    redis.stop(Ending::AtOnce).await;
+    lost.recover(running).await;
 }

@@ -10,3 +10,4 @@ pub mod queue;
 pub mod store;
 pub mod store_changes;
 pub mod store_pages;
+pub mod store_restore;
