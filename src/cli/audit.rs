@@ -31,6 +31,9 @@ pub(super) struct Args {
     /// Do not ask for confirmation.
     #[arg(long, requires = "repair")]
     yes: bool,
+    /// Repair also orders of which the order log does not show that nothing became of them: they end as expired.
+    #[arg(long, requires = "repair")]
+    accept_loss: bool,
     /// Ignore orders accepted in the last seconds: they are still being processed.
     #[arg(long, value_name = "SECONDS", default_value_t = 15)]
     older_than: u64,
@@ -112,15 +115,25 @@ impl Auditing {
     }
 
     async fn one(&self, sale: &SaleId) -> Result<Audited, Failed> {
-        let found = self.compare(sale).await?;
+        let mut found = self.compare(sale).await?;
+        if self.args.accept_loss {
+            found.accept_loss();
+        }
         let plan = if self.args.repair { plan(&found) } else { Vec::new() };
         for line in &plan {
             eprintln!("{line}");
         }
-        if plan.is_empty() || !confirmed("this repairs the books", sale.as_str(), self.args.yes)? {
+        let (what, why) = match self.args.accept_loss {
+            true => (
+                "this repairs the books, and ends orders that may be good ones",
+                "audit --repair --accept-loss",
+            ),
+            false => ("this repairs the books", "audit --repair"),
+        };
+        if plan.is_empty() || !confirmed(what, sale.as_str(), self.args.yes)? {
             return Ok(Audited { found, repaired: None });
         }
-        let request = ActRequest::by(operator(None)).because(Some("audit --repair".into()));
+        let request = ActRequest::by(operator(None)).because(Some(why.into()));
         let repaired = self.repair.apply(&found, &request).await;
         if !self.args.output.is_json() {
             print_repaired(&repaired);

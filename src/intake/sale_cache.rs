@@ -110,7 +110,11 @@ pub(super) async fn read_sale(gate: &Gate, store: &Store, id: &SaleId) -> Result
         return Ok(KnownSale::Loaded(Arc::new(sale)));
     }
     Ok(match store.sale(id).await? {
-        None => KnownSale::Missing,
+        None => {
+            // One that has lost commits may have lost the sale.
+            store.ensure_current().await?;
+            KnownSale::Missing
+        }
         Some(row) if row.state == SaleState::Draft => KnownSale::NotOpened(Arc::new(row)),
         Some(row) if row.state.has_ended() => KnownSale::Ended(Arc::new(row)),
         Some(_) => KnownSale::Lost,

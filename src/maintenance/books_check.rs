@@ -57,10 +57,20 @@ impl BooksCheck {
         }
     }
 
+    /// The gauges say what was found. After an error only that sales were not looked at: the other gauges stay.
     async fn look(&self, before: &mut Earlier) -> Result<(), MaintenanceError> {
+        let mut found = Found::default();
+        let looked = self.look_at_all(&mut found, before).await;
+        match &looked {
+            Ok(()) => found.report(),
+            Err(_) => Found::report_unread(found.unread + 1),
+        }
+        looked
+    }
+
+    async fn look_at_all(&self, found: &mut Found, before: &mut Earlier) -> Result<(), MaintenanceError> {
         // A database that is behind has an alert of its own; its side of the books says nothing.
         self.store.ensure_current().await?;
-        let mut found = Found::default();
         // From the rows: the gate does not list a sale that Redis has lost.
         for row in self.store.sales().await? {
             if matches!(row.state, SaleState::Draft | SaleState::Archived) {
@@ -76,7 +86,8 @@ impl BooksCheck {
                     continue;
                 }
             };
-            found.lost += u32::from(books.needs_rebuild() && !row.state.has_ended());
+            // A closed one too: payments and ends of its orders go on, and the position in the order log waits for it.
+            found.lost += u32::from(books.needs_rebuild());
             match judge(&books, &mut before.missing) {
                 Judgement::Balances => {}
                 Judgement::NotNow => found.moving += 1,
@@ -87,7 +98,6 @@ impl BooksCheck {
             }
         }
         metrics::counter!("audit_runs_total").increment(1);
-        found.report();
         Ok(())
     }
 
@@ -148,7 +158,11 @@ impl Found {
         metrics::gauge!("audit_sales_out_of_balance").set(f64::from(self.broken));
         metrics::gauge!("audit_sales_to_rebuild").set(f64::from(self.lost));
         metrics::gauge!("audit_sales_unjudged", "why" => "moving").set(f64::from(self.moving));
-        metrics::gauge!("audit_sales_unjudged", "why" => "unread").set(f64::from(self.unread));
+        Self::report_unread(self.unread);
+    }
+
+    fn report_unread(sales: u32) {
+        metrics::gauge!("audit_sales_unjudged", "why" => "unread").set(f64::from(sales));
     }
 }
 

@@ -40,7 +40,7 @@ impl Rebuilder {
         let Ok(rows) = self.rebuild.store.sales().await else { return };
         for row in rows {
             let id = row.sale.id;
-            if row.state == SaleState::Draft || row.state.has_ended() || failed.contains_key(&id) {
+            if matches!(row.state, SaleState::Draft | SaleState::Archived) || failed.contains_key(&id) {
                 continue;
             }
             // Without Redis there is nothing to rebuild it in.

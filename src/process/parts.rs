@@ -93,17 +93,6 @@ impl Parts {
         let store = Store::connect(&config.store())
             .await
             .map_err(|source| StartError::Database { url: redact(&config.database.url), source })?;
-        // Not the gate itself, which holds the store for its comparison.
-        let witness = gate.for_reading();
-        store.hear_witnesses_with(move || {
-            let witness = witness.clone();
-            Box::pin(async move {
-                witnessed_places(&witness).await.unwrap_or_else(|error| {
-                    tracing::debug!(%error, "the gate was not asked for the places of the database");
-                    Vec::new()
-                })
-            })
-        });
         same_installation(&gate, &store, &config.installation).await?;
         let leases = Leases::open(&config.redis(), &config.redis.prefix).map_err(|error| {
             redis(match error {
@@ -112,6 +101,7 @@ impl Parts {
             })
         })?;
         compare_restarts(&gate, &store, &leases, config.queue());
+        hear_witnesses(&gate, &store, &leases, config.queue());
         Ok(Self { gate, leases, store, publisher: None, dead_letters: None })
     }
 
@@ -137,6 +127,41 @@ fn compare_restarts(gate: &Gate, store: &Store, leases: &Leases, queue: QueueSet
     gate.compare_restarts_with(move |gate| {
         let (store, leases) = (store.clone(), leases.clone());
         Box::pin(Comparison { gate, store, leases, queue: queue.clone() }.run())
+    });
+}
+
+/// How long to wait for Redis, which witnesses the database's places; less than the time limit of a transaction, which
+/// may have to wait for it.
+const HEAR_WITHIN: Duration = Duration::from_secs(2);
+
+/// Has the store hear what Redis has witnessed, once a restarted Redis was compared: one that was emptied has witnessed
+/// nothing. While Redis is away, the store relies on what this process knows.
+fn hear_witnesses(gate: &Gate, store: &Store, leases: &Leases, queue: QueueSettings) {
+    // Neither the gate itself, whose comparison holds the store, nor the store: they would hold each other for ever.
+    let witness = gate.for_reading();
+    compare_restarts(&witness, &store.apart(), leases, queue);
+    store.hear_witnesses_with(move || {
+        let witness = witness.clone();
+        Box::pin(async move {
+            match tokio::time::timeout(HEAR_WITHIN, witness.is_compared()).await {
+                Ok(Ok(true)) => {}
+                Ok(Ok(false)) => {
+                    // It may take longer than the caller waits, and must not begin again for the next one.
+                    let comparing = witness.clone();
+                    let comparing = tokio::spawn(async move { comparing.ensure_compared().await });
+                    match comparing.await {
+                        Ok(compared) => compared.map_err(|error| error.to_string())?,
+                        Err(ended) => return Err(ended.to_string()),
+                    }
+                }
+                Ok(Err(_)) | Err(_) => return Ok(Vec::new()),
+            }
+            let heard = tokio::time::timeout(HEAR_WITHIN, witnessed_places(&witness)).await;
+            Ok(heard.unwrap_or_else(|_| Ok(Vec::new())).unwrap_or_else(|error| {
+                tracing::debug!(%error, "the gate was not asked for the places of the database");
+                Vec::new()
+            }))
+        })
     });
 }
 

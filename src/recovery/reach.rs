@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::audit::AuditError;
 use crate::domain::{CLOCK_SKEW, Millis};
 use crate::queue::{OrderLog, QueueError};
 use crate::store::{Store, StoreError};
@@ -16,6 +17,15 @@ pub enum ReachError {
     /// The database cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl From<ReachError> for AuditError {
+    fn from(error: ReachError) -> Self {
+        match error {
+            ReachError::Queue(error) => error.into(),
+            ReachError::Store(error) => error.into(),
+        }
+    }
 }
 
 /// The time from which on the log is complete, if it lacks earlier entries: the broker has deleted them, or the log was

@@ -34,6 +34,11 @@ pub struct Store {
 }
 
 impl Store {
+    /// A handle with the same connections that knows no place and hears no witness. What it learns is kept apart.
+    pub fn apart(&self) -> Self {
+        Self { witnesses: Arc::default(), ..self.clone() }
+    }
+
     /// The time limit of one transaction or query.
     pub fn timeout(&self) -> Duration {
         self.timeout

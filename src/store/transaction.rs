@@ -68,7 +68,7 @@ impl Store {
         // The connection may have been opened for this transaction.
         if self.witnesses.is_in_doubt() {
             self.check_installation_in(&transaction).await?;
-            self.hear_witnesses().await;
+            self.hear_witnesses().await?;
         }
         if let Some(behind) = self.witnesses.behind_of(&places) {
             transaction.rollback().await?;

@@ -24,8 +24,10 @@ pub struct Behind {
     pub found: Place,
 }
 
-/// Asks another store for the places that it has witnessed; none if it does not answer.
-pub(in crate::store) type Hear = dyn Fn() -> BoxFuture<'static, Vec<(SaleId, Place)>> + Send + Sync;
+/// Asks another store for the places that it has witnessed; none if it does not answer. `Err`, with the reason, if it
+/// answers but may have lost what it had witnessed: then nothing may be written yet.
+pub(in crate::store) type Hear =
+    dyn Fn() -> BoxFuture<'static, Result<Vec<(SaleId, Place)>, String>> + Send + Sync;
 
 /// The highest place of each sale that this process has seen, and whether the database is known to be behind one.
 pub(in crate::store) struct Witnesses {

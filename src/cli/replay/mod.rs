@@ -43,7 +43,11 @@ pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
             let output = what.output.clone();
             let request = what.request()?;
             let source = request.source.name();
-            if !confirmed(&format!("this replays the {source}"), source, yes)? {
+            let what = match request.accept_loss {
+                true => "this replays the log, and whatever it lacks counts as lost afterwards".to_owned(),
+                false => format!("this replays the {source}"),
+            };
+            if !confirmed(&what, source, yes)? {
                 return Ok(Ended::ItemsLeft);
             }
             let (replay, by) = (replay(config, parts), operator(None));

@@ -12,7 +12,7 @@ pub(super) fn plan(source: &Source, report: &Report, output: &Output) {
             "{}",
             serde_json::json!({
                 "source": source.name(), "would": report.counts, "troubles": report.troubles,
-                "begins_at": report.begins_at, "sales": report.sales,
+                "begins_at": report.begins_at, "sales": report.sales, "was_behind": report.was_behind,
             })
         );
     } else {
@@ -75,6 +75,11 @@ fn print_counts(report: &Report) {
         println!("  the log begins at {begins_at}, later than requested: earlier entries are missing");
     }
     match report.line {
+        Some(line) if report.loss_accepted => {
+            println!(
+                "  the database was behind and counts as up to date now, on line {line}: the rest was accepted as lost"
+            );
+        }
         Some(line) => println!("  the database was behind and is up to date now, on line {line}"),
         None if report.was_behind => println!(
             "  the database is behind; a run of the whole log that leaves nothing brings it up to date"

@@ -10,6 +10,9 @@ pub enum DifferenceKind {
     Lost,
     /// Only the gate has it.
     Leaked,
+    /// Only the gate has it, and the order log does not prove that it is nothing else: its part from that time is gone,
+    /// or holds entries that this build cannot read. It may be a good order that the other servers have lost.
+    Unproven,
     /// The gate holds it and the log has its row, but the database does not: the database is older than the log.
     DatabaseBehind,
     /// It is in the outbox and has waited a long time for its row.
@@ -32,6 +35,7 @@ impl DifferenceKind {
         match self {
             Self::Lost => "lost",
             Self::Leaked => "leaked",
+            Self::Unproven => "unproven",
             Self::DatabaseBehind => "database_behind",
             Self::Waiting => "waiting",
             Self::Unsettled => "unsettled",
@@ -47,6 +51,9 @@ impl DifferenceKind {
         match self {
             Self::Lost | Self::Waiting => "publish it again",
             Self::Leaked => "record it as expired, then return its units",
+            Self::Unproven => {
+                "your decision: the log does not show what became of it; --accept-loss records it as expired"
+            }
             Self::Unsettled => "settle it in the gate",
             Self::Unreturned => "return its units to the gate",
             Self::UnknownToGate => "add it to the gate",
@@ -57,7 +64,7 @@ impl DifferenceKind {
 
     /// Whether it can be repaired without deciding whose order counts.
     pub fn is_repairable(self) -> bool {
-        !matches!(self, Self::Duplicate | Self::Oversold | Self::DatabaseBehind)
+        !matches!(self, Self::Unproven | Self::Duplicate | Self::Oversold | Self::DatabaseBehind)
     }
 }
 

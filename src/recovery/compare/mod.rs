@@ -33,6 +33,15 @@ pub struct Comparison {
 }
 
 impl Comparison {
+    /// Takes orders that nothing but the gate proves as leaked, so that a repair ends them. A person decides that.
+    pub fn accept_loss(&mut self) {
+        for difference in &mut self.differences {
+            if difference.why == DifferenceKind::Unproven {
+                difference.why = DifferenceKind::Leaked;
+            }
+        }
+    }
+
     /// Whether there is nothing to repair. An order that has waited for long does no harm. If the sale kept selling
     /// during the reading, its sums prove nothing, but its orders do.
     pub fn balances(&self) -> bool {
@@ -56,7 +65,7 @@ pub struct Compare<'a> {
     pub gate: &'a Gate,
     /// The other side.
     pub store: &'a Store,
-    /// Tells lost orders from leaked ones. Without it, lost orders count as leaked.
+    /// Tells lost orders from leaked ones. Without it, both count as leaked.
     pub log: Option<&'a OrderLog>,
     /// Orders accepted less than this ago are left out, because some process is still working on them.
     pub older_than: Duration,
@@ -87,7 +96,7 @@ pub async fn compare(how: Compare<'_>, sale: &SaleId) -> Result<Comparison, Audi
         progress("orders looked at again", judged);
     }
     if let Some(log) = log {
-        from_log::refine(log, sale, &mut differences).await?;
+        from_log::refine(log, store, sale, &mut differences).await?;
     }
     differences.sort_by_key(|difference| (difference.why, difference.order_id));
     Ok(Comparison { books, differences, is_cut_short })

@@ -88,9 +88,10 @@ impl Repair {
                     false => Err(RepairError::Busy),
                 }
             }
-            DifferenceKind::Duplicate | DifferenceKind::Oversold | DifferenceKind::DatabaseBehind => {
-                Ok("left")
-            }
+            DifferenceKind::Unproven
+            | DifferenceKind::Duplicate
+            | DifferenceKind::Oversold
+            | DifferenceKind::DatabaseBehind => Ok("left"),
         }
     }
 

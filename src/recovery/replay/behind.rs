@@ -53,21 +53,39 @@ impl Work<'_> {
     /// Called after the last pass. Begins a new line if the database was behind and now has everything that the log
     /// says, or if the request accepts the loss of the rest.
     pub(super) async fn begin_line(&mut self) -> Result<(), ReplayError> {
-        if self.run.is_none() || !self.report.was_behind || self.stop.is_cancelled() {
+        let Some(run) = self.run.filter(|_| self.report.was_behind && !self.stop.is_cancelled()) else {
             return Ok(());
-        }
+        };
+        self.name_unknown_sales().await?;
         let store = &self.replay.store;
         let position = self.retrying(async || Ok(store.replay_from().await?)).await?.flatten();
         let everything = self.report.counts.left() == 0 && self.reaches_back_to(position);
         if !(everything || self.request.accept_loss) {
             return Ok(());
         }
-        self.report.line = self.retrying(async || Ok(store.begin_line().await?)).await?;
+        self.report.loss_accepted = !everything;
+        let begun = self.retrying(async || Ok(store.begin_line(run).await?)).await?;
+        let Some(line) = begun else { return Ok(()) };
+        self.report.line = Some(line.ok_or(ReplayError::RestoredMeanwhile)?);
         // The other processes learn it from the database within a second, and maintenance does what fails here.
         if let Err(error) = compare_places(&self.replay.gate, store).await {
             tracing::debug!(%error, "the gate learns of the new line later");
         }
         self.finish_returns().await;
+        Ok(())
+    }
+
+    /// A sale that the gate has witnessed, and neither the log nor the database knows, is lost with all its orders.
+    async fn name_unknown_sales(&mut self) -> Result<(), ReplayError> {
+        let store = &self.replay.store;
+        let Some(lost) = self.retrying(async || Ok(store.places_lost().await?)).await? else { return Ok(()) };
+        for (sale, _) in lost {
+            let known = self.retrying(async || Ok(store.sale(&sale).await?.is_some())).await?;
+            if known == Some(false) && !self.report.sales.contains(&sale) {
+                self.report.counts.refused += 1;
+                self.report.trouble(format!("{sale}: neither the log nor the database knows this sale"));
+            }
+        }
         Ok(())
     }
 
@@ -101,7 +119,7 @@ impl Work<'_> {
 
 impl Filter {
     /// Whether the filter lets everything pass from its beginning on.
-    fn is_whole(&self) -> bool {
+    pub(super) fn is_whole(&self) -> bool {
         let Self { sale, user, order, reason, since: _, offset: _, until, limit } = self;
         sale.is_none()
             && user.is_none()

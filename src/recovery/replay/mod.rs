@@ -12,6 +12,7 @@
 mod batch_size;
 mod behind;
 mod dead_letters;
+mod ends_in_gate;
 mod error;
 mod export;
 mod order_states;

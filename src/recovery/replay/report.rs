@@ -92,6 +92,9 @@ pub struct Report {
     /// The line that the database began, as it is up to date now.
     #[serde(default)]
     pub line: Option<i64>,
+    /// The line began although something is missing, because the request accepts that.
+    #[serde(default)]
+    pub loss_accepted: bool,
     /// The replay was stopped before its end.
     #[serde(default)]
     pub stopped: bool,

@@ -118,6 +118,11 @@ impl ReplayRequest {
         if self.accept_loss && self.source != Source::Log {
             return usage("--accept-loss applies to the log alone");
         }
+        if self.accept_loss && !filter.is_whole() {
+            return usage(
+                "--accept-loss applies to a replay of the whole log: it declares every sale up to date",
+            );
+        }
         if filter.reason.is_some() && self.source != Source::DeadLetters {
             return usage("--reason applies to dead letters alone");
         }

@@ -25,13 +25,13 @@ const LANES: usize = 4;
 
 /// How one pass writes.
 #[derive(Clone, Copy)]
-struct Lanes {
+pub(super) struct Lanes {
     batch: usize,
     lanes: usize,
 }
 
 impl Lanes {
-    fn at_once(self) -> usize {
+    pub(super) fn at_once(self) -> usize {
         self.batch * self.lanes
     }
 }
@@ -65,6 +65,7 @@ impl Work<'_> {
         }
         let mut taken = 0;
         self.write_pass(&mut survey, Pass::Ended, &mut taken, total).await?;
+        self.write_ends_in_gate(&mut survey, &mut taken, total).await?;
         if self.run.is_some() {
             self.restore_sales(&survey, true).await?;
         }
@@ -98,13 +99,13 @@ impl Work<'_> {
     }
 
     /// Opens the source. `None`: it is time to stop.
-    async fn open(&self) -> Result<Option<EntryReader>, ReplayError> {
+    pub(super) async fn open(&self) -> Result<Option<EntryReader>, ReplayError> {
         let (request, log) = (self.request, &self.replay.log);
         self.retrying(async || EntryReader::open(&request.source, log, &request.filter).await).await
     }
 
     /// `None` at the end of the source, and when it is time to stop.
-    async fn next_of(&self, reader: &mut EntryReader) -> Result<Option<Record>, ReplayError> {
+    pub(super) async fn next_of(&self, reader: &mut EntryReader) -> Result<Option<Record>, ReplayError> {
         let next = self.retrying(async || reader.next(&self.request.filter).await).await?;
         Ok(next.flatten())
     }
@@ -127,7 +128,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    fn lanes(&self) -> Lanes {
+    pub(super) fn lanes(&self) -> Lanes {
         match self.request.rate {
             Some(rate) => Lanes { batch: usize::try_from(rate).unwrap_or(BATCH).clamp(1, BATCH), lanes: 1 },
             None => Lanes { batch: BATCH, lanes: LANES.min(self.replay.store.writers()) },
@@ -243,7 +244,12 @@ impl Work<'_> {
     }
 
     /// Writes `entries` in concurrent lanes, and returns when all of them have ended.
-    async fn write(&mut self, entries: &mut Vec<Entry>, lanes: Lanes, total: u64) -> Result<(), ReplayError> {
+    pub(super) async fn write(
+        &mut self,
+        entries: &mut Vec<Entry>,
+        lanes: Lanes,
+        total: u64,
+    ) -> Result<(), ReplayError> {
         let (began, orders) = (Instant::now(), entries.len() as u64);
         if orders == 0 {
             return Ok(());

@@ -126,7 +126,7 @@ impl Replay {
         let recorded = work.record(state).await;
         let _ = guard.release().await;
         result.map_err(|error| match error {
-            ReplayError::Usage(_) => error,
+            ReplayError::Usage(_) | ReplayError::RestoredMeanwhile => error,
             error => ReplayError::Failed(id, Box::new(error)),
         })?;
         recorded?;

@@ -133,19 +133,25 @@ impl Survey {
 
     /// Whether this entry is the one to write for its order. `true` once per order.
     pub(super) fn decides(&mut self, entry: &Entry) -> bool {
+        let Some((id, state)) = self.last_of(entry) else { return false };
+        self.states.set(id, OrderState { is_decided: true, ..state });
+        true
+    }
+
+    /// The same without deciding.
+    pub(super) fn is_last(&self, entry: &Entry) -> bool {
+        self.last_of(entry).is_some()
+    }
+
+    /// The order of an entry, if the entry is the one to write for it.
+    fn last_of(&self, entry: &Entry) -> Option<(OrderId, OrderState)> {
         let (id, version) = match entry {
             Entry::Accepted(order) => (order.id, OrderState::ACCEPTED.version),
             Entry::Order(entry) => (entry.order.id, entry.version),
-            Entry::Sale(_) | Entry::Act(_) | Entry::Payment(_) => return false,
+            Entry::Sale(_) | Entry::Act(_) | Entry::Payment(_) => return None,
         };
-        let Some(state) = self.states.get(id).filter(|state| state.version == version && !state.is_decided)
-        else {
-            return false;
-        };
-        if self.forked.contains(&id) || self.purged.contains(entry.sale()) {
-            return false;
-        }
-        self.states.set(id, OrderState { is_decided: true, ..state });
-        true
+        let state = self.states.get(id).filter(|state| state.version == version && !state.is_decided)?;
+        let is_left_out = self.forked.contains(&id) || self.purged.contains(entry.sale());
+        (!is_left_out).then_some((id, state))
     }
 }

@@ -183,6 +183,7 @@ impl<'a> Work<'a> {
         // The books of many sales are long; only the caller gets them.
         let short = Report { before: Vec::new(), after: Vec::new(), ..self.report.clone() };
         let report = serde_json::to_string(&short).unwrap_or_default();
-        Ok(self.replay.store.update_run(run, state, &report).await?)
+        let cancelled = self.replay.store.update_run(run, state, &report).await?;
+        cancelled.ok_or(ReplayError::RestoredMeanwhile)
     }
 }

@@ -1,7 +1,6 @@
 //! Comparing the database with its witnesses.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use sea_orm::{ConnectionTrait, DatabaseTransaction, EntityTrait as _, QueryFilter as _};
@@ -12,9 +11,6 @@ use crate::store::error::StoreError;
 use crate::store::handle::Store;
 use crate::store::many::is_one_of;
 use crate::store::witnesses::Behind;
-
-/// How long to wait for the other stores; less than the time limit of a transaction, which may have to wait for it.
-const HEAR_WITHIN: Duration = Duration::from_secs(2);
 
 impl Store {
     /// Records a place that the gate or the order log has witnessed. It is compared at the next
@@ -34,10 +30,12 @@ impl Store {
     }
 
     /// Has `hear` asked for the places that other stores have witnessed, before a new connection is believed: a process
-    /// that has just started has seen nothing itself. Only the first call counts.
+    /// that has just started has seen nothing itself. `hear` returns none if they do not answer, and an error if they
+    /// may have lost what they had witnessed: until then, nothing that the database says is passed on or acted upon. It
+    /// is waited for within the time limit of a query. Only the first call counts.
     pub fn hear_witnesses_with(
         &self,
-        hear: impl Fn() -> BoxFuture<'static, Vec<(SaleId, Place)>> + Send + Sync + 'static,
+        hear: impl Fn() -> BoxFuture<'static, Result<Vec<(SaleId, Place)>, String>> + Send + Sync + 'static,
     ) {
         let _ = self.witnesses.hear.set(Box::new(hear));
     }
@@ -72,7 +70,7 @@ impl Store {
             if self.witnesses.is_in_doubt() {
                 let doubts = self.witnesses.doubts();
                 self.check_installation().await?;
-                self.hear_witnesses().await;
+                self.within(self.hear_witnesses()).await?;
                 let compared = self.check_places().await;
                 if matches!(compared, Ok(()) | Err(StoreError::Behind(_))) {
                     self.witnesses.settle(doubts);
@@ -83,12 +81,13 @@ impl Store {
         self.witnesses.behind().map_or(Ok(()), |behind| Err(behind.into()))
     }
 
-    /// Observes what other stores have witnessed, unless they take too long.
-    pub(in crate::store) async fn hear_witnesses(&self) {
-        let Some(hear) = self.witnesses.hear.get() else { return };
-        for (sale, place) in tokio::time::timeout(HEAR_WITHIN, hear()).await.unwrap_or_default() {
+    /// Observes what other stores have witnessed.
+    pub(in crate::store) async fn hear_witnesses(&self) -> Result<(), StoreError> {
+        let Some(hear) = self.witnesses.hear.get() else { return Ok(()) };
+        for (sale, place) in hear().await.map_err(StoreError::Away)? {
             self.observe_place(&sale, place);
         }
+        Ok(())
     }
 
     /// The places of those of these sales that have one.
@@ -109,7 +108,8 @@ impl Store {
         if self.witnesses.behind().is_some() || !self.witnesses.is_in_doubt() {
             return Ok(self.witnesses.behind());
         }
-        self.hear_witnesses().await;
+        // A replay has heard the log itself.
+        let _ = self.hear_witnesses().await;
         let mut witnessed = self.witnesses.all();
         witnessed.retain(|sale, _| sales.contains(&sale.as_str()));
         let found = find_places(transaction, witnessed.keys().cloned().collect()).await?;

@@ -4,19 +4,26 @@ use std::collections::BTreeMap;
 
 use sea_orm::sea_query::OnConflict;
 use sea_orm::{ActiveValue::Set, EntityTrait as _, QueryOrder as _, QuerySelect as _};
+use uuid::Uuid;
 
 use crate::domain::Place;
-use crate::store::entities::place;
+use crate::store::entities::{place, replay_run};
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
+use crate::store::many::{OnExisting, insert_many};
 
 impl Store {
-    /// Declares the database up to date: every sale that it has, or that this process has seen a place of, begins a
-    /// line above all of them. On return that is durable, and every process finds the database current at its next
-    /// comparison. Returns the line.
-    pub async fn begin_line(&self) -> Result<i64, StoreError> {
+    /// Declares the database up to date after this replay: every sale that it has, or that this process has seen a place
+    /// of, begins a line above all of them. On return that is durable, and every process finds the database current at
+    /// its next comparison. Returns the line; `None` if the database no longer knows the replay, because it was restored
+    /// again meanwhile. Then nothing was written.
+    pub async fn begin_line(&self, run: Uuid) -> Result<Option<i64>, StoreError> {
         let begun = self.within(async {
             let transaction = self.begin_restoring().await?;
+            if replay_run::Entity::find_by_id(run).lock_exclusive().one(&transaction).await?.is_none() {
+                transaction.rollback().await?;
+                return Ok(None);
+            }
             let rows = place::Entity::find()
                 .order_by_asc(place::Column::SaleId)
                 .lock_exclusive()
@@ -28,26 +35,29 @@ impl Store {
                 *place = Place { line: row.line, number: row.number }.max(*place);
             }
             let line = places.values().map(|place| place.line).max().unwrap_or(0) + 1;
-            for (sale, place) in &mut places {
+            for place in places.values_mut() {
                 *place = Place { line, number: place.number + 1 };
-                let row = place::ActiveModel {
-                    sale_id: Set(sale.clone()),
-                    line: Set(place.line),
-                    number: Set(place.number),
-                };
-                let conflict = OnConflict::column(place::Column::SaleId)
-                    .update_columns([place::Column::Line, place::Column::Number])
-                    .to_owned();
-                place::Entity::insert(row).on_conflict(conflict).exec_without_returning(&transaction).await?;
             }
+            let rows = places.iter().map(|(sale, place)| place::ActiveModel {
+                sale_id: Set(sale.clone()),
+                line: Set(place.line),
+                number: Set(place.number),
+            });
+            let existing = OnExisting {
+                conflict: OnConflict::column(place::Column::SaleId)
+                    .update_columns([place::Column::Line, place::Column::Number])
+                    .to_owned(),
+                postgres: "(sale_id) DO UPDATE SET line = excluded.line, number = excluded.number",
+            };
+            insert_many(&transaction, rows.collect(), &existing).await?;
             transaction.commit().await?;
-            Ok((line, places))
+            Ok(Some((line, places)))
         });
-        let (line, places) = begun.await?;
+        let Some((line, places)) = begun.await? else { return Ok(None) };
         for (sale, place) in places {
             self.witnesses.observe(&sale, place);
         }
         self.check_places().await?;
-        Ok(line)
+        Ok(Some(line))
     }
 }

@@ -60,8 +60,13 @@ impl Store {
     }
 
     /// Records how far a run has come; any state but `Running` ends it. Returns whether an operator has asked it to
-    /// end.
-    pub async fn update_run(&self, id: Uuid, state: RunState, report: &str) -> Result<bool, StoreError> {
+    /// end; `None` if there is no such run: a run is never deleted, so the database was restored meanwhile.
+    pub async fn update_run(
+        &self,
+        id: Uuid,
+        state: RunState,
+        report: &str,
+    ) -> Result<Option<bool>, StoreError> {
         let now = Millis::now().0;
         self.within(async {
             let ended = (state != RunState::Running).then_some(now);
@@ -74,7 +79,7 @@ impl Store {
                 .exec(&self.db)
                 .await?;
             let row = replay_run::Entity::find_by_id(id).one(&self.db).await?;
-            Ok(row.is_some_and(|row| row.cancel_asked))
+            Ok(row.map(|row| row.cancel_asked))
         })
         .await
     }

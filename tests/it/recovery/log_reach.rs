@@ -12,12 +12,12 @@ use sqlx::{Connection as _, Executor as _};
 use crate::seams::queue::channel;
 use crate::support::{Database, World, at_rest, buy, request, run, sale, until};
 
-async fn gauge(running: &Running, name: &str) -> Option<f64> {
+pub async fn gauge(running: &Running, name: &str) -> Option<f64> {
     let metrics = request(running.operations, "GET", "/metrics", &[], b"").await.text;
     metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }
 
-async fn delete_log(world: &World) {
+pub async fn delete_log(world: &World) {
     let log = format!("{}.log", world.name);
     channel(world).await.queue_delete(log.as_str().into(), QueueDeleteOptions::default()).await.unwrap();
 }

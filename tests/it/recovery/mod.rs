@@ -3,6 +3,7 @@ pub mod compare;
 pub mod database_behind;
 pub mod installation;
 pub mod log_reach;
+pub mod losses;
 pub mod pages;
 pub mod pairs;
 pub mod rebuild_by_itself;
