@@ -52,7 +52,10 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
             Ok(if complete { Ended::Done } else { Ended::ItemsLeft })
         }
         Err(RebuildError::OutOfBalance(books)) => {
-            println!("{}", summary(&books));
+            match args.output.is_json() {
+                true => println!("{}", serde_json::json!({ "books": books })),
+                false => println!("{}", summary(&books)),
+            }
             eprintln!("doorbuster: {}", RebuildError::OutOfBalance(books));
             Ok(Ended::OutOfBalance)
         }

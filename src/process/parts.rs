@@ -9,7 +9,7 @@ use crate::link::{DATABASE, Installation, InstallationId, OtherInstallation, RED
 use crate::maintenance::Comparison;
 use crate::queue::{DeadLetters, Publisher, QueueSettings};
 use crate::settlement::witnessed_places;
-use crate::store::{Store, StoreError};
+use crate::store::{NotHeard, Store, StoreError};
 
 /// How long a process waits at its start for the servers to show their installation.
 const RECOGNISED_WITHIN: Duration = Duration::from_secs(2);
@@ -150,8 +150,8 @@ fn hear_witnesses(gate: &Gate, store: &Store, leases: &Leases, queue: QueueSetti
                     let comparing = witness.clone();
                     let comparing = tokio::spawn(async move { comparing.ensure_compared().await });
                     match comparing.await {
-                        Ok(compared) => compared.map_err(|error| error.to_string())?,
-                        Err(ended) => return Err(ended.to_string()),
+                        Ok(compared) => compared.map_err(|error| NotHeard(error.to_string()))?,
+                        Err(ended) => return Err(NotHeard(ended.to_string())),
                     }
                 }
                 Ok(Err(_)) | Err(_) => return Ok(Vec::new()),

@@ -8,7 +8,7 @@ use sea_orm::{ConnectOptions, ConnectionTrait as _, Database, DbBackend};
 
 use super::error::StoreError;
 use super::handle::{Store, StoreSettings};
-use super::witnesses::Witnesses;
+use super::witnesses::{Doubts, Witnesses};
 use crate::link::InstallationId;
 
 impl Store {
@@ -34,7 +34,7 @@ impl Store {
                 .busy_timeout(Duration::from_secs(5))
         });
         let witnesses = Arc::new(Witnesses::default());
-        doubt_on_connect(&mut options, &witnesses);
+        doubt_on_connect(&mut options, &witnesses.doubts_of_pool());
         let store = Self {
             db: tokio::time::timeout(settings.timeout, Database::connect(options))
                 .await
@@ -99,27 +99,27 @@ impl Store {
 }
 
 /// Has the database compared with its witnesses after each new connection, which may lead to another server.
-fn doubt_on_connect(options: &mut ConnectOptions, witnesses: &Arc<Witnesses>) {
-    let (sqlite, postgres, mysql) = (witnesses.clone(), witnesses.clone(), witnesses.clone());
+fn doubt_on_connect(options: &mut ConnectOptions, doubts: &Doubts) {
+    let (sqlite, postgres, mysql) = (doubts.clone(), doubts.clone(), doubts.clone());
     options
         .map_sqlx_sqlite_pool_opts(move |pool| {
-            let witnesses = sqlite.clone();
+            let doubts = sqlite.clone();
             pool.after_connect(move |_, _| {
-                witnesses.doubt();
+                doubts.raise();
                 Box::pin(std::future::ready(Ok(())))
             })
         })
         .map_sqlx_postgres_pool_opts(move |pool| {
-            let witnesses = postgres.clone();
+            let doubts = postgres.clone();
             pool.after_connect(move |_, _| {
-                witnesses.doubt();
+                doubts.raise();
                 Box::pin(std::future::ready(Ok(())))
             })
         })
         .map_sqlx_mysql_pool_opts(move |pool| {
-            let witnesses = mysql.clone();
+            let doubts = mysql.clone();
             pool.after_connect(move |_, _| {
-                witnesses.doubt();
+                doubts.raise();
                 Box::pin(std::future::ready(Ok(())))
             })
         });

@@ -40,4 +40,4 @@ pub use recovery::{PaymentPages, Restore, Restored, RestoredPayments, Run, Unlog
 pub use sales::{BegunAct, Erased, ItemRow, NotBegun, Restock, SaleAct, SaleRow};
 pub use states::{ActState, PaymentKind, PaymentState, RunState};
 pub use transaction::MayCommit;
-pub use witnesses::Behind;
+pub use witnesses::{Behind, NotHeard};

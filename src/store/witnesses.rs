@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use futures_util::future::BoxFuture;
 
@@ -24,10 +24,24 @@ pub struct Behind {
     pub found: Place,
 }
 
-/// Asks another store for the places that it has witnessed; none if it does not answer. `Err`, with the reason, if it
-/// answers but may have lost what it had witnessed: then nothing may be written yet.
+/// Another store answers, but may have lost what it had witnessed, for this reason: nothing may be written yet.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct NotHeard(pub String);
+
+/// Asks another store for the places that it has witnessed; none if it does not answer.
 pub(in crate::store) type Hear =
-    dyn Fn() -> BoxFuture<'static, Result<Vec<(SaleId, Place)>, String>> + Send + Sync;
+    dyn Fn() -> BoxFuture<'static, Result<Vec<(SaleId, Place)>, NotHeard>> + Send + Sync;
+
+/// One for each new connection, because it may lead to another server or to a restored one; and one for the start.
+#[derive(Clone)]
+pub(in crate::store) struct Doubts(Arc<AtomicU64>);
+
+impl Doubts {
+    pub(in crate::store) fn raise(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
 
 /// The highest place of each sale that this process has seen, and whether the database is known to be behind one.
 pub(in crate::store) struct Witnesses {
@@ -36,8 +50,7 @@ pub(in crate::store) struct Witnesses {
     pub(in crate::store) hear: OnceLock<Box<Hear>>,
     /// Lets one caller hear the witnesses while the others wait.
     pub(in crate::store) hearing: tokio::sync::Mutex<()>,
-    /// One for each new connection, because it may lead to another server or to a restored one; and one for the start.
-    doubts: AtomicU64,
+    doubts: Doubts,
     /// How many of them the last comparison has settled.
     settled: AtomicU64,
 }
@@ -49,7 +62,7 @@ impl Default for Witnesses {
             behind: Mutex::default(),
             hear: OnceLock::new(),
             hearing: tokio::sync::Mutex::default(),
-            doubts: AtomicU64::new(1),
+            doubts: Doubts(Arc::new(AtomicU64::new(1))),
             settled: AtomicU64::new(0),
         }
     }
@@ -108,12 +121,13 @@ impl Witnesses {
         *behind = found;
     }
 
-    pub(in crate::store) fn doubt(&self) {
-        self.doubts.fetch_add(1, Ordering::SeqCst);
+    /// For the pool, which must not hold the witnesses: they may hold the pool.
+    pub(in crate::store) fn doubts_of_pool(&self) -> Doubts {
+        self.doubts.clone()
     }
 
     pub(in crate::store) fn doubts(&self) -> u64 {
-        self.doubts.load(Ordering::SeqCst)
+        self.doubts.0.load(Ordering::SeqCst)
     }
 
     /// Whether a connection was opened that no comparison has settled.

@@ -70,8 +70,14 @@ impl Rebuild {
             had: Number::default(),
             known,
         };
-        self.freeze_above(&mut rebuilding, epoch).await?;
-        Ok(rebuilding)
+        match self.freeze_above(&mut rebuilding, epoch).await {
+            Ok(()) => Ok(rebuilding),
+            Err(error) => {
+                // Otherwise the next one would have to wait until the lease ends.
+                let _ = rebuilding.guard.release().await;
+                Err(error)
+            }
+        }
     }
 
     /// Freezes the sale in an epoch above `known`, and above the one that the gate has.

@@ -21,7 +21,7 @@ mod load;
 
 use crate::audit::Progress;
 use crate::domain::{ActRequest, SaleId};
-use crate::store::{ActState, BegunAct, NotBegun, StoreError};
+use crate::store::{ActState, BegunAct, NotBegun, SaleAct, StoreError};
 
 pub use error::RebuildError;
 pub use finish::{Forgotten, Rebuilt};
@@ -45,10 +45,12 @@ impl Rebuild {
         // Before the sale is frozen: neither an unreadable log nor a database that is behind must stop it.
         self.compare_with_log(sale).await?;
         let mut rebuilding = self.begin(sale).await?;
-        let act = match self.store.begin_act(sale, "rebuild", "{}".into(), request).await? {
-            Ok(BegunAct::New(act) | BegunAct::Existing(act)) => act,
-            Err(NotBegun::NoSale) => return Err(RebuildError::NotFound(sale.clone())),
-            Err(other) => return Err(StoreError::Broken(format!("{other:?}")).into()),
+        let act = match self.begin_act(sale, request).await {
+            Ok(act) => act,
+            Err(error) => {
+                let _ = rebuilding.guard.release().await;
+                return Err(error);
+            }
         };
         let done = self.steps(&mut rebuilding, progress).await;
         if done.is_err() {
@@ -62,6 +64,14 @@ impl Rebuild {
         let _ = rebuilding.guard.release().await;
         self.store.end_act(&act, state, &result, number).await?;
         done
+    }
+
+    async fn begin_act(&self, sale: &SaleId, request: &ActRequest) -> Result<SaleAct, RebuildError> {
+        match self.store.begin_act(sale, "rebuild", "{}".into(), request).await? {
+            Ok(BegunAct::New(act) | BegunAct::Existing(act)) => Ok(act),
+            Err(NotBegun::NoSale) => Err(RebuildError::NotFound(sale.clone())),
+            Err(other) => Err(StoreError::Broken(format!("{other:?}")).into()),
+        }
     }
 
     async fn steps(

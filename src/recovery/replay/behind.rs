@@ -46,6 +46,25 @@ impl Work<'_> {
                 "the log begins at {begins_at}: it does not reach back to the database's position, and changes before \
                  that time are in doubt"
             ));
+            self.say_what_redis_has().await?;
+        }
+        Ok(())
+    }
+
+    /// What an operator can still hope for when the log is gone.
+    async fn say_what_redis_has(&self) -> Result<(), ReplayError> {
+        let (gate, store) = (&self.replay.gate, &self.replay.store);
+        let Some(lost) = self.retrying(async || Ok(store.places_lost().await?)).await? else { return Ok(()) };
+        for (sale, _) in lost {
+            let held = self.retrying(async || Ok(gate.describe(&sale).await?)).await?.flatten();
+            (self.progress.say)(&match held {
+                Some(held) => format!(
+                    "{sale}: Redis still has {} orders without a row (`doorbuster replay run outbox`), and who holds \
+                     the others, but not their rows, payments and changes",
+                    held.waiting
+                ),
+                None => format!("{sale}: Redis does not have it"),
+            });
         }
         Ok(())
     }

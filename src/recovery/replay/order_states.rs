@@ -12,7 +12,7 @@ use crate::domain::{OrderId, OrderStatus};
 /// New orders that wait to be merged. Each merge copies all states.
 const WAITING: usize = 131_072;
 
-/// The lists are told apart by the last byte of an id, which is random.
+/// Which list an id is in is decided by the last byte of an id, which is random.
 const LISTS: usize = 256;
 
 /// The highest version that a state can hold. Four changes lead from the first state of an order to its last.

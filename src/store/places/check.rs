@@ -10,7 +10,7 @@ use crate::store::entities::place;
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
 use crate::store::many::is_one_of;
-use crate::store::witnesses::Behind;
+use crate::store::witnesses::{Behind, NotHeard};
 
 impl Store {
     /// Records a place that the gate or the order log has witnessed. It is compared at the next
@@ -35,7 +35,7 @@ impl Store {
     /// is waited for within the time limit of a query. Only the first call counts.
     pub fn hear_witnesses_with(
         &self,
-        hear: impl Fn() -> BoxFuture<'static, Result<Vec<(SaleId, Place)>, String>> + Send + Sync + 'static,
+        hear: impl Fn() -> BoxFuture<'static, Result<Vec<(SaleId, Place)>, NotHeard>> + Send + Sync + 'static,
     ) {
         let _ = self.witnesses.hear.set(Box::new(hear));
     }
@@ -84,7 +84,7 @@ impl Store {
     /// Observes what other stores have witnessed.
     pub(in crate::store) async fn hear_witnesses(&self) -> Result<(), StoreError> {
         let Some(hear) = self.witnesses.hear.get() else { return Ok(()) };
-        for (sale, place) in hear().await.map_err(StoreError::Away)? {
+        for (sale, place) in hear().await.map_err(|why| StoreError::Away(why.to_string()))? {
             self.observe_place(&sale, place);
         }
         Ok(())

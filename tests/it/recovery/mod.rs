@@ -1,4 +1,5 @@
 pub mod archive;
+pub mod bad_days;
 pub mod compare;
 pub mod database_behind;
 pub mod installation;

@@ -171,7 +171,7 @@ async fn redis_came_back_in_time() {
     world.open_sale(&front.parts, &sale).await;
     buy(&front, &sale, 0..3).await;
     let second = redis_second(&front.parts.gate).await;
-    buy(&front, &sale, 3..6).await;
+    let forgotten = buy(&front, &sale, 3..6).await;
     front.stop().await;
     redis.stop(Ending::AtOnce).await;
     roll_redis_back(folder.path(), second);
@@ -186,6 +186,10 @@ async fn redis_came_back_in_time() {
         (SaleState::Frozen, 6, 3),
         "Redis has lost three orders"
     );
+    // It does not know the order any more, and the database does not know it yet.
+    let path = format!("/v1/sales/{}/orders/{}", sale.id, forgotten[0]);
+    let seen = Buyer::of(&front, "user3").get(&path).await;
+    assert_eq!((seen.status, seen.code()), (503, "status_unavailable"), "{}", seen.text);
     let said = follow_page(&world, "Redis came back in time", &sale, &[0, 0, 0]).await;
     assert!(said.contains("frozen") && said.contains("6 orders in flight"), "{said}");
     let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
