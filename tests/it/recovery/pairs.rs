@@ -12,8 +12,8 @@ use doorbuster::rehearsal::servers::{Ending, Kind, Server};
 use super::pages::{address, private_redis_behind, sell_out};
 use super::repair::act;
 use crate::support::{
-    Backup, Buyer, Database, World, at_rest, buy, everything_is_witnessed, redis_second, roll_redis_back,
-    run, sale, until,
+    Backup, Buyer, Database, World, ask_redis, at_rest, buy, everything_is_witnessed, redis_second,
+    roll_redis_back, run, sale, until,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -162,7 +162,9 @@ struct Forgotten {
 }
 
 impl Forgotten {
-    async fn set(folder: &Path) -> Self {
+    /// Redis was emptied by a restart without its files, or by somebody; then it still knows its scripts, and passes for
+    /// one that was compared.
+    async fn set(folder: &Path, restarts: bool) -> Self {
         let mut world = World::new(Database::Postgres).await;
         world.set("maintenance.every_ms=100").set("gate.rebuild=manual");
         let (redis, proxy) = private_redis_behind(&mut world, folder).await;
@@ -178,13 +180,19 @@ impl Forgotten {
         act(&running.parts, &sale, orders[0], Act::Pay).await;
         everything_is_witnessed(&running, &sale).await;
         running.stop().await;
-        redis.stop(Ending::AtOnce).await;
-        std::fs::remove_dir_all(folder.join("redis")).unwrap();
+        let redis = if restarts {
+            redis.stop(Ending::AtOnce).await;
+            std::fs::remove_dir_all(folder.join("redis")).unwrap();
+            let redis = Server::start(Kind::Redis, folder).await.unwrap();
+            proxy.point_to(vec![address(&redis.url)]);
+            redis
+        } else {
+            let _: String = ask_redis(&redis.url, "FLUSHALL").await;
+            redis
+        };
         // In what comes back, every deadline has passed.
         database.execute("UPDATE orders SET pay_by_ms = 1").await;
         database.restore().await;
-        let redis = Server::start(Kind::Redis, folder).await.unwrap();
-        proxy.point_to(vec![address(&redis.url)]);
         Self { world, redis, sale, paid: orders[0], _proxy: proxy }
     }
 
@@ -206,7 +214,7 @@ impl Forgotten {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rebuild_notices_that_redis_and_the_database_have_both_lost_commits() {
     let folder = tempfile::tempdir().unwrap();
-    let lost = Forgotten::set(folder.path()).await;
+    let lost = Forgotten::set(folder.path(), false).await;
     let (code, out, err) =
         run(Some(&lost.world), &["rebuild", "--sale", lost.sale.id.as_str(), "--yes"]).await;
     assert!(code == 1 && err.contains("went back in time"), "{code} {out}{err}");
@@ -217,7 +225,7 @@ async fn a_rebuild_notices_that_redis_and_the_database_have_both_lost_commits() 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_front_notices_that_redis_and_the_database_have_both_lost_commits() {
     let folder = tempfile::tempdir().unwrap();
-    let lost = Forgotten::set(folder.path()).await;
+    let lost = Forgotten::set(folder.path(), true).await;
     let running = Running::start(&lost.world.config(), Role::Both).await.unwrap();
     until("the loss of the database is noticed", LONG, async || running.parts.store.behind()).await;
     let mine = format!("/v1/sales/{}/orders/mine", lost.sale.id);
