@@ -5,6 +5,8 @@ pub mod database_behind;
 pub mod installation;
 pub mod log_reach;
 pub mod losses;
+pub mod mid_sale;
+pub mod mid_sale_pairs;
 pub mod pages;
 pub mod pairs;
 pub mod rebuild_by_itself;

@@ -6,20 +6,25 @@ use doorbuster::domain::Sale;
 use doorbuster::process::Running;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 
+use super::row_copy::RowCopy;
 use super::{World, until};
 
-/// A PostgreSQL database that is copied and put back under running processes, as an administrator would: they are cut
-/// off meanwhile, and their next connection finds the other state.
+/// A database that is copied and put back under running processes. A PostgreSQL database is replaced, as an
+/// administrator would: its clients are cut off meanwhile, and their next connection finds the other state. In MariaDB
+/// and SQLite the rows are replaced under the open connections.
 pub struct Backup {
     server: String,
     name: String,
+    /// `None` for PostgreSQL.
+    rows: Option<RowCopy>,
 }
 
 impl Backup {
     pub fn of(world: &World) -> Self {
         let url = world.config().database.url;
         let (server, name) = url.rsplit_once('/').expect("a name");
-        Self { server: server.to_owned(), name: name.to_owned() }
+        let rows = (!url.starts_with("postgres")).then(|| RowCopy::of(&url));
+        Self { server: server.to_owned(), name: name.to_owned(), rows }
     }
 
     async fn in_database(&self, database: &str, statements: &[String]) {
@@ -41,6 +46,9 @@ impl Backup {
     }
 
     pub async fn make(&self) {
+        if let Some(rows) = &self.rows {
+            return rows.make().await;
+        }
         let (name, [closed, cut]) = (&self.name, self.cut_off());
         let copied = format!("CREATE DATABASE {name}_backup TEMPLATE {name}");
         let opened = format!("ALTER DATABASE {name} ALLOW_CONNECTIONS true");
@@ -49,15 +57,24 @@ impl Backup {
 
     /// Runs a statement in the copy.
     pub async fn execute(&self, statement: &str) {
+        if let Some(rows) = &self.rows {
+            return rows.execute(statement).await;
+        }
         self.in_database(&format!("{}_backup", self.name), &[statement.to_owned()]).await;
     }
 
     /// Runs a statement in the database itself.
     pub async fn execute_in_place(&self, statement: &str) {
+        if let Some(rows) = &self.rows {
+            return rows.execute_in_place(statement).await;
+        }
         self.in_database(&self.name, &[statement.to_owned()]).await;
     }
 
     pub async fn restore(&self) {
+        if let Some(rows) = &self.rows {
+            return rows.restore().await;
+        }
         let (name, [closed, cut]) = (&self.name, self.cut_off());
         let restored = format!("CREATE DATABASE {name} TEMPLATE {name}_backup");
         self.in_database("postgres", &[closed, cut, format!("DROP DATABASE {name}"), restored]).await;

@@ -53,6 +53,12 @@ impl Buyer {
         request(self.at, "GET", path, &[("authorization", &format!("Bearer {}", self.token))], b"").await
     }
 
+    /// `None` if no answer came back.
+    pub async fn try_get(&self, path: &str) -> Option<Answer> {
+        let bearer = format!("Bearer {}", self.token);
+        try_request(self.at, "GET", path, &[("authorization", &bearer)], b"").await
+    }
+
     pub async fn post(&self, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
         self.try_post(path, headers, body).await.expect("an answer")
     }
@@ -86,7 +92,7 @@ pub async fn request(
 }
 
 /// `None` if no answer came back.
-async fn try_request(
+pub async fn try_request(
     at: SocketAddr,
     method: &str,
     path: &str,

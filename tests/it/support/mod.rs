@@ -3,8 +3,10 @@
 mod backup;
 mod binary;
 mod books;
+mod crowd;
 mod http;
 mod private_servers;
+mod row_copy;
 mod servers;
 mod wait;
 mod world;
@@ -12,6 +14,7 @@ mod world;
 pub use backup::{Backup, everything_is_witnessed};
 pub use binary::{Doorbuster, run, run_with};
 pub use books::at_rest;
+pub use crowd::{Crowd, PAYMENT_SECRETS};
 pub use http::{Answer, Buyer, buy, request, send_raw};
 pub use private_servers::{ask_redis, behind_proxy, private_redis, redis_second, roll_redis_back};
 pub use servers::servers;
