@@ -3,9 +3,10 @@
 -- look. If an entry is gone, its order already has a row, and there is nothing to do.
 --
 -- KEYS  1 outbox   2 due
--- ARGV  1 state    broker (RabbitMQ has confirmed it) or parked (it is on the dead-letter queue)
---       2 wait     minimum ms until the sweep may look. The wait is at least as long as the order has waited so
---                  far, up to a minute, so the spacing doubles
+-- ARGV  1 state    broker (RabbitMQ has confirmed it), parked (it is on the dead-letter queue) or ended (it has a
+--                  row, which counts, and has to be settled)
+--       2 wait     minimum ms until the sweep may look. Unless the state is ended, the wait is at least as long as
+--                  the order has waited so far, up to a minute, so the spacing doubles
 --       3 from     the states that an entry may have now, such as ,outbox,broker,
 --       then the order ids
 -- Reply how many entries were marked
@@ -22,7 +23,8 @@ local function may_come(from)
 end
 local function due_of(accepted)
   if not dues[accepted] then
-    local wait = math.max(tonumber(ARGV[2]), math.min(now - tonumber(accepted), 60000))
+    local wait = tonumber(ARGV[2])
+    if ARGV[1] ~= 'ended' then wait = math.max(wait, math.min(now - tonumber(accepted), 60000)) end
     dues[accepted] = string.format('%.0f', now + wait)
   end
   return dues[accepted]

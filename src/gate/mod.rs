@@ -6,6 +6,7 @@
 
 mod admission;
 mod batcher;
+mod belief;
 mod core;
 mod describe;
 mod error;
@@ -28,6 +29,7 @@ mod wire;
 mod witness;
 
 pub use self::core::{Gate, GateSettings};
+pub use belief::InFlight;
 pub use describe::GateSale;
 pub use error::GateError;
 pub use examine::RedisFacts;

@@ -9,6 +9,9 @@ use super::scan::Scan;
 use super::wire::{order_id, read_entry, read_order_id};
 use crate::domain::{OrderId, SaleId, Ticket, UserId};
 
+/// When the sweep tries to settle a marked order. A gate that is being rebuilt is frozen for about as long.
+const SETTLE_AFTER: Duration = Duration::from_secs(1);
+
 impl Gate {
     /// The order's ticket while it is in flight; `None` if it is settled or unknown.
     pub async fn ticket(&self, sale: &SaleId, id: OrderId) -> Result<Option<Ticket>, GateError> {
@@ -63,10 +66,10 @@ impl Gate {
         self.mark(sale, ids, ["broker", &wait, ",outbox,broker,parked,"]).await
     }
 
-    /// Marks orders that have ended in their rows. For a gate that cannot take their units back now; readers then get
-    /// the status from the row.
+    /// Marks orders that have a row, although they cannot be settled now: the gate is frozen, or has forgotten that they
+    /// were settled. Readers then get the status from the row.
     pub async fn mark_ended(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
-        let wait = self.settings.parked_after.as_millis().to_string();
+        let wait = SETTLE_AFTER.as_millis().to_string();
         self.mark(sale, ids, ["ended", &wait, ",outbox,broker,parked,"]).await
     }
 

@@ -147,6 +147,14 @@ impl Intake {
                 Err(unconfirmed) => return Answer::OutcomeUnknown(order.id, unconfirmed.to_string()),
             }
         }
+        // A gate that has lost writes may have the entry of an order that has a row.
+        if !self.gate.in_flight_now(&order.sale, order.id).await.is_ok_and(|now| now.is_believed) {
+            match self.row(&order.sale, &order.user, order.id).await {
+                Ok(Some(view)) => return Answer::Repeat(Box::new(view)),
+                Ok(None) => {}
+                Err(_) => return Answer::RepeatUnreadable(order.id),
+            }
+        }
         Answer::Repeat(Box::new(OrderView::in_flight(order, durability)))
     }
 

@@ -1,5 +1,6 @@
 //! The status of an order: read from the gate first, then from the database. In this order, because an entry leaves
-//! the gate only after its row is committed, so an order is always found in one of them.
+//! the gate only after its row is committed, so an order is always found in one of them. If the gate has lost writes,
+//! its entry may be older than the row, and then the row counts.
 
 use std::time::Duration;
 
@@ -8,8 +9,8 @@ use tokio::time::Instant;
 use super::completeness::{ensure_complete, ensure_none_is_held};
 use super::core::Intake;
 use super::order_view::{OrderView, StatusUnknown};
-use crate::domain::{OrderId, OrderStatus, SaleId, UserId};
-use crate::gate::{GateError, until_refusals_expire};
+use crate::domain::{OrderId, OrderStatus, SaleId, Ticket, UserId};
+use crate::gate::{GateError, InFlight, until_refusals_expire};
 use crate::store::{OrderRow, StoreError};
 
 /// Delays the report of an order that was just found until no front refuses its user as someone without one.
@@ -58,23 +59,27 @@ impl Intake {
         user: &UserId,
         id: OrderId,
     ) -> Result<Option<OrderView>, StatusUnknown> {
-        let ticket = match self.gate.ticket(sale, id).await {
-            Ok(ticket) => Ok(ticket),
+        let (ticket, is_believed) = match self.gate.in_flight_now(sale, id).await {
+            // An order that has ended in its row is read from the row.
+            Ok(InFlight { ticket, is_believed }) => (Ok(ticket.filter(|ticket| !ticket.ended)), is_believed),
             Err(error @ GateError::Broken(_)) => return Err(error.into()),
             // While Redis is away, a committed row still answers.
-            Err(error) => Err(error),
+            Err(error) => (Err(error), false),
         };
-        // An order that has ended in its row is read from the row.
-        if let Ok(Some(ticket)) = &ticket
-            && !ticket.ended
-        {
-            let own = ticket.order.user == *user;
-            return Ok(own.then(|| OrderView::in_flight(ticket.order.clone(), ticket.durability)));
+        let waiting = |Ticket { order, durability, .. }| {
+            let own = order.user == *user;
+            own.then(|| OrderView::in_flight(order, durability))
+        };
+        if let (Ok(Some(ticket)), true) = (&ticket, is_believed) {
+            return Ok(waiting(ticket.clone()));
         }
         if let Some(view) = self.row(sale, user, id).await? {
             return Ok(Some(view));
         }
-        ticket?;
+        // The gate has lost writes, but not this order, which has no row yet.
+        if let Some(ticket) = ticket? {
+            return Ok(waiting(ticket));
+        }
         let held = self.gate.orders_of(sale, user).await?;
         ensure_none_is_held(&held, |held| held != id)?;
         ensure_complete(&self.gate, &self.store, sale).await?;

@@ -138,9 +138,14 @@ impl RedisLink {
 
     /// Whether Redis knows the script.
     pub async fn knows_script(&self, script: &Script) -> Result<bool, Fault> {
-        let hash = script.of(self.installation().await?).get_hash();
-        let known: Vec<bool> = self.query(redis::cmd("SCRIPT").arg("EXISTS").arg(hash)).await?;
+        let known: Vec<bool> = self.query(&self.ask_for_script(script).await?).await?;
         Ok(known == [true])
+    }
+
+    /// The command whose reply is a list with 1 if Redis knows the script, and with 0 otherwise.
+    pub async fn ask_for_script(&self, script: &Script) -> Result<redis::Cmd, Fault> {
+        let hash = script.of(self.installation().await?).get_hash();
+        Ok(redis::cmd("SCRIPT").arg("EXISTS").arg(hash).to_owned())
     }
 
     /// The installation that Redis must belong to; `None` if that is not checked.
@@ -210,6 +215,12 @@ impl RedisLink {
     pub async fn query<T: FromRedisValue>(&self, command: &redis::Cmd) -> Result<T, Fault> {
         let mut connection = self.connection();
         self.within(command.query_async(&mut connection)).await
+    }
+
+    /// Sends several commands that see one moment of one Redis.
+    pub async fn query_at_once<T: FromRedisValue>(&self, commands: &redis::Pipeline) -> Result<T, Fault> {
+        let mut connection = self.connection();
+        self.within(commands.query_async(&mut connection)).await
     }
 
     /// Replaces the connection manager, which reconnects only after I/O errors. It would keep a refused login

@@ -14,7 +14,7 @@ use crate::gate::{Gate, GateError};
 use crate::lease::{LeaseOptions, Leases};
 use crate::queue::{LogFrom, OrderLog, QueueSettings};
 use crate::recovery::log_needed_from;
-use crate::settlement::{SettlementError, compare_places};
+use crate::settlement::{SettlementError, compare_places, mark_recorded};
 use crate::store::{SaleRow, Store, StoreError};
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -92,7 +92,8 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Freezes every sale whose gate is behind its rows or behind the order log. On `Ok` every other gate is known to be
+    /// Freezes every sale whose gate is behind its rows or behind the order log, and has readers go to the row of every
+    /// order that has one. On `Ok` every other gate is known to be
     /// up to date, by this comparison or by that of another process. On an error that is not known, and nothing may be
     /// sold yet. Idempotent.
     pub async fn run(self) -> Result<(), MaintenanceError> {
@@ -129,6 +130,10 @@ async fn verify(gate: &Gate, store: &Store, queue: &QueueSettings) -> Result<(),
         }
     }
     for (sale, known) in known {
+        match mark_recorded(gate, store, &sale).await {
+            Ok(()) | Err(SettlementError::Gate(GateError::Broken(_))) => {}
+            Err(error) => return Err(error.into()),
+        }
         gate.observe_number(&sale, known);
         let frozen = match gate.freeze_if_behind(&sale, known).await {
             Ok(frozen) => frozen,

@@ -107,6 +107,11 @@ impl SaleOutcomes {
             // The sale is archived, or its gate is lost: nothing is left to settle.
             Err(GateError::NotLoaded) => return,
             Err(error) => {
+                // The entries stay until the gate has been rebuilt, and must not be read as `accepted`.
+                if matches!(error, GateError::Frozen) {
+                    let ids: Vec<_> = settlements.iter().map(|settlement| settlement.id).collect();
+                    let _ = settler.gate.mark_ended(&sale, &ids).await;
+                }
                 tracing::warn!(%sale, orders = settlements.len(), %error, "left to the sweep to settle");
                 return;
             }

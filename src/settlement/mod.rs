@@ -8,6 +8,7 @@
 mod adopt;
 mod batch;
 mod places;
+mod recorded;
 mod returns;
 
 use crate::domain::{Failure, Number, Order};
@@ -17,6 +18,7 @@ use crate::store::{Store, StoreError};
 
 pub use batch::Outcomes;
 pub use places::{compare_places, witnessed_places};
+pub use recorded::mark_recorded;
 pub use returns::{GivenBack, give_back, give_back_pending};
 
 /// A server did not answer, so the gate may not know the outcome yet. Repeat the call.

@@ -8,7 +8,7 @@ use crate::domain::{CLOCK_SKEW, Entry, Millis, Number, Order, OrderId, Place, Sa
 use crate::fault::fault;
 use crate::queue::LogFrom;
 use crate::recovery::reach::{log_begins_at, log_needed_from};
-use crate::settlement::compare_places;
+use crate::settlement::{compare_places, mark_recorded};
 
 /// At most this many dead letters are read.
 const DEAD_LETTERS: usize = 10_000;
@@ -98,6 +98,9 @@ impl Rebuild {
     pub async fn gather(&self, rebuilding: &Rebuilding) -> Result<Gathered, RebuildError> {
         let sale = &rebuilding.sale;
         let mut gathered = Gathered::default();
+        // Of the entries that Redis had before it lost its last writes. Orders that get a row from now on are marked by
+        // their workers.
+        mark_recorded(&self.gate, &self.store, sale).await?;
         for ticket in self.gate.in_flight(sale).await? {
             gathered.accept(ticket.order, ticket.parked);
         }

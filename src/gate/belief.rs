@@ -1,0 +1,39 @@
+//! Is an order still in flight? A Redis that went back in time has entries of orders that were settled since, and until
+//! it has been rebuilt their rows know better.
+
+use super::core::Gate;
+use super::error::GateError;
+use super::fields::read_state;
+use super::wire::{order_id, read_entry};
+use crate::domain::{Number, OrderId, SaleId, SaleState, Ticket};
+
+/// The gate's answer about an order.
+#[derive(Debug, Clone)]
+pub struct InFlight {
+    /// The order's ticket, if the gate has an entry of it.
+    pub ticket: Option<Ticket>,
+    /// Whether the ticket is as new as anything that this process knows. Otherwise the order may have a row.
+    pub is_believed: bool,
+}
+
+impl Gate {
+    /// The order's ticket, and whether the gate can be believed: not if its Redis has not been compared since it started,
+    /// if it is frozen, or if it is behind what this process has seen. All of it is read at one moment.
+    pub async fn in_flight_now(&self, sale: &SaleId, id: OrderId) -> Result<InFlight, GateError> {
+        let keys = self.keys(sale);
+        let mut commands = redis::pipe();
+        commands.atomic();
+        commands.cmd("HGET").arg(keys.outbox()).arg(order_id(id));
+        commands.cmd("HMGET").arg(keys.sale()).arg(&["state", "epoch", "seq"]);
+        commands.add_command(self.link.ask_for_script(&self.scripts.admit).await?);
+        // Before the gate is asked: what is taken meanwhile does not put it behind.
+        let highest = self.highest_number(sale);
+        type Reply = (Option<String>, (Option<String>, Option<i64>, Option<i64>), Vec<bool>);
+        let (entry, (state, epoch, seq), compared): Reply = self.link.query_at_once(&commands).await?;
+        let state = state.as_deref().map(read_state).transpose()?;
+        let number = Number { epoch: epoch.unwrap_or_default(), seq: seq.unwrap_or_default() };
+        let is_believed = compared == [true] && state != Some(SaleState::Frozen) && number >= highest;
+        let ticket = entry.as_deref().map(|entry| read_entry(sale, entry)).transpose()?;
+        Ok(InFlight { ticket, is_believed })
+    }
+}
