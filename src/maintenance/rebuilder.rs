@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::domain::{ActRequest, SaleId, SaleState};
 use crate::recovery::{Rebuild, RebuildError};
+use crate::store::StoreError;
 
 /// How often to check the gates.
 const EVERY: Duration = Duration::from_secs(2);
@@ -24,7 +25,8 @@ pub struct Rebuilder {
 }
 
 impl Rebuilder {
-    /// Runs until `stop`. A failed rebuild is retried after a minute.
+    /// Runs until `stop`. A failed rebuild is retried after a minute, or as soon as a database that was behind is up to
+    /// date.
     pub async fn run(self, stop: CancellationToken) {
         let mut failed: HashMap<SaleId, Instant> = HashMap::new();
         while stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
@@ -37,6 +39,10 @@ impl Rebuilder {
     }
 
     async fn rebuild_frozen(&self, failed: &mut HashMap<SaleId, Instant>) {
+        // Nothing is rebuilt from a database that lost commits, but right after it has been brought up to date.
+        if self.rebuild.store.behind().is_some() {
+            return;
+        }
         let Ok(rows) = self.rebuild.store.sales().await else { return };
         for row in rows {
             let id = row.sale.id;
@@ -53,7 +59,7 @@ impl Rebuilder {
                 continue;
             }
             match self.rebuild.run(&id, &ActRequest::by("schedule"), &|_, _| {}).await {
-                Ok(_) | Err(RebuildError::UnderWay(_)) => {}
+                Ok(_) | Err(RebuildError::UnderWay(_) | RebuildError::Store(StoreError::Behind(_))) => {}
                 Err(error) => {
                     tracing::error!(sale = %id, %error, "a frozen sale could not be rebuilt; retried in a minute");
                     failed.insert(id, Instant::now());
