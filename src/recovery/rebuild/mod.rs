@@ -20,7 +20,7 @@ mod gather;
 mod load;
 
 use crate::audit::Progress;
-use crate::domain::{ActRequest, SaleId};
+use crate::domain::{ActRequest, Number, SaleId};
 use crate::store::{ActState, BegunAct, NotBegun, SaleAct, StoreError};
 
 pub use error::RebuildError;
@@ -80,8 +80,9 @@ impl Rebuild {
         progress: Progress<'_>,
     ) -> Result<Rebuilt, RebuildError> {
         let mut gathered = self.gather(rebuilding).await?;
-        // The log may have an epoch that Redis and the database have both lost.
-        while gathered.highest.epoch >= rebuilding.epoch {
+        // The log may have an epoch that Redis and the database have both lost. Its own epoch, of which no order has a
+        // number yet, is there as soon as the frozen row has been logged.
+        while gathered.highest > (Number { epoch: rebuilding.epoch, seq: 0 }) {
             self.freeze_above(rebuilding, gathered.highest.epoch).await?;
             gathered = self.gather(rebuilding).await?;
         }
