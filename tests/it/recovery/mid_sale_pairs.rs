@@ -57,11 +57,7 @@ async fn the_database_is_restored_and_redis_goes_back_in_time_later_in_mid_sale(
     let redis = start_again(Kind::Redis, folder.path(), &proxy).await;
     stage.replay_the_log().await;
     println!("the second loss came {:.1} s after the first", (later_fault - fault).as_secs_f64());
-    until("a front has rebuilt the gate", LONG, async || {
-        let gate = stage.running.parts.gate.describe(&stage.sale.id).await.ok()??;
-        (gate.number.epoch > before.epoch).then_some(())
-    })
-    .await;
+    stage.is_rebuilt(before).await;
     stage.ends_well("the database was restored, and redis went back in time later", later_fault).await;
     redis.stop(Ending::AtOnce).await;
 }
@@ -94,7 +90,7 @@ async fn the_broker_is_wiped_and_redis_goes_back_in_time_in_mid_sale() {
     // Clocks may differ by a minute: a younger sale would not be known to be older than a log that began again.
     let older = "UPDATE sales SET created_at_ms = created_at_ms - 3600000";
     Backup::of(&stage.world).execute_in_place(older).await;
-    stage.worker.take().expect("a worker").stop().await;
+    stage.stop_worker().await;
     stage.crowd.buys(SOME).await;
     let second = redis_second(&stage.running.parts.gate).await;
     stage.crowd.buys(SOME).await;
@@ -116,7 +112,7 @@ async fn the_broker_is_wiped_and_redis_goes_back_in_time_in_mid_sale() {
     let (code, said) = stage.command(&["rebuild", "--sale", stage.sale.id.as_str(), "--yes"]).await;
     assert!(code == 3 && said.contains("the order log begins at"), "{code} {said}");
     println!("{} of {} accepted orders are lost", lost.len(), stage.crowd.accepted().len());
-    stage.worker = Some(stage.world.running_as(doorbuster::process::Role::Worker).await);
+    stage.start_worker().await;
     stage.ends_well("the broker was wiped and redis went back in time", fault).await;
     redis.stop(Ending::AtOnce).await;
     broker.stop(Ending::AtOnce).await;
