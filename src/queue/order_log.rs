@@ -14,11 +14,14 @@ use lapin::types::{AMQPValue, FieldTable};
 
 use super::link::{Link, within};
 use super::topology::Names;
-use super::{Publisher, QueueError, QueueSettings, Unreadable, headers, message};
+use super::{PublishError, Publisher, QueueError, QueueSettings, Unreadable, headers, message};
 use crate::domain::{Entry, Millis, Place, SaleId};
 
 /// Messages that the broker sends ahead of their acks.
 const PREFETCH: u16 = 1_000;
+
+/// How often the end of the log is marked before reading fails.
+const MARK_TRIES: u32 = 3;
 
 /// Where reading starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,8 +125,15 @@ impl OrderLog {
         let up = tokio::time::timeout(self.settings.timeout, self.publisher.wait_until_up());
         up.await.map_err(|_| QueueError("the broker is unavailable: the order log cannot be read".into()))?;
         let mark = format!("mark-{}", uuid::Uuid::new_v4());
-        let marked = self.publisher.log(mark.clone(), &[], &BTreeMap::new()).await;
-        marked.map_err(|error| QueueError(format!("marking the end of the order log: {error}")))?;
+        let mut tries = 1;
+        // A broker that is busy, or that has just declared the log, may take longer than a confirm may. A mark that is
+        // there twice does no harm.
+        while let Err(error) = self.publisher.log(mark.clone(), &[], &BTreeMap::new()).await {
+            if tries == MARK_TRIES || !matches!(error, PublishError::Unconfirmed) {
+                return Err(QueueError(format!("marking the end of the order log: {error}")));
+            }
+            tries += 1;
+        }
         let open = Some(Open::consume(&self.settings, from).await?);
         Ok(LogReader { settings: self.settings.clone(), from, open, mark, first: None })
     }

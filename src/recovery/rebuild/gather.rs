@@ -71,9 +71,11 @@ impl Rebuild {
     /// gate is no witness, because it has lost the sale: a process that has just started would not hear of the loss, and
     /// each of its commits brings the database nearer to the place that reveals it.
     pub(super) async fn compare_with_log(&self, sale: &SaleId) -> Result<(), RebuildError> {
-        self.log.head().await?;
         let witness = self.gate.describe(sale).await?.filter(|held| held.place != Place::default());
-        if witness.is_none() {
+        if witness.is_some() {
+            // Nothing must be frozen while the log cannot be read.
+            self.log.head().await?;
+        } else {
             let from = self.log_from(sale).await?;
             let mut reader = self.log.read(LogFrom::Time(from.minus(CLOCK_SKEW))).await?;
             while let Some(message) = reader.next().await? {

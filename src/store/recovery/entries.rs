@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sea_orm::{ColumnTrait as _, EntityTrait as _, QueryFilter as _, QueryOrder as _};
+use sea_orm::{ColumnTrait as _, ConnectionTrait, EntityTrait as _, QueryFilter as _, QueryOrder as _};
 use uuid::Uuid;
 
 use crate::domain::{ActEntry, Entry, ItemEntry, Millis, OrderEntry, OrderId, PaymentEntry, SaleEntry, Step};
@@ -16,23 +16,25 @@ use crate::store::sales::read_sale;
 impl Store {
     /// These orders with their histories, as entries.
     pub async fn entries_of(&self, rows: &[OrderRow]) -> Result<Vec<Entry>, StoreError> {
-        self.within(self.order_entries(rows.to_vec())).await
+        self.within(order_entries(&self.db, rows.to_vec())).await
     }
 
     /// What the order log must have so that no payment event of this order, and nothing that they have changed, is lost
-    /// with the database's last commits: the orders that they have changed, then the events.
+    /// with the database's last commits: the orders that they have changed, then the events. All are read at one moment:
+    /// a database that is restored in between would have the events and not what they have changed.
     pub async fn payment_entries(&self, order: OrderId) -> Result<Vec<Entry>, StoreError> {
         self.within(async {
+            let snapshot = self.begin_snapshot().await?;
             let payments = payment_event::Entity::find()
                 .filter(payment_event::Column::OrderId.eq(order.uuid()))
                 .order_by_asc(payment_event::Column::ReceivedAtMs)
-                .all(&self.db)
+                .all(&snapshot)
                 .await?;
-            // Read after the events, so that no order is older than what they say of it.
             let changed = payments.iter().filter_map(|payment| payment.new_order_id).chain([order.uuid()]);
-            let orders = order::Entity::find().filter(is_one_of(&self.db, order::Column::Id, changed));
-            let orders = orders.all(&self.db).await?.into_iter().map(read_order);
-            let mut entries = self.order_entries(orders.collect::<Result<_, _>>()?).await?;
+            let orders = order::Entity::find().filter(is_one_of(&snapshot, order::Column::Id, changed));
+            let orders = orders.all(&snapshot).await?.into_iter().map(read_order);
+            let mut entries = order_entries(&snapshot, orders.collect::<Result<_, _>>()?).await?;
+            snapshot.rollback().await?;
             for payment in payments {
                 entries.push(Entry::Payment(Box::new(payment_entry(payment)?)));
             }
@@ -69,44 +71,46 @@ impl Store {
             created_at: row.created_at,
         }))
     }
+}
 
-    /// The entries of orders, with their histories.
-    pub(super) async fn order_entries(&self, rows: Vec<OrderRow>) -> Result<Vec<Entry>, StoreError> {
-        let ids: Vec<Uuid> =
-            rows.iter().filter(|row| row.version > 0).map(|row| row.order.id.uuid()).collect();
-        let mut histories: BTreeMap<Uuid, Vec<Step>> = BTreeMap::new();
-        if !ids.is_empty() {
-            let events = order_event::Entity::find()
-                .filter(is_one_of(&self.db, order_event::Column::OrderId, ids))
-                .order_by_asc(order_event::Column::Version)
-                .all(&self.db)
-                .await?;
-            for row in events {
-                let unreadable = |_| StoreError::unreadable("an order's event", &row);
-                histories.entry(row.order_id).or_default().push(Step {
-                    version: row.version,
-                    from: row.from_status.parse().map_err(unreadable)?,
-                    to: row.to_status.parse().map_err(unreadable)?,
-                    by: row.actor.clone(),
-                    reason: row.reason.clone(),
-                    at: Millis(row.at_ms),
-                });
-            }
-        }
-        let entries = rows.into_iter().map(|row| {
-            Entry::Order(Box::new(OrderEntry {
-                history: histories.remove(&row.order.id.uuid()).unwrap_or_default(),
-                order: row.order,
-                status: row.status,
-                failure: row.failure,
+/// The entries of orders, with their histories.
+pub(super) async fn order_entries(
+    connection: &impl ConnectionTrait,
+    rows: Vec<OrderRow>,
+) -> Result<Vec<Entry>, StoreError> {
+    let ids: Vec<Uuid> = rows.iter().filter(|row| row.version > 0).map(|row| row.order.id.uuid()).collect();
+    let mut histories: BTreeMap<Uuid, Vec<Step>> = BTreeMap::new();
+    if !ids.is_empty() {
+        let events = order_event::Entity::find()
+            .filter(is_one_of(connection, order_event::Column::OrderId, ids))
+            .order_by_asc(order_event::Column::Version)
+            .all(connection)
+            .await?;
+        for row in events {
+            let unreadable = |_| StoreError::unreadable("an order's event", &row);
+            histories.entry(row.order_id).or_default().push(Step {
                 version: row.version,
-                recorded_at: row.recorded_at,
-                updated_at: row.updated_at,
-                pay_by: row.pay_by,
-            }))
-        });
-        Ok(entries.collect())
+                from: row.from_status.parse().map_err(unreadable)?,
+                to: row.to_status.parse().map_err(unreadable)?,
+                by: row.actor.clone(),
+                reason: row.reason.clone(),
+                at: Millis(row.at_ms),
+            });
+        }
     }
+    let entries = rows.into_iter().map(|row| {
+        Entry::Order(Box::new(OrderEntry {
+            history: histories.remove(&row.order.id.uuid()).unwrap_or_default(),
+            order: row.order,
+            status: row.status,
+            failure: row.failure,
+            version: row.version,
+            recorded_at: row.recorded_at,
+            updated_at: row.updated_at,
+            pay_by: row.pay_by,
+        }))
+    });
+    Ok(entries.collect())
 }
 
 /// An act's entry.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use sea_orm::{EntityTrait as _, QueryFilter as _, QueryOrder as _, QuerySelect as _};
 use uuid::Uuid;
 
-use super::entries::{act_entry, payment_entry};
+use super::entries::{act_entry, order_entries, payment_entry};
 use crate::domain::{Entry, Millis, Place, SaleId};
 use crate::store::entities::{log_outbox, order, payment_event, sale_act};
 use crate::store::error::StoreError;
@@ -95,7 +95,7 @@ impl Store {
             read.ok()
         });
         let rows = rows.collect();
-        unlogged.entries.extend(self.order_entries(rows).await?);
+        unlogged.entries.extend(order_entries(&self.db, rows).await?);
         unlogged.ids.extend(orders.into_values().flatten().map(|row| row.id));
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! A server loses data in the middle of a sale. Nobody stops anything: a crowd buys, reads, pays and cancels before the
 //! loss, during it and after it, and every answer is judged (see [`Crowd`]). Each test prints how long it took until a
-//! new buyer was told `accepted` again, and until the books were exact.
+//! new buyer was answered `accepted` again, and until the books were exact.
 
 use std::path::Path;
 use std::time::Duration;

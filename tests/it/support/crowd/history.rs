@@ -1,4 +1,4 @@
-//! What one buyer did and was told, and the rules that every answer has to keep.
+//! What one buyer did, the answers they got, and the rules that every answer has to keep.
 
 use doorbuster::domain::{OrderId, OrderStatus};
 use tokio::time::Instant;
@@ -18,7 +18,7 @@ pub struct History {
     pub plan: Plan,
     /// When the buyer first asked for an order.
     pub asked: Instant,
-    /// When the buyer was first told that it is accepted.
+    /// When the buyer first learned that it is accepted.
     pub accepted: Option<Instant>,
     pub order: Option<OrderId>,
     /// The latest state that an answer has shown, or that a payment or a cancellation was answered with.
@@ -31,7 +31,7 @@ pub struct History {
     /// A request to buy ended without an answer that says whether there is an order.
     pub unknown: bool,
     /// Every answer with its time in seconds. Answers that repeat the one before are counted.
-    told: Vec<(String, String, u32)>,
+    answers: Vec<(String, String, u32)>,
 }
 
 impl History {
@@ -47,16 +47,16 @@ impl History {
             acted: false,
             answered: None,
             unknown: false,
-            told: Vec::new(),
+            answers: Vec::new(),
         }
     }
 
     pub fn note(&mut self, began: Instant, what: String) {
-        if let Some((_, _, times)) = self.told.last_mut().filter(|(_, last, _)| *last == what) {
+        if let Some((_, _, times)) = self.answers.last_mut().filter(|(_, last, _)| *last == what) {
             *times += 1;
             return;
         }
-        self.told.push((format!("{:.3}", began.elapsed().as_secs_f64()), what, 1));
+        self.answers.push((format!("{:.3}", began.elapsed().as_secs_f64()), what, 1));
     }
 
     /// Whether an order in state `before` may now be in state `status`. `before` is what the buyer knew when they sent
@@ -103,7 +103,7 @@ impl std::fmt::Display for History {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let order = self.order.map(|id| id.to_string()).unwrap_or_default();
         writeln!(f, "{} ({:?}), order {order}:", self.user, self.plan)?;
-        for (at, what, times) in &self.told {
+        for (at, what, times) in &self.answers {
             writeln!(f, "  {at:>8} {times:>3} x {what}")?;
         }
         Ok(())

@@ -54,7 +54,7 @@ struct Scene {
 /// What has been done since some moment.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// Buyers who began after that moment and were told `accepted`.
+    /// Buyers who began after that moment and were answered `accepted`.
     pub accepted: usize,
     pub paid: usize,
     pub cancelled: usize,
@@ -133,7 +133,7 @@ impl Crowd {
         until("new buyers buy", LONG, async || (self.since(from).accepted >= times).then_some(())).await;
     }
 
-    /// How long after `fault` a buyer who came after it was told `accepted`.
+    /// How long after `fault` a buyer who came after it was answered `accepted`.
     pub fn sold_again(&self, fault: Instant) -> Duration {
         let later = self.histories().into_iter().filter(|history| history.asked > fault);
         let first = later.filter_map(|history| history.accepted).min();
@@ -146,7 +146,7 @@ impl Crowd {
         acted.map(|history| history.user).collect()
     }
 
-    /// The orders that a buyer was told are accepted.
+    /// The orders that a buyer knows to be accepted.
     pub fn accepted(&self) -> BTreeSet<OrderId> {
         self.histories().into_iter().filter_map(|history| history.order).collect()
     }
