@@ -16,7 +16,7 @@ pub async fn mark_recorded(gate: &Gate, store: &Store, sale: &SaleId) -> Result<
     let waiting: Vec<OrderId> =
         waiting.into_iter().filter(|ticket| !ticket.ended).map(|ticket| ticket.order.id).collect();
     for ids in waiting.chunks(AT_ONCE) {
-        let recorded: Vec<OrderId> = store.row_versions(ids).await?.into_iter().map(|(id, _)| id).collect();
+        let recorded: Vec<OrderId> = store.row_versions(ids).await?.into_keys().collect();
         if !recorded.is_empty() {
             gate.mark_ended(sale, &recorded).await?;
         }
