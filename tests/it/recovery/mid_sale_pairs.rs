@@ -20,8 +20,8 @@ async fn redis_is_emptied_and_the_database_restored_in_mid_sale() {
     let backup = Backup::of(&stage.world);
     backup.make().await;
     stage.crowd.goes_on(SOME).await;
-    let fault = Instant::now();
     stage.restore(&backup).await;
+    let fault = Instant::now();
     redis.stop(Ending::AtOnce).await;
     let redis = start_empty(Kind::Redis, folder.path(), &proxy).await;
     stage.is_behind().await;
