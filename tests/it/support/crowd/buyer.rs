@@ -2,7 +2,6 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use doorbuster::domain::{Millis, OrderStatus};
 use doorbuster::front::signature;
@@ -289,7 +288,7 @@ pub(super) async fn final_status(scene: &Scene, history: Arc<Mutex<History>>) ->
     history.lock().unwrap().accepted?;
     let buyer = scene.buyer(&history);
     let what = format!("the end of {}", history.lock().unwrap());
-    until(&what, LONG.min(Duration::from_secs(40)), async || {
+    until(&what, LONG, async || {
         let can_be_read = scene.read(&buyer, &history).await;
         if scene.is_lost(&history) {
             assert!(!can_be_read, "it was given up and is there: {}", history.lock().unwrap());
