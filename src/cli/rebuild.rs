@@ -37,6 +37,7 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
         leases: parts.leases,
         dead_letters: DeadLetters::open(config.queue()),
         log: OrderLog::open(config.queue()),
+        needs_whole_log: false, // the exit code says so
     };
     let progress = |stage, done| reading.reach(stage, done);
     let rebuilt = rebuild.run(&args.sale, &args.reason.request(), &progress).await;

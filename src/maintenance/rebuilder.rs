@@ -7,14 +7,16 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::{ActRequest, SaleId, SaleState};
+use crate::gate::GateError;
 use crate::recovery::{Rebuild, RebuildError};
 use crate::store::StoreError;
 
 /// How often to check the gates.
 const EVERY: Duration = Duration::from_secs(2);
 
-/// How long to wait before a failed rebuild is retried.
+/// How long to wait before a failed rebuild is retried, and one for which a server was away.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
+const RETRY_OUTAGE_AFTER: Duration = Duration::from_secs(5);
 
 /// Rebuilds gates without an operator. Needs no leader: a rebuild takes a lease on its sale.
 pub struct Rebuilder {
@@ -25,12 +27,12 @@ pub struct Rebuilder {
 }
 
 impl Rebuilder {
-    /// Runs until `stop`. A failed rebuild is retried after a minute, or as soon as a database that was behind is up to
+    /// Runs until `stop`. A failed rebuild is retried after a minute, after some seconds if a server was away, or as soon as a database that was behind is up to
     /// date.
     pub async fn run(self, stop: CancellationToken) {
         let mut failed: HashMap<SaleId, Instant> = HashMap::new();
         while stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
-            failed.retain(|_, at| at.elapsed() < RETRY_AFTER);
+            failed.retain(|_, retry_at| *retry_at > Instant::now());
             // If a stop cuts a rebuild short, the next process starts it again.
             if stop.run_until_cancelled(self.rebuild_frozen(&mut failed)).await.is_none() {
                 return;
@@ -60,11 +62,26 @@ impl Rebuilder {
             }
             match self.rebuild.run(&id, &ActRequest::by("schedule"), &|_, _| {}).await {
                 Ok(_) | Err(RebuildError::UnderWay(_) | RebuildError::Store(StoreError::Behind(_))) => {}
+                Err(error) if is_outage(&error) => {
+                    tracing::warn!(sale = %id, %error, "a frozen sale could not be rebuilt yet");
+                    failed.insert(id, Instant::now() + RETRY_OUTAGE_AFTER);
+                }
                 Err(error) => {
                     tracing::error!(sale = %id, %error, "a frozen sale could not be rebuilt; retried in a minute");
-                    failed.insert(id, Instant::now());
+                    failed.insert(id, Instant::now() + RETRY_AFTER);
                 }
             }
         }
     }
+}
+
+/// Whether the rebuild may succeed as soon as a server is back.
+fn is_outage(error: &RebuildError) -> bool {
+    matches!(
+        error,
+        RebuildError::Queue(_)
+            | RebuildError::Lease(_)
+            | RebuildError::Store(StoreError::Away(_))
+            | RebuildError::Gate(GateError::Unavailable(_) | GateError::Late(_))
+    )
 }

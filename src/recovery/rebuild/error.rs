@@ -27,6 +27,12 @@ pub enum RebuildError {
         "the order log has {0} newer than its row: bring the database up to date first, with `doorbuster replay run log`"
     )]
     DatabaseBehind(OrderId),
+    /// The log begins too late or has entries that this build cannot read, and the caller does not accept that.
+    #[error(
+        "the order log may lack orders that have no row, and they would be lost: look for the missing part, or accept the \
+         loss with `doorbuster rebuild --sale {0}`"
+    )]
+    LogIncomplete(SaleId),
     /// The loaded gate and the database disagree; the sale stays frozen.
     #[error("the books do not balance after the rebuild; the sale stays frozen: see `doorbuster audit --sale {}`", .0.sale_id)]
     OutOfBalance(Box<Audit>),

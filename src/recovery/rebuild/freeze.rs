@@ -31,6 +31,9 @@ pub struct Rebuild {
     pub dead_letters: DeadLetters,
     /// The order log, which knows every published order.
     pub log: OrderLog,
+    /// Fails if the log may lack orders that have no row: a gate rebuilt from it would sell their units again. A person
+    /// may decide otherwise.
+    pub needs_whole_log: bool,
 }
 
 /// A sale that is frozen for its rebuild. Dropping it releases the lease; the sale stays frozen.

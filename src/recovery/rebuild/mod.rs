@@ -86,6 +86,10 @@ impl Rebuild {
             self.freeze_above(rebuilding, gathered.highest.epoch).await?;
             gathered = self.gather(rebuilding).await?;
         }
+        let is_whole = gathered.begins_at.is_none() && gathered.unreadable == 0;
+        if self.needs_whole_log && !is_whole {
+            return Err(RebuildError::LogIncomplete(rebuilding.sale.clone()));
+        }
         let mut attempts = 1;
         loop {
             let loaded = self.load(rebuilding, &gathered, progress).await?;

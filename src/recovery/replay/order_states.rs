@@ -131,7 +131,7 @@ mod tests {
         let state = |nth: usize| OrderState {
             version: (nth % 5) as i32,
             status: OrderStatus::ALL[nth % OrderStatus::ALL.len()],
-            is_decided: nth % 3 == 0,
+            is_decided: nth.is_multiple_of(3),
         };
         let mut states = OrderStates::default();
         for (nth, id) in ids.iter().enumerate() {

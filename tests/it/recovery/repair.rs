@@ -23,6 +23,7 @@ pub(crate) fn rebuild(world: &World, parts: &Parts) -> Rebuild {
         leases: parts.leases.clone(),
         dead_letters: DeadLetters::open(world.config().queue()),
         log: OrderLog::open(world.config().queue()),
+        needs_whole_log: false,
     }
 }
 

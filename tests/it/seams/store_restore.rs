@@ -133,7 +133,7 @@ async fn an_order_that_the_database_refuses_holds_up_no_other(database: Database
 
 fn payment(nth: usize, order: OrderId, state: &str, at: i64) -> PaymentEntry {
     PaymentEntry {
-        provider: if nth % 2 == 0 { "acme".into() } else { "other".into() },
+        provider: if nth.is_multiple_of(2) { "acme".into() } else { "other".into() },
         event_id: format!("evt-{nth}"),
         event: "paid".into(),
         sale_id: id("drop"),
@@ -141,7 +141,7 @@ fn payment(nth: usize, order: OrderId, state: &str, at: i64) -> PaymentEntry {
         user_id: None,
         state: state.into(),
         new_order_id: None,
-        detail: (nth % 3 == 0).then(|| format!("detail at {at}")),
+        detail: nth.is_multiple_of(3).then(|| format!("detail at {at}")),
         received_at: doorbuster::domain::Millis(1),
         due_at: doorbuster::domain::Millis(2),
         updated_at: doorbuster::domain::Millis(at),
