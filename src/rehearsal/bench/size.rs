@@ -49,8 +49,9 @@ async fn measure(
 ) -> Result<(), BenchError> {
     make_rows(world, orders, announce).await?;
     let (gate, store) = (world.gate()?, world.store(Kind::Postgres).await?);
-    open_sale(&gate, &store, &sale(SMALL, PLENTY)?).await?;
+    // The front first: it gives the empty Redis the id of the installation.
     let front = world.process("front", &[]).await?;
+    open_sale(&gate, &store, &sale(SMALL, PLENTY)?).await?;
     let worker = world.process("worker", &[]).await?;
     let mut redis =
         redis::Client::open(world.url(Kind::Redis)?.as_str())?.get_multiplexed_async_connection().await?;
