@@ -66,8 +66,20 @@ impl World {
         Ok(server.ok_or_else(|| broken("a server was not started"))?.url.clone())
     }
 
+    /// A handle on the database. Redis gets its installation's id, because the benchmark loads sales before the first
+    /// process of that installation comes.
     pub(super) async fn store(&self, kind: Kind) -> Result<Store, BenchError> {
-        open_store(&self.url(kind)?).await
+        let store = open_store(&self.url(kind)?).await?;
+        if kind == Kind::Postgres
+            && let Ok(redis) = self.url(Kind::Redis)
+            && let Some(id) = store.installation().await.map_err(broken)?
+        {
+            let mut redis = redis::Client::open(redis.as_str())?.get_multiplexed_async_connection().await?;
+            let mut set = redis::cmd("SET");
+            set.arg(format!("{PREFIX}:installation")).arg(id.to_string()).arg("NX");
+            let _ = set.query_async::<Option<String>>(&mut redis).await?;
+        }
+        Ok(store)
     }
 
     pub(super) fn queue(&self) -> Result<QueueSettings, BenchError> {
