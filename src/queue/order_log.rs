@@ -14,14 +14,14 @@ use lapin::types::{AMQPValue, FieldTable};
 
 use super::link::{Link, within};
 use super::topology::Names;
-use super::{PublishError, Publisher, QueueError, QueueSettings, Unreadable, headers, message};
+use super::{Publisher, QueueError, QueueSettings, Unreadable, headers, message};
 use crate::domain::{Entry, Millis, Place, SaleId};
 
 /// Messages that the broker sends ahead of their acks.
 const PREFETCH: u16 = 1_000;
 
-/// How often the end of the log is marked before reading fails.
-const MARK_TRIES: u32 = 3;
+/// How often the end of the log is marked and a consumer opened before reading fails.
+const READ_TRIES: u32 = 3;
 
 /// Where reading starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,19 +121,27 @@ impl OrderLog {
 
     /// Starts reading. Everything that was confirmed to its publisher before this call is read.
     pub async fn read(&self, from: LogFrom) -> Result<LogReader, QueueError> {
-        // A process that has just started gets time to connect.
-        let up = tokio::time::timeout(self.settings.timeout, self.publisher.wait_until_up());
-        up.await.map_err(|_| QueueError("the broker is unavailable: the order log cannot be read".into()))?;
-        let mark = format!("mark-{}", uuid::Uuid::new_v4());
         let mut tries = 1;
-        // A broker that is busy, or that has just declared the log, may take longer than a confirm may. A mark that is
-        // there twice does no harm.
-        while let Err(error) = self.publisher.log(mark.clone(), &[], &BTreeMap::new()).await {
-            if tries == MARK_TRIES || !matches!(error, PublishError::Unconfirmed) {
-                return Err(QueueError(format!("marking the end of the order log: {error}")));
+        loop {
+            // A process that has just started gets time to connect, and one that has lost the broker.
+            let up = tokio::time::timeout(self.settings.timeout, self.publisher.wait_until_up());
+            up.await
+                .map_err(|_| QueueError("the broker is unavailable: the order log cannot be read".into()))?;
+            match self.mark_and_consume(from).await {
+                // A broker that is busy, or that has just declared the log again, may need a moment.
+                Err(error) if tries < READ_TRIES => {
+                    tracing::debug!(%error, "reading the order log is tried again");
+                    tries += 1;
+                }
+                opened => return opened,
             }
-            tries += 1;
         }
+    }
+
+    async fn mark_and_consume(&self, from: LogFrom) -> Result<LogReader, QueueError> {
+        let mark = format!("mark-{}", uuid::Uuid::new_v4());
+        let marked = self.publisher.log(mark.clone(), &[], &BTreeMap::new()).await;
+        marked.map_err(|error| QueueError(format!("marking the end of the order log: {error}")))?;
         let open = Some(Open::consume(&self.settings, from).await?);
         Ok(LogReader { settings: self.settings.clone(), from, open, mark, first: None })
     }

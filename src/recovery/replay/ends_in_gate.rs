@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use super::error::ReplayError;
 use super::survey::{Pass, Survey};
 use super::work::Work;
-use crate::domain::{Entry, Millis, Order, OrderEntry, OrderId, OrderStatus, SaleId, Step, UserId};
+use super::write::confirmed;
+use crate::domain::{Entry, Millis, Order, OrderId, OrderStatus, SaleId, Step, UserId};
 use crate::gate::{Gate, GateError};
 
 /// Who ends the orders, in their history.
@@ -97,16 +98,7 @@ async fn ended_in_gate(gate: &Gate, entries: &[Entry]) -> Result<Vec<OrderId>, G
 fn end_of(entry: Entry) -> Option<Entry> {
     let mut ended = match entry {
         Entry::Order(entry) => *entry,
-        Entry::Accepted(order) => OrderEntry {
-            status: OrderStatus::Confirmed,
-            failure: None,
-            version: 1,
-            recorded_at: order.accepted_at,
-            updated_at: order.accepted_at,
-            pay_by: None,
-            history: Vec::new(),
-            order,
-        },
+        Entry::Accepted(order) => confirmed(order),
         Entry::Sale(_) | Entry::Act(_) | Entry::Payment(_) => return None,
     };
     let to = match ended.status {

@@ -240,7 +240,7 @@ fn report_busy(pending: &[Entry], report: &mut Report) {
 }
 
 /// The row of an order that is known only as accepted.
-fn confirmed(order: Order) -> OrderEntry {
+pub(super) fn confirmed(order: Order) -> OrderEntry {
     OrderEntry {
         status: OrderStatus::Confirmed,
         failure: None,

@@ -162,3 +162,19 @@ async fn raise_many(
     let refused = raised.rows_affected() != items.len() as u64;
     Ok(refused.then_some(Refusal::Stock(Failure::OutOfStock)))
 }
+
+/// Lowers `sold` of items, by sale and item. The rows are locked in a fixed order, so that two transactions do not deadlock.
+pub(in crate::store) async fn lower_sold(
+    transaction: &DatabaseTransaction,
+    items: BTreeMap<(&str, &str), i64>,
+) -> Result<(), StoreError> {
+    for ((sale, sku), units) in items {
+        item::Entity::update_many()
+            .col_expr(item::Column::Sold, Expr::col(item::Column::Sold).sub(units))
+            .filter(item::Column::SaleId.eq(sale))
+            .filter(item::Column::Sku.eq(sku))
+            .exec(transaction)
+            .await?;
+    }
+    Ok(())
+}

@@ -22,7 +22,7 @@ pub use backlog::Backlog;
 pub use changes::Changed;
 pub(in crate::store) use claim::Refusal;
 pub use claim::{Claim, Recorded};
-pub(in crate::store) use counters::raise_sold;
+pub(in crate::store) use counters::{lower_sold, raise_sold};
 pub use history::OrderEvent;
 pub(in crate::store) use new_rows::confirmed_row;
 pub use older_epochs::{OlderEpoch, OlderOrders};

@@ -9,11 +9,12 @@ use sea_orm::{
 };
 use uuid::Uuid;
 
+use super::counters::lower_sold;
 use super::history::event;
 use super::read::OrderRow;
 use super::returns::return_row;
 use crate::domain::{Act, ActRequest, Millis, OrderId, OrderStatus, SaleId};
-use crate::store::entities::{gate_return, item, order, order_event, user_units};
+use crate::store::entities::{gate_return, order, order_event, user_units};
 use crate::store::error::StoreError;
 use crate::store::log_outbox::{Touched, log};
 use crate::store::many::is_one_of;
@@ -126,14 +127,7 @@ pub(in crate::store) async fn write(
     for (sale, orders) in touched {
         log(transaction, sale, orders).await?;
     }
-    for ((sale, sku), units) in items {
-        item::Entity::update_many()
-            .col_expr(item::Column::Sold, Expr::col(item::Column::Sold).sub(units))
-            .filter(item::Column::SaleId.eq(sale))
-            .filter(item::Column::Sku.eq(sku))
-            .exec(transaction)
-            .await?;
-    }
+    lower_sold(transaction, items).await?;
     if !returns.is_empty() {
         gate_return::Entity::insert_many(returns).exec_without_returning(transaction).await?;
     }

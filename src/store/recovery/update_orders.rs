@@ -11,9 +11,10 @@ use sea_orm::{
 
 use super::plan::Update;
 use crate::domain::{Failure, Order, OrderId};
-use crate::store::entities::{gate_return, item, order, user_units};
+use crate::store::entities::{gate_return, order, user_units};
 use crate::store::error::StoreError;
 use crate::store::many::{OnExisting, insert_many, is_one_of};
+use crate::store::orders;
 
 /// Locks the users' rows, and returns the orders for whose user a higher token has written.
 pub(super) async fn stale(
@@ -93,8 +94,7 @@ pub(super) async fn write_updates(
     Ok(())
 }
 
-/// Lowers the counters of the items whose orders end. Call it last, because other transactions wait for these rows. They
-/// are locked in a fixed order, so that two transactions do not deadlock.
+/// Lowers the counters of the items whose orders end. Call it last, because other transactions wait for these rows.
 pub(super) async fn lower_sold(
     transaction: &DatabaseTransaction,
     updates: &[Update<'_>],
@@ -103,15 +103,7 @@ pub(super) async fn lower_sold(
     for order in updates.iter().filter(|update| update.ends()).map(|update| &update.restore.entry.order) {
         *items.entry((order.sale.as_str(), order.sku.as_str())).or_default() += i64::from(order.quantity);
     }
-    for ((sale, sku), units) in items {
-        item::Entity::update_many()
-            .col_expr(item::Column::Sold, Expr::col(item::Column::Sold).sub(units))
-            .filter(item::Column::SaleId.eq(sale))
-            .filter(item::Column::Sku.eq(sku))
-            .exec(transaction)
-            .await?;
-    }
-    Ok(())
+    orders::lower_sold(transaction, items).await
 }
 
 /// The row as its entry has it.
