@@ -57,8 +57,12 @@ pub(super) struct Observed {
     waiting: u64,
 }
 
-/// Compares each sale with the other stores, and freezes those that are behind.
-pub(super) type Compare = dyn Fn(Gate) -> BoxFuture<'static, Result<(), NotCompared>> + Send + Sync;
+/// Compares each sale with the other stores, and freezes those that are behind. What it returns is dropped once Redis
+/// has the admission script.
+pub(super) type Compare = dyn Fn(Gate) -> BoxFuture<'static, Result<Compared, NotCompared>> + Send + Sync;
+
+/// Whatever keeps other processes from comparing, too.
+pub(super) type Compared = Box<dyn Send>;
 
 /// The comparison failed for this reason; nothing is sold until it succeeds.
 #[derive(Debug, thiserror::Error)]

@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 use redis::FromRedisValue;
 use tokio::time::Instant;
 
-use super::core::{Gate, NotCompared};
+use super::core::{Compared, Gate, NotCompared};
 use super::error::GateError;
 use super::wire::{Reader, word};
 use crate::domain::{Number, SaleId};
@@ -29,14 +29,20 @@ impl Gate {
     /// Registers the comparison that runs before a restarted Redis admits anybody. It must freeze every sale that
     /// is behind what other stores know. Nothing is sold until it returns `Ok`. Only the first call counts.
     ///
-    /// `compare` gets this gate as its argument; if it kept one, neither would ever be dropped.
-    pub fn compare_restarts_with<E: Display + 'static>(
+    /// `compare` gets this gate as its argument; if it kept one, neither would ever be dropped. What it returns is
+    /// dropped once every process can see that Redis was compared: a lease that keeps them from comparing, too.
+    pub fn compare_restarts_with<G: Send + 'static, E: Display + 'static>(
         &self,
-        compare: impl Fn(Gate) -> BoxFuture<'static, Result<(), E>> + Send + Sync + 'static,
+        compare: impl Fn(Gate) -> BoxFuture<'static, Result<G, E>> + Send + Sync + 'static,
     ) {
         let _ = self.restart.compare.set(Box::new(move |gate| {
             let compared = compare(gate);
-            Box::pin(async move { compared.await.map_err(|error| NotCompared(error.to_string())) })
+            Box::pin(async move {
+                match compared.await {
+                    Ok(held) => Ok(Box::new(held) as Compared),
+                    Err(error) => Err(NotCompared(error.to_string())),
+                }
+            })
         }));
     }
 
@@ -81,13 +87,14 @@ impl Gate {
         }
         for _ in 0..TRIES {
             let compared = self.ping().await?;
-            if let Some(compare) = self.restart.compare.get()
-                && let Err(why) = compare(self.clone()).await
-            {
-                let why = format!("redis has restarted, and its books cannot be compared yet: {why}");
-                *failed = Some((Instant::now(), why.clone()));
-                return Err(GateError::Unavailable(why));
-            }
+            let _held = match self.restart.compare.get() {
+                None => None,
+                Some(compare) => Some(compare(self.clone()).await.map_err(|why| {
+                    let why = format!("redis has restarted, and its books cannot be compared yet: {why}");
+                    *failed = Some((Instant::now(), why.clone()));
+                    GateError::Unavailable(why)
+                })?),
+            };
             self.link.load(&self.scripts.admit).await?;
             // The server that was compared must be the one that got the script.
             if self.ping().await? == compared {

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::MaintenanceError;
 use crate::domain::{CLOCK_SKEW, Entry, Millis, Number, SaleId, SaleState};
 use crate::gate::{Gate, GateError};
-use crate::lease::{LeaseOptions, Leases};
+use crate::lease::{Guard, LeaseOptions, Leases};
 use crate::queue::{LogFrom, OrderLog, QueueSettings};
 use crate::recovery::log_needed_from;
 use crate::settlement::{SettlementError, compare_places, mark_recorded};
@@ -93,10 +93,11 @@ pub struct Comparison {
 
 impl Comparison {
     /// Freezes every sale whose gate is behind its rows or behind the order log, and has readers go to the row of every
-    /// order that has one. On `Ok` every other gate is known to be
-    /// up to date, by this comparison or by that of another process. On an error that is not known, and nothing may be
-    /// sold yet. Idempotent.
-    pub async fn run(self) -> Result<(), MaintenanceError> {
+    /// order that has one. On `Ok` every other gate is known to be up to date, by this comparison or by that of another
+    /// process. On an error that is not known, and nothing may be sold yet. Idempotent.
+    ///
+    /// Returns the lease if this process has compared: hold it until the others can see so.
+    pub async fn run(self) -> Result<Option<Guard>, MaintenanceError> {
         let until = Instant::now() + TIMEOUT;
         let guard = loop {
             let options = LeaseOptions::lasting(LEASE).max_hold(LONGEST);
@@ -104,16 +105,19 @@ impl Comparison {
                 break guard;
             }
             if self.gate.is_compared().await? {
-                return Ok(());
+                return Ok(None);
             }
             if Instant::now() > until {
                 return Err(MaintenanceError::ComparedElsewhere);
             }
             tokio::time::sleep(LOOK).await;
         };
-        let compared = verify(&self.gate, &self.store, &self.queue).await;
-        let _ = guard.release().await;
-        compared
+        // It may have been free because another process has just compared.
+        if self.gate.is_compared().await? {
+            return Ok(None);
+        }
+        verify(&self.gate, &self.store, &self.queue).await?;
+        Ok(Some(guard))
     }
 }
 
@@ -122,8 +126,10 @@ async fn verify(gate: &Gate, store: &Store, queue: &QueueSettings) -> Result<(),
     if let Some(since) = since {
         let log = OrderLog::open(queue.clone());
         // A sale without an entry in the log is neither ahead nor behind by it.
-        let from = LogFrom::Time(since.minus(CLOCK_SKEW));
-        for (sale, number) in highest_logged(&log, store, from).await? {
+        let from = since.minus(CLOCK_SKEW);
+        let logged = highest_logged(&log, store, LogFrom::Time(from)).await?;
+        tracing::info!(sales = known.len(), log_from = %from, "compares redis with the database and the order log");
+        for (sale, number) in logged {
             if let Some(known) = known.get_mut(&sale) {
                 *known = number.max(*known);
             }

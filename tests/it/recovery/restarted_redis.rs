@@ -3,15 +3,16 @@
 use std::path::Path;
 use std::time::Duration;
 
-use doorbuster::domain::{Act, OrderId, Sale, SaleState};
+use doorbuster::domain::{Act, CLOCK_SKEW, Millis, OrderId, Sale, SaleState};
 use doorbuster::process::{Role, Running};
 use doorbuster::rehearsal::servers::{Ending, Kind, Server};
+use sqlx::{Connection as _, Executor as _};
 
 use super::pages::{address, private_redis_behind};
 use super::repair::{act, left};
 use crate::support::{
-    Buyer, Database, World, ask_redis, at_rest, attempt, buy, private_redis, redis_second, roll_redis_back,
-    run, sale, until, verdicts,
+    Buyer, Database, Doorbuster, World, ask_redis, at_rest, attempt, buy, everything_is_witnessed,
+    private_redis, redis_second, request, roll_redis_back, run, sale, until, verdicts,
 };
 
 /// Redis has lost an order that only queue and log know, and no process has run since.
@@ -140,5 +141,44 @@ async fn a_rebuild_has_redis_free_the_old_users_in_the_background() {
     let memory: String = ask_redis(&redis.url, "INFO memory").await;
     let freed = memory.lines().find_map(|line| line.strip_prefix("lazyfreed_objects:"));
     assert_eq!(freed.map(str::trim), Some("1"), "{memory}");
+    redis.stop(Ending::AtOnce).await;
+}
+
+/// An idle sale was opened hours ago.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_process_compares_for_all_and_reads_only_the_end_of_the_log() {
+    let (mut world, folder) = (World::new(Database::Sqlite).await, tempfile::tempdir().unwrap());
+    world.set("maintenance.every_ms=100");
+    let redis = private_redis(&mut world, folder.path()).await;
+    let running = world.running().await;
+    let (idle, busy) = (sale(&format!("{}i", world.name), 9, 1), sale(&world.name, 9, 1));
+    world.open_sale(&running.parts, &idle).await;
+    world.open_sale(&running.parts, &busy).await;
+    buy(&running, &busy, 0..3).await;
+    at_rest(&running, &busy).await;
+    everything_is_witnessed(&running, &busy).await;
+    let position = until("the position in the log is recorded", Duration::from_secs(60), async || {
+        running.parts.store.replay_from().await.ok()?
+    })
+    .await;
+    running.stop().await;
+    let mut database = sqlx::SqliteConnection::connect(&world.config().database.url).await.unwrap();
+    database.execute("UPDATE sales SET created_at_ms = created_at_ms - 7200000").await.unwrap();
+    redis.stop(Ending::AtOnce).await;
+    let redis = private_redis(&mut world, folder.path()).await;
+    let (one, other) = tokio::join!(Doorbuster::start(&world, "front"), Doorbuster::start(&world, "front"));
+    for front in [&one, &other] {
+        until("the front is ready", Duration::from_secs(60), async || {
+            let ready = request(front.operations, "GET", "/readyz", &[], b"").await;
+            (ready.json["dependencies"]["redis"]["up"] == true).then_some(())
+        })
+        .await;
+    }
+    let comparisons = [one.logged("compares redis with"), other.logged("compares redis with")].concat();
+    assert_eq!(comparisons.len(), 1, "{comparisons:?}");
+    let line: serde_json::Value = serde_json::from_str(&comparisons[0]).unwrap();
+    let log_from: Millis = line["fields"]["log_from"].as_str().unwrap().parse().unwrap();
+    assert!(log_from.plus(2 * CLOCK_SKEW) >= position, "{log_from} is before {position}");
+    drop((one, other));
     redis.stop(Ending::AtOnce).await;
 }

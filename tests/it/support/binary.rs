@@ -114,9 +114,14 @@ impl Doorbuster {
         Ok(Self { child, buyers, operations: operations.expect("an operations listener"), log })
     }
 
+    /// The lines with these words that the process has logged.
+    pub fn logged(&self, words: &str) -> Vec<String> {
+        self.log.lock().unwrap().iter().filter(|line| line.contains(words)).cloned().collect()
+    }
+
     /// Has the process logged a line with these words?
     pub fn has_logged(&self, words: &str) -> bool {
-        self.log.lock().unwrap().iter().any(|line| line.contains(words))
+        !self.logged(words).is_empty()
     }
 
     pub fn has_ended(&mut self) -> bool {
