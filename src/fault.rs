@@ -81,6 +81,8 @@ mod armed {
         Error,
         /// Stops the whole process for longer than a lease lasts.
         Pause,
+        /// Never goes on from here. The rest of the process does.
+        Hang,
     }
 
     const PAUSE: &str = "sleep 5.5; kill -CONT";
@@ -94,6 +96,7 @@ mod armed {
                 "abort" => Action::Abort,
                 "error" => Action::Error,
                 "pause" => Action::Pause,
+                "hang" => Action::Hang,
                 _ => return None,
             };
             let known = [&super::POINTS[..], &super::CHANGE_POINTS[..], &super::REBUILD_POINTS[..]]
@@ -119,6 +122,7 @@ mod armed {
                 std::future::pending().await
             }
             Action::Error => true,
+            Action::Hang => std::future::pending().await,
             Action::Pause => {
                 // A sleep would not do: other tasks would keep renewing the leases.
                 let waker = std::process::Command::new("sh")

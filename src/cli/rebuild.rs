@@ -7,7 +7,7 @@ use super::output::Output;
 use super::reading::Reading;
 use super::terms::Reason;
 use crate::domain::SaleId;
-use crate::process::{Config, Parts};
+use crate::process::{Config, Parts, signal};
 use crate::queue::{DeadLetters, OrderLog};
 use crate::recovery::{Forgotten, Rebuild, RebuildError, Rebuilt};
 
@@ -30,14 +30,17 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
     if !confirmed(&what, args.sale.as_str(), args.yes)? {
         return Ok(Ended::ItemsLeft);
     }
-    let reading = Reading::of(&parts.store, &args.sale).await;
+    let stop = signal::stop_token();
+    let reading = stop.run_until_cancelled(Reading::of(&parts.store, &args.sale)).await;
+    let reading = reading.ok_or_else(|| Failed::from(RebuildError::Stopped(args.sale.clone())))?;
     let rebuild = Rebuild {
         gate: parts.gate,
         store: parts.store,
         leases: parts.leases,
         dead_letters: DeadLetters::open(config.queue()),
         log: OrderLog::open(config.queue()),
-        needs_whole_log: false, // the exit code says so
+        unattended: false,
+        stop,
     };
     let progress = |stage, done| reading.reach(stage, done);
     let rebuilt = rebuild.run(&args.sale, &args.reason.request(), &progress).await;

@@ -27,16 +27,14 @@ pub struct Rebuilder {
 }
 
 impl Rebuilder {
-    /// Runs until `stop`. A failed rebuild is retried after a minute, after some seconds if a server was away, or as soon as a database that was behind is up to
-    /// date.
+    /// Runs until `stop`, at which a rebuild under way ends; the next process starts it again. A failed rebuild is
+    /// retried after a minute, after some seconds if a server was away, or as soon as a database that was behind is up
+    /// to date.
     pub async fn run(self, stop: CancellationToken) {
         let mut failed: HashMap<SaleId, Instant> = HashMap::new();
         while stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
             failed.retain(|_, retry_at| *retry_at > Instant::now());
-            // If a stop cuts a rebuild short, the next process starts it again.
-            if stop.run_until_cancelled(self.rebuild_frozen(&mut failed)).await.is_none() {
-                return;
-            }
+            self.rebuild_frozen(&mut failed).await;
         }
     }
 
@@ -61,7 +59,13 @@ impl Rebuilder {
                 continue;
             }
             match self.rebuild.run(&id, &ActRequest::by("schedule"), &|_, _| {}).await {
-                Ok(_) | Err(RebuildError::UnderWay(_) | RebuildError::Store(StoreError::Behind(_))) => {}
+                Err(RebuildError::Stopped(_)) => return,
+                Ok(_)
+                | Err(
+                    RebuildError::UnderWay(_)
+                    | RebuildError::NotNeeded(_)
+                    | RebuildError::Store(StoreError::Behind(_)),
+                ) => {}
                 Err(error) if is_outage(&error) => {
                     tracing::warn!(sale = %id, %error, "a frozen sale could not be rebuilt yet");
                     failed.insert(id, Instant::now() + RETRY_OUTAGE_AFTER);

@@ -52,8 +52,9 @@ fn rebuilder(shared: &Shared<'_>, log: OrderLog) -> Rebuilder {
             leases: parts.leases.clone(),
             dead_letters: shared.dead_letters.clone(),
             log,
-            // A front never accepts a loss: the sale stays frozen, and the alert calls a person.
-            needs_whole_log: true,
+            // If orders may be lost, the sale stays frozen, and the alert calls a person.
+            unattended: true,
+            stop: shared.stop.clone(),
         },
         lost_sales_too: shared.config.gate.rebuild == RebuildPolicy::Auto,
     }

@@ -22,6 +22,9 @@ pub enum RebuildError {
     /// Another process holds the lease for this rebuild.
     #[error("another rebuild of {0} is under way")]
     UnderWay(SaleId),
+    /// Nobody has asked for this rebuild, and the sale is not frozen.
+    #[error("{0} is not frozen: it needs no rebuild")]
+    NotNeeded(SaleId),
     /// A gate built from these rows would resell units that are sold according to the log.
     #[error(
         "the order log has {0} newer than its row: bring the database up to date first, with `doorbuster replay run log`"
@@ -39,6 +42,9 @@ pub enum RebuildError {
     /// Another process closed the sale, or Redis lost writes again; the sale stays frozen.
     #[error("the gate was changed while it was being rebuilt: run it again")]
     Moved,
+    /// The process was asked to stop.
+    #[error("stopped: if {0} is frozen by now, it stays so until a rebuild finishes; run it again")]
+    Stopped(SaleId),
     /// Redis did not answer, or refused.
     #[error(transparent)]
     Gate(#[from] GateError),

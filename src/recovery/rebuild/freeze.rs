@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use tokio_util::sync::CancellationToken;
+
 use super::error::RebuildError;
 use crate::domain::{Number, SaleId, SaleState};
 use crate::gate::{Gate, RebuildStart};
@@ -31,9 +33,11 @@ pub struct Rebuild {
     pub dead_letters: DeadLetters,
     /// The order log, which knows every published order.
     pub log: OrderLog,
-    /// Fails if the log may lack orders that have no row: a gate rebuilt from it would sell their units again. A person
-    /// may decide otherwise.
-    pub needs_whole_log: bool,
+    /// No person has asked for it. Then it fails if the sale is no longer frozen, because somebody else has just rebuilt
+    /// it, and if the log may lack orders that have no row: a gate rebuilt from it would sell their units again.
+    pub unattended: bool,
+    /// Once it is cancelled, a rebuild under way ends and leaves its sale frozen.
+    pub stop: CancellationToken,
 }
 
 /// A sale that is frozen for its rebuild. Dropping it releases the lease; the sale stays frozen.
@@ -73,13 +77,26 @@ impl Rebuild {
             had: Number::default(),
             known,
         };
-        match self.freeze_above(&mut rebuilding, epoch).await {
+        let freezing = async {
+            self.is_still_needed(sale).await?;
+            self.freeze_above(&mut rebuilding, epoch).await
+        };
+        match freezing.await {
             Ok(()) => Ok(rebuilding),
             Err(error) => {
                 // Otherwise the next one would have to wait until the lease ends.
                 let _ = rebuilding.guard.release().await;
                 Err(error)
             }
+        }
+    }
+
+    /// Fails if nobody has asked for this rebuild and the sale sells. Only the holder of the lease can be sure of that.
+    async fn is_still_needed(&self, sale: &SaleId) -> Result<(), RebuildError> {
+        let held = self.gate.describe(sale).await?;
+        match held.filter(|held| self.unattended && held.state != SaleState::Frozen) {
+            Some(_) => Err(RebuildError::NotNeeded(sale.clone())),
+            None => Ok(()),
         }
     }
 

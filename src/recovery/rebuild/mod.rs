@@ -43,7 +43,8 @@ impl Rebuild {
         progress: Progress<'_>,
     ) -> Result<Rebuilt, RebuildError> {
         // Before the sale is frozen: neither an unreadable log nor a database that is behind must stop it.
-        self.compare_with_log(sale).await?;
+        let compared = self.stop.run_until_cancelled(self.compare_with_log(sale)).await;
+        compared.unwrap_or_else(|| Err(RebuildError::Stopped(sale.clone())))?;
         let mut rebuilding = self.begin(sale).await?;
         let act = match self.begin_act(sale, request).await {
             Ok(act) => act,
@@ -52,7 +53,9 @@ impl Rebuild {
                 return Err(error);
             }
         };
-        let done = self.steps(&mut rebuilding, progress).await;
+        // As harmless as a crash at the same place, but the next rebuild need not wait for the lease.
+        let steps = self.stop.run_until_cancelled(self.steps(&mut rebuilding, progress)).await;
+        let done = steps.unwrap_or_else(|| Err(RebuildError::Stopped(sale.clone())));
         if done.is_err() {
             // If this fails, the next rebuild of the sale does it.
             let _ = self.gate.clear_staged(sale, rebuilding.epoch).await;
@@ -87,7 +90,7 @@ impl Rebuild {
             gathered = self.gather(rebuilding).await?;
         }
         let is_whole = gathered.begins_at.is_none() && gathered.unreadable == 0;
-        if self.needs_whole_log && !is_whole {
+        if self.unattended && !is_whole {
             return Err(RebuildError::LogIncomplete(rebuilding.sale.clone()));
         }
         let mut attempts = 1;

@@ -1,14 +1,12 @@
-//! Bad days during a recovery: a log that begins too late, entries that cannot be read, Ctrl-C, and full servers. Each
+//! Bad days during a recovery: a log that begins too late, entries that cannot be read, and full servers. Each
 //! ends with a clear sentence and an exit code, destroys nothing, and can be repeated.
 
 use std::time::Duration;
 
 use doorbuster::domain::{Act, OrderStatus};
 use doorbuster::process::Role;
-use doorbuster::rehearsal::servers::Ending;
+use doorbuster::rehearsal::servers::{Ending, Kind, Server};
 use lapin::options::BasicPublishOptions;
-use tokio::io::{AsyncBufReadExt as _, BufReader};
-use tokio::process::Command;
 
 use super::log_reach::{delete_log, gauge};
 use super::repair::{act, forget};
@@ -110,52 +108,6 @@ async fn an_entry_that_cannot_be_read_is_an_exit_code_of_every_command() {
     }
 }
 
-/// Ctrl-C in the middle of a replay. A rebuild that is ended anywhere is tried in `repair`.
-#[tokio::test(flavor = "multi_thread")]
-async fn ctrl_c_ends_a_replay_after_its_batch_and_names_the_command_that_resumes_it() {
-    let mut world = World::new(Database::Postgres).await;
-    world.set("maintenance.every_ms=100").set("worker.hold_ms=1000");
-    let running = world.running().await;
-    let sale = sale(&world.name, 30, 1);
-    world.open_sale(&running.parts, &sale).await;
-    buy(&running, &sale, 0..2).await;
-    at_rest(&running, &sale).await;
-    everything_is_witnessed(&running, &sale).await;
-    let database = Backup::of(&world);
-    database.make().await;
-    let lost = buy(&running, &sale, 2..12).await;
-    at_rest(&running, &sale).await;
-    act(&running.parts, &sale, lost[9], Act::Pay).await;
-    everything_is_witnessed(&running, &sale).await;
-    database.restore().await;
-    until("the loss of the database is noticed", LONG, async || running.parts.store.behind()).await;
-    let mut replay = Command::new(env!("CARGO_BIN_EXE_doorbuster"));
-    replay.args(world.overrides.iter().flat_map(|pair| ["--set", pair]));
-    replay.args(["replay", "run", "log", "--rate", "2", "--yes"]).kill_on_drop(true);
-    let mut replay = replay.stderr(std::process::Stdio::piped()).spawn().unwrap();
-    let mut said = BufReader::new(replay.stderr.take().unwrap()).lines();
-    until("the replay has restored an order", LONG, async || {
-        running.parts.store.orders_by_id(&lost).await.unwrap().first().map(drop)
-    })
-    .await;
-    let pid = replay.id().unwrap().to_string();
-    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
-    let mut resume = None;
-    while let Some(line) = said.next_line().await.unwrap() {
-        resume = line.strip_prefix("resume it with: doorbuster ").map(str::to_owned).or(resume);
-    }
-    let ended = tokio::time::timeout(LONG, replay.wait()).await.unwrap().unwrap();
-    assert_eq!(ended.code(), Some(3));
-    let restored = running.parts.store.orders_by_id(&lost).await.unwrap().len();
-    assert!((1..10).contains(&restored), "{restored}");
-    assert!(running.parts.store.behind().is_some());
-    let resume = resume.expect("the command that resumes it");
-    let (code, out, err) = run(Some(&world), &resume.split(' ').collect::<Vec<_>>()).await;
-    assert!(code == 0 && out.contains("is up to date now"), "{code} {out}{err}");
-    assert_eq!(at_rest(&running, &sale).await.live_orders, 12);
-    running.stop().await;
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_redis_or_database_ends_a_recovery_that_goes_on_once_there_is_room() {
     let mut world = World::new(Database::Postgres).await;
@@ -207,6 +159,49 @@ async fn a_full_redis_or_database_ends_a_recovery_that_goes_on_once_there_is_roo
     assert_eq!(paid.status, OrderStatus::Paid);
     running.stop().await;
     redis.stop(Ending::AtOnce).await;
+}
+
+/// With its disk full, RabbitMQ takes no message from anybody, and so not the mark of the log's end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_broker_ends_a_recovery_that_goes_on_once_there_is_room() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("queue.timeout_ms=1000").set("gate.rebuild=manual").set("sweep.overtaken_after_ms=1000");
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Server::start(Kind::Rabbitmq, folder.path()).await.unwrap();
+    world.set(&format!("queue.url={}", broker.url));
+    let front = world.running_as(Role::Front).await;
+    let sale = sale(&world.name, 30, 1);
+    world.open_sale(&front.parts, &sale).await;
+    buy(&front, &sale, 0..5).await;
+    broker.control(&["set_disk_free_limit", "1000000000000000"]).await.unwrap();
+    // Buyers are served all the same.
+    until("orders stay in the outbox", LONG, async || {
+        let user = format!("late{}", doorbuster::domain::OrderId::generate());
+        let answer = crate::support::Buyer::of(&front, &user).buy(sale.id.as_str(), "k").await;
+        assert_eq!(answer.status, 202, "{}", answer.text);
+        (answer.json["durability"] == "outbox").then_some(())
+    })
+    .await;
+    let rebuild = ["rebuild", "--sale", sale.id.as_str(), "--yes"];
+    let (code, _, err) = run(Some(&world), &rebuild).await;
+    assert!(code == 1 && err.contains("the broker"), "{code} {err}");
+    let gate = front.parts.gate.describe(&sale.id).await.unwrap().expect("loaded");
+    assert_eq!(gate.state, doorbuster::domain::SaleState::Open);
+    let (code, _, err) = run(Some(&world), &["replay", "run", "log", "--since", "1h", "--yes"]).await;
+    assert!(code == 1 && err.contains("resume it with"), "{code} {err}");
+    broker.control(&["set_disk_free_limit", "50MB"]).await.unwrap();
+    let resume = err.split("resume it with: doorbuster ").nth(1).expect("a command").trim();
+    let (code, out, err) = run(Some(&world), &resume.split_whitespace().collect::<Vec<_>>()).await;
+    assert_eq!(code, 0, "{out}{err}");
+    let (code, out, err) = run(Some(&world), &rebuild).await;
+    assert!(code == 0 && out.contains("is open again"), "{code} {out}{err}");
+    let worker = doorbuster::process::Running::start(&world.config(), Role::Worker).await.unwrap();
+    let gate = front.parts.gate.describe(&sale.id).await.unwrap().expect("loaded");
+    let books = at_rest(&front, &sale).await;
+    assert_eq!(books.live_orders as i64, 30 - gate.items[0].left, "{books:?}");
+    worker.stop().await;
+    front.stop().await;
+    broker.stop(Ending::AtOnce).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,7 @@
 pub mod archive;
 pub mod bad_days;
 pub mod compare;
+pub mod ctrl_c;
 pub mod database_behind;
 pub mod installation;
 pub mod log_reach;

@@ -8,6 +8,7 @@ use doorbuster::process::{Parts, Role, Running};
 use doorbuster::queue::{DeadLetters, OrderLog};
 use doorbuster::recovery::{Rebuild, RebuildError};
 use doorbuster::settlement::Settler;
+use tokio_util::sync::CancellationToken;
 
 use crate::support::{
     Buyer, Database, World, ask_redis, at_rest, attempt, buy, id, run, run_with, sale, servers, until,
@@ -23,7 +24,8 @@ pub(crate) fn rebuild(world: &World, parts: &Parts) -> Rebuild {
         leases: parts.leases.clone(),
         dead_letters: DeadLetters::open(world.config().queue()),
         log: OrderLog::open(world.config().queue()),
-        needs_whole_log: false,
+        unattended: false,
+        stop: CancellationToken::new(),
     }
 }
 
@@ -191,6 +193,21 @@ async fn an_oversold_gate_has_a_negative_count_until_units_come_back() {
     act(parts, &sale, orders[0], Act::Cancel).await;
     assert_eq!(left(parts, &sale).await, 1, "its unit is on sale again");
     running.stop().await;
+}
+
+/// A front looks for frozen sales and then waits for the lease of the rebuild that is under way.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sale_that_was_just_rebuilt_is_not_rebuilt_again_by_itself() {
+    let (world, front, sale, _) = lost_mid_sale(12).await;
+    let by_itself = Rebuild { unattended: true, ..rebuild(&world, &front.parts) };
+    let request = ActRequest::by("schedule");
+    by_itself.run(&sale.id, &request, &|_, _| {}).await.unwrap();
+    let number = front.parts.gate.describe(&sale.id).await.unwrap().expect("loaded").number;
+    let again = by_itself.run(&sale.id, &request, &|_, _| {}).await;
+    assert!(matches!(again, Err(RebuildError::NotNeeded(_))), "{again:?}");
+    let gate = front.parts.gate.describe(&sale.id).await.unwrap().expect("loaded");
+    assert_eq!((gate.state, gate.number), (SaleState::Open, number));
+    front.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
