@@ -56,6 +56,12 @@ pub(super) async fn make_rows(
         sqlx::query(UNITS).bind(LARGE).bind(from).bind(to).execute(&mut connection).await.map_err(broken)?;
     }
     sqlx::query(SOLD).bind(LARGE).execute(&mut connection).await.map_err(broken)?;
+    // The order log begins when the first front starts, and a sale that is older needs its beginning.
+    sqlx::query("UPDATE sales SET created_at_ms = $1")
+        .bind(Millis::now().0)
+        .execute(&mut connection)
+        .await
+        .map_err(broken)?;
     // As the database does by itself after a while.
     for settled in ["VACUUM ANALYZE", "CHECKPOINT"] {
         sqlx::query(settled).execute(&mut connection).await.map_err(broken)?;
