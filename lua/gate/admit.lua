@@ -7,8 +7,9 @@
 -- ARGV  1 epoch  2 seq     the highest number of this sale that the caller has seen
 --       3 bound            entries that the outbox may hold; 0 admits nobody
 --       4 grace            ms until the sweep looks at an unconfirmed entry
+--       5 deadline         ms; a call that runs later decides nothing, because its buyers do not wait any more
 --       then for each attempt: id user sku quantity key keyed(1|0) fingerprint
--- Reply not_loaded | {epoch, seq, now, waiting, limit, verdict...}; a verdict is one of
+-- Reply not_loaded | {late, now} | {epoch, seq, now, waiting, limit, verdict...}; a verdict is one of
 --       seq                the number of the accepted order
 --       {in_flight, entry} {settled, id} {key_reused} {key_required}
 --       {not_open, opens_at} {closed} {paused, message, seconds} {frozen} {rate_limited, user|sale, rate, ms}
@@ -28,6 +29,7 @@ local bound, grace = tonumber(ARGV[3]), tonumber(ARGV[4])
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local now_text = string.format('%.0f', now)
+if now > tonumber(ARGV[5]) then return {'late', now_text} end
 -- Built once, because formatting a number costs as much as a command.
 local due_text = string.format('%.0f', now + grace)
 local entry_begins = 'outbox|' .. epoch .. '|'
@@ -55,7 +57,7 @@ local users_length, length, place = 0, 0, {}
 -- The users' orders, read in one command; orders accepted earlier in this call are added as they are accepted.
 do
   local users = {}
-  for at = 6, #ARGV, 7 do users[(at + 1) / 7] = ARGV[at] end -- 1, 2, 3...
+  for at = 7, #ARGV, 7 do users[at / 7] = ARGV[at] end -- 1, 2, 3...
   if #users > 0 then
     local records = redis.call('HMGET', users_key, unpack(users))
     for nth, user in ipairs(users) do seen[user] = records[nth] or '' end
@@ -188,8 +190,8 @@ end
 
 local reply = {epoch, 0, now_text, 0, limit}
 -- Verdicts start at the sixth place of the reply.
-for at = 5, #ARGV, 7 do
-  reply[(at + 37) / 7] = decide(ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3]),
+for at = 6, #ARGV, 7 do
+  reply[(at + 36) / 7] = decide(ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3]),
     ARGV[at + 4], ARGV[at + 5], ARGV[at + 6])
 end
 reply[2], reply[4] = seq, waiting

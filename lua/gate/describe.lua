@@ -1,5 +1,6 @@
-#!lua flags=no-writes
--- Describes what the gate holds of one sale, at one moment.
+#!lua flags=allow-oom
+-- Describes what the gate holds of one sale, at one moment. Writes nothing, but is not declared so: a replica would run
+-- it, and a former master that a process is still connected to would refuse buyers for what it no longer knows.
 --
 -- KEYS  1 sale   2 items   3 stock   4 outbox   5 age
 -- ARGV  none

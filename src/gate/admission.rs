@@ -1,6 +1,8 @@
 //! One call of `admit.lua`: many attempts of one sale go in, their verdicts come out.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::batcher::Verdicts;
 use super::core::Gate;
@@ -9,6 +11,12 @@ use super::wire::{Reader, broken, order_id, read_entry, read_order_id, word};
 use crate::domain::{Attempt, Limited, Millis, Number, SaleId, Verdict};
 use crate::fault::fault;
 use crate::link::{Fault, NO_SCRIPT_RETRIES};
+
+/// The position of the deadline among the arguments of `admit.lua`.
+const DEADLINE: usize = 4;
+
+/// How often a call is made whose deadline had passed by Redis's clock.
+const TRIES: u32 = 3;
 
 impl Gate {
     /// Decides one attempt. Concurrent attempts share a script call.
@@ -22,6 +30,9 @@ impl Gate {
 
     /// Decides attempts of one sale in the given order, in one script call. The outer error is that of the call and
     /// means the same as for [`Gate::admit`]; an inner one is that of reading one verdict.
+    ///
+    /// An attempt counts for nothing once the time for a reply is over, and [`GateError::Late`] comes no earlier: what a
+    /// buyer then hears at another front stays true, even if the call of this one still reaches Redis.
     pub async fn admit_all(
         &self,
         sale: &SaleId,
@@ -30,7 +41,14 @@ impl Gate {
         let args = self.admission_args(sale, attempts);
         fault!("script.before", return Err(GateError::Unavailable("injected".into())));
         let begun = Instant::now();
-        let reply = self.run_admit(&self.keys(sale).admission(), args).await?;
+        let until = begun + self.settings.redis.timeout;
+        let reply = match self.run_in_time(&self.keys(sale).admission(), args, until).await {
+            Err(error @ GateError::Late(_)) => {
+                tokio::time::sleep_until(until).await;
+                return Err(error);
+            }
+            reply => reply?,
+        };
         metrics::histogram!("gate_admit_seconds").record(begun.elapsed());
         fault!("script.after", return Err(GateError::Late("injected".into())));
         if word(&reply).as_deref() == Some("not_loaded") {
@@ -41,9 +59,10 @@ impl Gate {
     }
 
     fn admission_args(&self, sale: &SaleId, attempts: &[Attempt]) -> Vec<String> {
-        let mut args = Vec::with_capacity(4 + attempts.len() * 7);
+        let mut args = Vec::with_capacity(DEADLINE + 1 + attempts.len() * 7);
         args.extend(self.highest_args(sale));
         args.extend([self.bound(sale).to_string(), self.settings.sweep_grace.as_millis().to_string()]);
+        args.push(String::new());
         for attempt in attempts {
             args.extend([
                 order_id(attempt.id),
@@ -58,10 +77,50 @@ impl Gate {
         args
     }
 
-    async fn run_admit(&self, keys: &[String], mut args: Vec<String>) -> Result<redis::Value, GateError> {
+    /// Runs the script so that it decides nothing after `until`. If this process had Redis's clock wrong, because it was
+    /// set, the script says so, and is run again.
+    async fn run_in_time(
+        &self,
+        keys: &[String],
+        mut args: Vec<String>,
+        until: Instant,
+    ) -> Result<redis::Value, GateError> {
+        if self.clock.earliest(until).is_none() {
+            self.clock().await?;
+        }
+        for _ in 0..TRIES {
+            let deadline = self.clock.earliest(until).unwrap_or(Millis(0));
+            args[DEADLINE] = deadline.0.to_string();
+            let sent = Instant::now();
+            let reply = self.run_admit(keys, &mut args).await?;
+            let is_late = self.observe_clock(sent, &reply)?;
+            if !is_late {
+                return Ok(reply);
+            }
+            if Instant::now() >= until {
+                break;
+            }
+        }
+        Err(GateError::Unavailable("the attempt reached redis too late, and was not decided".into()))
+    }
+
+    /// Reads the time from a reply of the script. Returns whether it was too late to decide.
+    fn observe_clock(&self, sent: Instant, reply: &redis::Value) -> Result<bool, GateError> {
+        let redis::Value::Array(values) = reply else { return Ok(false) };
+        let is_late = values.len() == 2;
+        let mut reply = Reader::of(reply)?;
+        reply.value()?;
+        if !is_late {
+            reply.value()?;
+        }
+        self.clock.observe(sent, reply.millis()?);
+        Ok(is_late)
+    }
+
+    async fn run_admit(&self, keys: &[String], args: &mut [String]) -> Result<redis::Value, GateError> {
         let mut retries = 0;
         loop {
-            match self.link.run_known(&self.scripts.admit, keys, &args).await {
+            match self.link.run_known(&self.scripts.admit, keys, args).await {
                 // Redis can forget the script again between loading it and the call.
                 Err(Fault::NoScript) if retries < NO_SCRIPT_RETRIES => {
                     retries += 1;
@@ -70,7 +129,7 @@ impl Gate {
                 Err(Fault::Full(_)) => {
                     // A bound of zero entries: repeats are answered, and nobody is admitted.
                     args[2] = "0".into();
-                    return Ok(self.link.run(&self.scripts.admit_full, keys, &args).await?);
+                    return Ok(self.link.run(&self.scripts.admit_full, keys, args).await?);
                 }
                 decided => return Ok(decided?),
             }

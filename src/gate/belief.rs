@@ -4,6 +4,7 @@
 use super::core::Gate;
 use super::error::GateError;
 use super::fields::read_state;
+use super::keys::SaleKeys;
 use super::wire::{order_id, read_entry};
 use crate::domain::{Number, OrderId, SaleId, SaleState, Ticket};
 
@@ -16,7 +17,26 @@ pub struct InFlight {
     pub is_believed: bool,
 }
 
+/// A command that counts as a write and changes nothing. A replica refuses it, and with it the reading in the same
+/// transaction: a former master that this process is still connected to must not answer buyers.
+fn refused_by_replicas(keys: &SaleKeys) -> redis::Cmd {
+    redis::cmd("PERSIST").arg(keys.sale()).to_owned()
+}
+
 impl Gate {
+    /// Runs a command that reads about a sale. Fails on a replica.
+    pub(super) async fn read<T: redis::FromRedisValue>(
+        &self,
+        sale: &SaleId,
+        command: redis::Cmd,
+    ) -> Result<T, GateError> {
+        let mut commands = redis::pipe();
+        commands.atomic().add_command(command);
+        commands.add_command(refused_by_replicas(&self.keys(sale))).ignore();
+        let (answer,): (T,) = self.link.query_at_once(&commands).await?;
+        Ok(answer)
+    }
+
     /// The order's ticket, and whether the gate can be believed: not if its Redis has not been compared since it started,
     /// if it is frozen, or if it is behind what this process has seen. All of it is read at one moment.
     pub async fn in_flight_now(&self, sale: &SaleId, id: OrderId) -> Result<InFlight, GateError> {
@@ -26,6 +46,7 @@ impl Gate {
         commands.cmd("HGET").arg(keys.outbox()).arg(order_id(id));
         commands.cmd("HMGET").arg(keys.sale()).arg(&["state", "epoch", "seq"]);
         commands.add_command(self.link.ask_for_script(&self.scripts.admit).await?);
+        commands.add_command(refused_by_replicas(&keys)).ignore();
         // Before the gate is asked: what is taken meanwhile does not put it behind.
         let highest = self.highest_number(sale);
         type Reply = (Option<String>, (Option<String>, Option<i64>, Option<i64>), Vec<bool>);

@@ -8,6 +8,7 @@ use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::batcher::Handle;
+use super::clock::RedisClock;
 use super::keys::SaleKeys;
 use super::scripts::Scripts;
 use crate::domain::{Number, Place, SaleId};
@@ -46,6 +47,7 @@ pub struct Gate {
     pub(super) scripts: Arc<Scripts>,
     pub(super) observed: Arc<Mutex<HashMap<SaleId, Observed>>>,
     pub(super) restart: Arc<RestartCheck>,
+    pub(super) clock: Arc<RedisClock>,
     pub(super) batcher: Handle,
 }
 

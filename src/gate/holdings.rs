@@ -90,7 +90,7 @@ impl Gate {
         for user in users {
             command.arg(user.as_str());
         }
-        Ok(self.link.query(&command).await?)
+        self.read(sale, command).await
     }
 }
 

@@ -7,6 +7,7 @@
 mod admission;
 mod batcher;
 mod belief;
+mod clock;
 mod core;
 mod describe;
 mod error;

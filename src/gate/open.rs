@@ -22,6 +22,7 @@ impl Gate {
             settings: Arc::new(settings),
             observed: Arc::default(),
             restart: Arc::default(),
+            clock: Arc::default(),
             batcher,
         };
         // The batching task must not hold a real handle, or its inbox would never close.

@@ -28,7 +28,7 @@ impl Gate {
         for id in ids {
             command.arg(order_id(*id));
         }
-        let entries: Vec<Option<String>> = self.link.query(&command).await?;
+        let entries: Vec<Option<String>> = self.read(sale, command).await?;
         entries
             .iter()
             .map(|entry| entry.as_deref().map(|entry| read_entry(sale, entry)).transpose())
@@ -39,7 +39,7 @@ impl Gate {
     pub async fn orders_of(&self, sale: &SaleId, user: &UserId) -> Result<Vec<OrderId>, GateError> {
         let mut command = redis::cmd("HGET");
         command.arg(self.keys(sale).users()).arg(user.as_str());
-        let records: Option<String> = self.link.query(&command).await?;
+        let records: Option<String> = self.read(sale, command).await?;
         records
             .iter()
             .flat_map(|records| records.split(','))

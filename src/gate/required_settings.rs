@@ -1,15 +1,22 @@
 //! Questions about the Redis server itself: identity, clock, and settings that the promises need.
 
+use tokio::time::Instant;
+
 use super::core::Gate;
 use super::error::GateError;
 use crate::domain::Millis;
 use crate::link::Fault;
 
 /// Settings of Redis that the promises need: name, required value, and what breaks otherwise.
-const REQUIRED: [(&str, &str, &str); 3] = [
+const REQUIRED: [(&str, &str, &str); 4] = [
     ("maxmemory-policy", "noeviction", "an evicted key is a sold unit forgotten"),
     ("appendonly", "yes", "a restart would forget every order that has no row yet"),
     ("appendfsync", "always", "a power cut would forget accepted orders"),
+    (
+        "no-appendfsync-on-rewrite",
+        "no",
+        "a power cut while Redis rewrites its file would forget accepted orders",
+    ),
 ];
 
 impl Gate {
@@ -24,8 +31,11 @@ impl Gate {
 
     /// The time by Redis's clock.
     pub async fn clock(&self) -> Result<Millis, GateError> {
+        let sent = Instant::now();
         let (seconds, micros): (i64, i64) = self.link.query(&redis::cmd("TIME")).await?;
-        Ok(Millis(seconds * 1000 + micros / 1000))
+        let now = Millis(seconds * 1000 + micros / 1000);
+        self.clock.observe(sent, now);
+        Ok(now)
     }
 
     /// The settings of Redis that break a promise, each with the command that corrects it; empty if all are right.

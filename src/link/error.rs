@@ -33,7 +33,8 @@ impl From<RedisError> for Fault {
                 | ServerErrorKind::MasterDown
                 | ServerErrorKind::ClusterDown
                 | ServerErrorKind::TryAgain
-                | ServerErrorKind::ReadOnly,
+                | ServerErrorKind::ReadOnly
+                | ServerErrorKind::ExecAbort,
             )
             | ErrorKind::AuthenticationFailed => Fault::Unavailable(text),
             _ if matches!(error.code(), Some("OOM")) => Fault::Full(text),

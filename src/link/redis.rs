@@ -240,8 +240,10 @@ impl RedisLink {
     async fn within<T>(&self, work: impl Future<Output = Result<T, RedisError>>) -> Result<T, Fault> {
         match tokio::time::timeout(self.timeout * 3, work).await {
             Ok(result) => result.map_err(|error| {
+                // A transaction is aborted if the server refuses one of its commands.
                 let wrong_server =
-                    [ServerErrorKind::ReadOnly, ServerErrorKind::MasterDown].map(ErrorKind::Server);
+                    [ServerErrorKind::ReadOnly, ServerErrorKind::MasterDown, ServerErrorKind::ExecAbort]
+                        .map(ErrorKind::Server);
                 if error.kind() == ErrorKind::AuthenticationFailed || wrong_server.contains(&error.kind()) {
                     self.replace_connection();
                 }

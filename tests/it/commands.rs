@@ -102,6 +102,7 @@ async fn a_redis_that_evicts_is_refused_with_what_to_change() {
     for (setting, bad, good) in [
         ("maxmemory-policy", "allkeys-lru", "noeviction"),
         ("appendfsync", "everysec", "always"),
+        ("no-appendfsync-on-rewrite", "yes", "no"),
         ("appendonly", "no", "yes"),
     ] {
         let () =

@@ -1,3 +1,4 @@
+pub mod late_calls;
 pub mod outages;
 pub mod points;
 pub mod processes;

@@ -1,0 +1,116 @@
+//! A front and Redis that do not meet as they should: calls that arrive late, and a master that is none any more.
+
+use std::time::Duration;
+
+use doorbuster::domain::Act;
+use doorbuster::process::{Role, Running};
+use doorbuster::rehearsal::chaos::Weather;
+use doorbuster::rehearsal::servers::{Ending, Kind, Server};
+
+use crate::recovery::pages::address;
+use crate::recovery::repair::{act, left};
+use crate::support::{
+    Buyer, Database, World, ask_redis, at_rest, behind_proxy, buy, private_redis, sale, until,
+};
+
+const LONG: Duration = Duration::from_secs(40);
+
+/// The way of one of two fronts to Redis stands still with clicks under way. Their buyers hear at the other front that
+/// the sale is sold out. Then units come back, and the old script calls arrive.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_heard_sold_out_gets_no_order_from_an_earlier_click() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("redis.timeout_ms=500").set("intake.sale_cache_ms=60000");
+    let front = world.running_as(Role::Front).await;
+    let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
+    let proxy = behind_proxy(&mut world, "redis.url").await;
+    let held_up = world.running_as(Role::Front).await;
+    let sale = sale(&world.name, 4, 1);
+    world.open_sale(&front.parts, &sale).await;
+    // The other front has the sale in its cache, and has spoken with Redis.
+    let first = Buyer::of(&held_up, "first").buy(sale.id.as_str(), "k").await;
+    assert_eq!(first.status, 202, "{}", first.text);
+    let bought = buy(&front, &sale, 0..3).await;
+
+    proxy.set(Weather::Frozen);
+    let users: Vec<String> = (0..20).map(|nth| format!("late{nth}")).collect();
+    let unknown = users.iter().map(|user| async {
+        let answer = Buyer::of(&held_up, user).buy(sale.id.as_str(), "k").await;
+        assert_eq!((answer.status, answer.code()), (504, "outcome_unknown"), "{}", answer.text);
+    });
+    futures_util::future::join_all(unknown).await;
+    for user in &users {
+        let answer = Buyer::of(&front, user).buy(sale.id.as_str(), "k").await;
+        assert_eq!((answer.status, answer.code()), (409, "sold_out"), "{}", answer.text);
+    }
+    until("the orders have their rows", LONG, async || {
+        (front.parts.store.totals(&sale.id).await.ok()?.live_orders == 4).then_some(())
+    })
+    .await;
+    for order in bought {
+        act(&front.parts, &sale, order, Act::Cancel).await;
+    }
+    until("the units are back", LONG, async || (left(&front.parts, &sale).await == 3).then_some(())).await;
+    proxy.set(Weather::Fair);
+    // A click of now gets a unit on the same way, after those that were held up.
+    let next = until("the way is open", LONG, async || {
+        Some(Buyer::of(&held_up, "next").buy(sale.id.as_str(), "k").await)
+            .filter(|answer| answer.status < 500)
+    })
+    .await;
+    assert!([200, 202].contains(&next.status), "{}", next.text);
+    assert_eq!(left(&front.parts, &sale).await, 2);
+    assert_eq!(at_rest(&front, &sale).await.live_orders, 2);
+    worker.stop().await;
+    held_up.stop().await;
+    front.stop().await;
+}
+
+/// A failover by hand, and the connections of this front stay with the former master: nobody tells them to go.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_former_master_answers_no_buyer() {
+    let (mut world, folder, other) =
+        (World::new(Database::Sqlite).await, tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let redis = private_redis(&mut world, folder.path()).await;
+    let front = world.running_as(Role::Front).await;
+    let sale = sale(&world.name, 1, 1);
+    world.open_sale(&front.parts, &sale).await;
+    let ada = Buyer::of(&front, "ada");
+    let order = ada.buy(sale.id.as_str(), "k").await;
+    assert_eq!(order.status, 202, "{}", order.text);
+    let bob = Buyer::of(&front, "bob");
+    assert_eq!(bob.buy(sale.id.as_str(), "k").await.code(), "sold_out");
+
+    // A replica catches up and takes over, as `FAILOVER` has it.
+    let replica = Server::start(Kind::Redis, other.path()).await.unwrap();
+    let (from, to) = (address(&redis.url), address(&replica.url));
+    let follow = format!("REPLICAOF {} {}", from.ip(), from.port());
+    let _: String = ask_redis(&replica.url, &follow).await;
+    until("the replica is in step", LONG, async || {
+        let info: String = ask_redis(&replica.url, "INFO replication").await;
+        info.contains("master_link_status:up").then_some(())
+    })
+    .await;
+    let failover = format!("FAILOVER TO {} {}", to.ip(), to.port());
+    let _: String = ask_redis(&redis.url, &failover).await;
+    until("the former master is a replica", LONG, async || {
+        let info: String = ask_redis(&redis.url, "INFO replication").await;
+        info.contains("role:slave").then_some(())
+    })
+    .await;
+    // From here on it learns nothing any more.
+    let _: String = ask_redis(&redis.url, "REPLICAOF 127.0.0.1 1").await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let path = format!("/v1/sales/{}/orders", sale.id);
+    for _ in 0..20 {
+        let refused = bob.buy(sale.id.as_str(), "k2").await;
+        assert_eq!((refused.status, refused.code()), (503, "gate_unavailable"), "{}", refused.text);
+        for path in [format!("{path}/{}", order.order_id()), format!("{path}/mine")] {
+            let read = ada.get(&path).await;
+            assert_eq!((read.status, read.code()), (503, "status_unavailable"), "{}", read.text);
+        }
+    }
+    front.stop().await;
+    redis.stop(Ending::AtOnce).await;
+    replica.stop(Ending::AtOnce).await;
+}
