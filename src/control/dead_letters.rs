@@ -157,7 +157,7 @@ impl DeadLetterActs {
                         Some(failure)
                     }
                     Recorded::Already(_, failure) => failure,
-                    Recorded::Confirmed | Recorded::Stale => None,
+                    Recorded::Confirmed | Recorded::Stale | Recorded::Locked => None,
                 };
                 settle_order(&self.gate, &self.store, order, failure).await?;
             }

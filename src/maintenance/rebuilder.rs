@@ -85,7 +85,7 @@ fn is_outage(error: &RebuildError) -> bool {
         error,
         RebuildError::Queue(_)
             | RebuildError::Lease(_)
-            | RebuildError::Store(StoreError::Away(_))
+            | RebuildError::Store(StoreError::Away(_) | StoreError::Locked(_))
             | RebuildError::Gate(GateError::Unavailable(_) | GateError::Late(_))
     )
 }

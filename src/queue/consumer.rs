@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use futures_util::stream::{SelectAll, select_all};
 use lapin::Acker;
 use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions};
 use lapin::types::FieldTable;
@@ -60,7 +61,8 @@ impl Delivery {
 
 struct Open {
     link: Link,
-    stream: lapin::Consumer,
+    /// One consumer, and one more for each time that the prefetch was widened.
+    stream: SelectAll<lapin::Consumer>,
     /// The stream has ended.
     ended: bool,
 }
@@ -97,6 +99,12 @@ impl Consumer {
             quiet: 0,
             up: watch::Sender::new(false),
         }
+    }
+
+    /// How many deliveries may be unacknowledged at a time on the present connection.
+    pub fn capacity(&self) -> usize {
+        let consumers = self.open.as_ref().map_or(1, |open| open.stream.len().max(1));
+        consumers * usize::from(self.prefetch)
     }
 
     /// `true` while the consumer is connected.
@@ -237,8 +245,24 @@ impl Consumer {
                 .basic_consume(queue.as_str().into(), "".into(), options, FieldTable::default())
                 .await?)
         };
-        let stream = within(self.settings.timeout, consuming).await?;
-        Ok(Open { link, stream, ended: false })
+        let consumer = within(self.settings.timeout, consuming).await?;
+        Ok(Open { link, stream: select_all([consumer]), ended: false })
+    }
+
+    /// Has the broker give as many deliveries again as `prefetch` says, besides those that are not acknowledged yet: for
+    /// a caller who holds many back and can go on with others. Until the connection ends.
+    pub async fn widen(&mut self) {
+        let queue = Names::new(&self.settings.prefix).orders;
+        let Some(open) = &mut self.open else { return };
+        let options = BasicConsumeOptions::default();
+        let channel = &open.link.channel;
+        let consuming =
+            channel.basic_consume(queue.as_str().into(), "".into(), options, FieldTable::default());
+        match within(self.settings.timeout, async { Ok(consuming.await?) }).await {
+            Ok(consumer) => open.stream.push(consumer),
+            // If the link is gone, the next delivery shows it.
+            Err(error) => tracing::warn!(%error, "no more deliveries than before"),
+        }
     }
 
     /// Returns all unacknowledged deliveries to the broker, and takes no more until the next batch is requested.

@@ -24,7 +24,7 @@ struct SaleOutcomes {
 }
 
 impl Outcomes {
-    /// Adds what the database recorded for one order. A refused fencing token is no outcome and is left
+    /// Adds what the database recorded for one order. A refused fencing token or a locked row is no outcome and is left
     /// out. On an error the order is not added.
     pub async fn add(&mut self, store: &Store, order: &Order, recorded: Recorded) -> Result<(), StoreError> {
         let failure = match &recorded {
@@ -32,6 +32,7 @@ impl Outcomes {
                 metrics::counter!("worker_fence_refused_total").increment(1);
                 return Ok(());
             }
+            Recorded::Locked => return Ok(()),
             Recorded::Confirmed => None,
             Recorded::Already(_, failure) => {
                 metrics::counter!("worker_duplicates_total").increment(1);

@@ -8,6 +8,7 @@ use sea_orm::{ConnectOptions, ConnectionTrait as _, Database, DbBackend};
 
 use super::error::StoreError;
 use super::handle::{Store, StoreSettings};
+use super::session::{GivenUp, SessionLimits, answers};
 use super::witnesses::{Doubts, Witnesses};
 use crate::link::InstallationId;
 
@@ -23,7 +24,8 @@ impl Store {
             .idle_timeout(Some(Duration::from_secs(300)))
             .sqlx_logging(false)
             .connect_lazy(true);
-        options.map_sqlx_sqlite_opts(|sqlite| {
+        let busy = settings.timeout;
+        options.map_sqlx_sqlite_opts(move |sqlite| {
             use sqlx::sqlite::{SqliteJournalMode, SqliteSynchronous};
             sqlite
                 .create_if_missing(true)
@@ -31,16 +33,20 @@ impl Store {
                 // In WAL mode `normal` can lose the last commits in a power cut, after their messages were
                 // acknowledged.
                 .synchronous(SqliteSynchronous::Full)
-                .busy_timeout(Duration::from_secs(5))
+                .busy_timeout(busy)
         });
         let witnesses = Arc::new(Witnesses::default());
-        doubt_on_connect(&mut options, &witnesses.doubts_of_pool());
+        let given_up = GivenUp::default();
+        let limits = SessionLimits::new(settings.timeout);
+        look_after_connections(&mut options, &witnesses.doubts_of_pool(), limits, &given_up);
         let store = Self {
             db: tokio::time::timeout(settings.timeout, Database::connect(options))
                 .await
                 .map_err(|_| StoreError::Away("no answer from the database".into()))??,
+            url: settings.url.as_str().into(),
             timeout: settings.timeout,
             witnesses,
+            given_up,
             installation: settings.installation.clone(),
         };
         Ok(store)
@@ -48,7 +54,16 @@ impl Store {
 
     /// Creates or upgrades the tables. Repeating it is harmless.
     pub async fn create_tables(&self) -> Result<(), StoreError> {
-        Ok(Migrator::up(&self.db, None).await?)
+        if self.db.get_database_backend() == DbBackend::Sqlite {
+            return Ok(Migrator::up(&self.db, None).await?);
+        }
+        // A change of a large table takes longer than the sessions of the pool may.
+        let mut options = ConnectOptions::new(&*self.url);
+        options.max_connections(1).acquire_timeout(self.timeout).sqlx_logging(false);
+        let unlimited = Database::connect(options).await?;
+        let migrated = Migrator::up(&unlimited, None).await;
+        let _ = unlimited.close().await;
+        Ok(migrated?)
     }
 
     /// Creates or upgrades the tables, and gives the database the id of its installation if it has none: the one that
@@ -98,10 +113,20 @@ impl Store {
     }
 }
 
-/// Has the database compared with its witnesses after each new connection, which may lead to another server.
-fn doubt_on_connect(options: &mut ConnectOptions, doubts: &Doubts) {
+/// What happens to each connection: a new one gets the limits of its session, and has the database compared with its
+/// witnesses, since it may lead to another server. One that does not answer is closed before it is used, and so is one
+/// that is still busy with what was given up.
+fn look_after_connections(
+    options: &mut ConnectOptions,
+    doubts: &Doubts,
+    limits: SessionLimits,
+    given_up: &GivenUp,
+) {
     let (sqlite, postgres, mysql) = (doubts.clone(), doubts.clone(), doubts.clone());
+    let (of_postgres, of_mysql) = (given_up.clone(), given_up.clone());
     options
+        // It has no time limit; the one below does.
+        .test_before_acquire(false)
         .map_sqlx_sqlite_pool_opts(move |pool| {
             let doubts = sqlite.clone();
             pool.after_connect(move |_, _| {
@@ -110,17 +135,27 @@ fn doubt_on_connect(options: &mut ConnectOptions, doubts: &Doubts) {
             })
         })
         .map_sqlx_postgres_pool_opts(move |pool| {
-            let doubts = postgres.clone();
-            pool.after_connect(move |_, _| {
+            let (doubts, given_up) = (postgres.clone(), of_postgres.clone());
+            pool.after_connect(move |connection, _| {
                 doubts.raise();
-                Box::pin(std::future::ready(Ok(())))
+                Box::pin(limits.set_in_postgres(connection))
+            })
+            .before_acquire(|connection, _| Box::pin(async { answers(connection).await.map(|()| true) }))
+            .after_release(move |connection, _| {
+                let given_up = given_up.clone();
+                Box::pin(async move { given_up.check(connection).await.map(|()| true) })
             })
         })
         .map_sqlx_mysql_pool_opts(move |pool| {
-            let doubts = mysql.clone();
-            pool.after_connect(move |_, _| {
+            let (doubts, given_up) = (mysql.clone(), of_mysql.clone());
+            pool.after_connect(move |connection, _| {
                 doubts.raise();
-                Box::pin(std::future::ready(Ok(())))
+                Box::pin(limits.set_in_mysql(connection))
+            })
+            .before_acquire(|connection, _| Box::pin(async { answers(connection).await.map(|()| true) }))
+            .after_release(move |connection, _| {
+                let given_up = given_up.clone();
+                Box::pin(async move { given_up.check(connection).await.map(|()| true) })
             })
         });
 }

@@ -11,6 +11,10 @@ pub enum StoreError {
     /// This includes a COMMIT whose answer was lost: it may have succeeded.
     #[error("the database cannot do it now: {0}")]
     Away(String),
+    /// Another transaction holds a row for longer than any of this process would; nothing was written. Repeat it later
+    /// with the same ids, and what has nothing to do with that row at once.
+    #[error("a row is locked by another session: {0}")]
+    Locked(String),
     /// The caller's lease had ended before COMMIT; nothing was written. Repeat under a new lease.
     #[error("the lease had ended before the commit")]
     LeaseEnded,
@@ -54,6 +58,11 @@ impl From<DbErr> for StoreError {
             {
                 Self::Broken(text)
             }
+            DbErr::Exec(RuntimeErr::SqlxError(sqlx)) | DbErr::Query(RuntimeErr::SqlxError(sqlx))
+                if is_a_lock(sqlx) =>
+            {
+                Self::Locked(text)
+            }
             DbErr::Type(_) | DbErr::Json(_) => Self::Broken(text),
             _ => Self::Away(text),
         }
@@ -65,6 +74,13 @@ fn lacks_table(error: &sqlx::Error) -> bool {
     let sqlx::Error::Database(error) = error else { return false };
     let code = error.code().unwrap_or_default();
     ["42P01", "42703", "42S02", "42S22"].contains(&&*code) || error.message().starts_with("no such ")
+}
+
+/// Whether the session waited too long for a lock: 55P03 in PostgreSQL, 1205 in MySQL.
+fn is_a_lock(error: &sqlx::Error) -> bool {
+    let sqlx::Error::Database(error) = error else { return false };
+    let mysql = error.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>();
+    mysql.is_some_and(|error| error.number() == 1205) || error.code().is_some_and(|code| code == "55P03")
 }
 
 /// Only the listed errors are about the data. Anything else, such as a missing table or right, a full disk, or a

@@ -12,6 +12,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 
 use super::error::StoreError;
 use super::handle::{Store, StoreSettings};
+use super::session::GivenUp;
 
 /// Tables, and a column of each that this build updates, if there is one.
 const WRITTEN: [(&str, Option<&str>); 14] = [
@@ -66,6 +67,8 @@ impl Store {
         });
         Ok(Self {
             db: Database::connect(options).await?,
+            url: settings.url.as_str().into(),
+            given_up: GivenUp::default(),
             timeout: settings.timeout,
             witnesses: Arc::default(),
             installation: settings.installation.clone(),

@@ -7,6 +7,7 @@ use sea_orm::sea_query::{Expr, IntoIden as _, OnConflict};
 use sea_orm::{ColumnTrait, DatabaseConnection, DbBackend};
 
 use super::error::StoreError;
+use super::session::GivenUp;
 use super::witnesses::Witnesses;
 use crate::link::Installation;
 
@@ -28,7 +29,9 @@ pub struct StoreSettings {
 #[derive(Clone)]
 pub struct Store {
     pub(in crate::store) db: DatabaseConnection,
+    pub(in crate::store) url: Arc<str>,
     pub(in crate::store) timeout: Duration,
+    pub(in crate::store) given_up: GivenUp,
     pub(in crate::store) witnesses: Arc<Witnesses>,
     pub(in crate::store) installation: Installation,
 }
@@ -50,9 +53,17 @@ impl Store {
         &self,
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        tokio::time::timeout(self.timeout, work).await.unwrap_or_else(|_| {
-            Err(StoreError::Away(format!("no answer from the database within {:?}", self.timeout)))
-        })
+        let mut limited = std::pin::pin!(tokio::time::timeout(self.timeout, work));
+        // Recorded before the work is dropped and its connection goes back to the pool, even if the caller waits no
+        // longer.
+        let unfinished = self.given_up.unless_finished();
+        match limited.as_mut().await {
+            Ok(done) => {
+                unfinished.finish();
+                done
+            }
+            Err(_) => Err(StoreError::Away(format!("no answer from the database within {:?}", self.timeout))),
+        }
     }
 
     /// Skips a row whose key exists. `column` is part of the key.

@@ -22,6 +22,7 @@ mod places;
 mod recovery;
 mod required_settings;
 mod sales;
+mod session;
 mod states;
 mod transaction;
 mod witnesses;

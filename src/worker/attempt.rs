@@ -25,6 +25,27 @@ struct Claimed {
     guards: Vec<Guard>,
 }
 
+/// What becomes of an order after an attempt.
+#[derive(Clone, Copy)]
+enum After {
+    /// It has an outcome.
+    Done,
+    /// It is tried again soon.
+    Retry,
+    /// It waits until its sale can go on.
+    SetAside,
+}
+
+impl After {
+    fn of(recorded: &Recorded) -> Self {
+        match recorded {
+            Recorded::Stale => Self::Retry,
+            Recorded::Locked => Self::SetAside,
+            Recorded::Confirmed | Recorded::Already(..) | Recorded::Failed(..) => Self::Done,
+        }
+    }
+}
+
 impl Worker {
     /// Persists the orders whose users' leases are free. Orders with a committed outcome leave the batch and are
     /// settled; a message without further orders is acknowledged. Retry what is left. On an error nothing was
@@ -33,16 +54,21 @@ impl Worker {
         #[cfg_attr(not(debug_assertions), expect(unused_mut, reason = "a failure point takes the guards"))]
         let mut claimed = self.claim(batch).await?;
         let result = self.commit(&claimed).await;
-        if let Ok((_, stale)) = &result {
-            let mut done: Vec<Vec<bool>> =
-                batch.iter().map(|pending| vec![false; pending.orders.len()]).collect();
-            for ((at, nth), stale) in claimed.places.iter().zip(stale) {
-                done[*at][*nth] = !stale;
+        if let Ok((_, left)) = &result {
+            let mut after: Vec<Vec<After>> =
+                batch.iter().map(|pending| vec![After::Retry; pending.orders.len()]).collect();
+            for ((at, nth), claim) in claimed.places.iter().zip(left) {
+                after[*at][*nth] = *claim;
             }
-            fault!("ack.before", done.iter_mut().for_each(|done| done.fill(false)));
-            for (pending, done) in batch.iter_mut().zip(done) {
-                let mut done = done.into_iter();
-                pending.orders.retain(|_| !done.next().unwrap_or(false));
+            fault!("ack.before", after.iter_mut().for_each(|after| after.fill(After::Retry)));
+            for (pending, after) in batch.iter_mut().zip(after) {
+                for (order, after) in std::mem::take(&mut pending.orders).into_iter().zip(after) {
+                    match after {
+                        After::Done => {}
+                        After::Retry => pending.orders.push(order),
+                        After::SetAside => pending.locked.push(order),
+                    }
+                }
                 if pending.is_done() {
                     pending.acknowledge().await;
                 }
@@ -94,18 +120,18 @@ impl Worker {
         Ok(claimed)
     }
 
-    /// The transaction. Returns the outcomes, and for each claim whether its fencing token was refused.
-    async fn commit(&self, claimed: &Claimed) -> Result<(Outcomes, Vec<bool>), WorkerError> {
+    /// The transaction. Returns the outcomes, and what becomes of each claim.
+    async fn commit(&self, claimed: &Claimed) -> Result<(Outcomes, Vec<After>), WorkerError> {
         let valid = || claimed.guards.iter().all(|guard| guard.is_valid_for(COMMIT_MARGIN));
         let started = std::time::Instant::now();
         let recorded = self.store.record(&claimed.claims, &valid).await?;
         metrics::histogram!("worker_persist_seconds").record(started.elapsed().as_secs_f64());
         metrics::histogram!("worker_batch_orders").record(claimed.claims.len() as f64);
-        let stale = recorded.iter().map(|recorded| *recorded == Recorded::Stale).collect();
+        let after = recorded.iter().map(After::of).collect();
         let mut outcomes = Outcomes::default();
         for (claim, recorded) in claimed.claims.iter().zip(recorded) {
             outcomes.add(&self.store, &claim.order, recorded).await?;
         }
-        Ok((outcomes, stale))
+        Ok((outcomes, after))
     }
 }

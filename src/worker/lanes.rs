@@ -4,10 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::{JoinError, JoinSet};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::aside::Aside;
 use super::pending::{PendingDelivery, orders_in};
 use super::{Outage, Worker};
+use crate::domain::SaleId;
 use crate::fault::fault;
 use crate::queue::{Consumer, Delivery};
 
@@ -18,15 +21,20 @@ const RETRY_AFTER: Duration = Duration::from_millis(20);
 /// whether the broker has forgotten it.
 const WHILE_RUNNING: Duration = Duration::from_millis(900);
 
+/// With this many deliveries set aside, the prefetch is no longer widened: it bounds the memory that they take.
+const MOST_ASIDE: usize = 50_000;
+
 pub(super) struct Lanes {
     worker: Arc<Worker>,
     consumer: Consumer,
     stop: CancellationToken,
-    running: JoinSet<Result<Vec<PendingDelivery>, Outage>>,
+    running: JoinSet<(Option<SaleId>, Result<Vec<PendingDelivery>, Outage>)>,
     /// Maximum lanes.
     most: usize,
     /// Deliveries to be retried in the next batch.
     held: Vec<PendingDelivery>,
+    /// Sales that cannot go on now.
+    aside: Aside,
     /// Unreadable deliveries that the dead-letter queue has not taken yet.
     unreadable: Vec<Delivery>,
 }
@@ -41,6 +49,7 @@ impl Lanes {
             running: JoinSet::new(),
             most,
             held: Vec::new(),
+            aside: Aside::default(),
             unreadable: Vec::new(),
         }
     }
@@ -62,9 +71,17 @@ impl Lanes {
                 biased;
                 () = self.stop.cancelled() => break,
                 Some(ended) = self.running.join_next() => match joined(ended) {
-                    Ok(left) => self.held.extend(left),
-                    Err(Outage) => self.wait_out_the_outage().await,
+                    (tried, Ok(left)) => {
+                        self.held.extend(self.aside.take_over(left, tried.as_ref()));
+                        self.widen().await;
+                    }
+                    (_, Err(Outage)) => self.wait_out_the_outage().await,
                 },
+                () = until(self.aside.next_retry()), if free => {
+                    if let Some((sale, batch)) = self.aside.take_due(settings.batch) {
+                        self.spawn(batch, Some(sale));
+                    }
+                }
                 next = self.consumer.next_batch_within(orders, linger, timeout), if free => {
                     self.begin(next).await;
                 }
@@ -81,7 +98,7 @@ impl Lanes {
         }
         // A consumer that gets nothing for a long time reconnects, which must not happen while lanes hold its
         // deliveries.
-        if self.running.is_empty() { Duration::MAX } else { WHILE_RUNNING }
+        if self.running.is_empty() && self.aside.len() == 0 { Duration::MAX } else { WHILE_RUNNING }
     }
 
     /// Starts a batch of new and held deliveries in a lane.
@@ -90,7 +107,17 @@ impl Lanes {
         let unsorted = std::mem::take(&mut self.unreadable);
         let (mut batch, left) = self.worker.split_unreadable(unsorted).await;
         self.unreadable = left;
-        batch.append(&mut self.held);
+        // The orders of a sale that goes on after a stall may be many batches.
+        let mut room = self.worker.settings.batch.saturating_sub(orders_in(&batch));
+        let fitting = self.held.iter().take_while(|pending| {
+            let fits = room > 0;
+            room = room.saturating_sub(pending.orders.len());
+            fits
+        });
+        let fitting = fitting.count();
+        batch.extend(self.held.drain(..fitting));
+        let mut batch = self.aside.sift(batch);
+        self.widen().await;
         if batch.is_empty() {
             return;
         }
@@ -98,8 +125,20 @@ impl Lanes {
             self.consumer.close().await;
             batch.clear();
         });
+        self.spawn(batch, None);
+    }
+
+    /// Works on a batch in a lane of its own. `tried` is the sale for which that is a try.
+    fn spawn(&mut self, batch: Vec<PendingDelivery>, tried: Option<SaleId>) {
         let (worker, stop) = (self.worker.clone(), self.stop.clone());
-        self.running.spawn(async move { worker.process(batch, &stop).await });
+        self.running.spawn(async move { (tried, worker.process(batch, &stop).await) });
+    }
+
+    /// Deliveries that are set aside must not use up the prefetch, or those of other sales would never come.
+    async fn widen(&mut self) {
+        if self.aside.len() * 2 > self.consumer.capacity() && self.aside.len() < MOST_ASIDE {
+            self.consumer.widen().await;
+        }
     }
 
     /// Gives all deliveries back and returns once database and Redis answer, or at `stop`.
@@ -111,13 +150,14 @@ impl Lanes {
             let _ = joined(ended);
         }
         self.held.clear();
+        self.aside.clear();
         self.unreadable.clear();
         self.worker.wait_for_servers(&self.stop).await;
     }
 
     async fn finish(mut self) {
         while let Some(ended) = self.running.join_next().await {
-            self.held.extend(joined(ended).unwrap_or_default());
+            self.held.extend(joined(ended).1.unwrap_or_default());
         }
         if self.held.is_empty() {
             tracing::info!("worker stops with no delivery pending");
@@ -131,13 +171,21 @@ impl Lanes {
     }
 }
 
+/// Waits for this moment; for ever if there is none.
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// A panic in a lane is a panic of the worker.
-fn joined(
-    ended: Result<Result<Vec<PendingDelivery>, Outage>, JoinError>,
-) -> Result<Vec<PendingDelivery>, Outage> {
+fn joined<T: Default>(
+    ended: Result<(Option<SaleId>, Result<T, Outage>), JoinError>,
+) -> (Option<SaleId>, Result<T, Outage>) {
     match ended {
         Ok(result) => result,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        Err(_) => Ok(Vec::new()),
+        Err(_) => (None, Ok(T::default())),
     }
 }

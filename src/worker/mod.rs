@@ -6,9 +6,10 @@
 //! moment.
 //!
 //! Reading order: `lanes` takes deliveries and runs several batches at once, `batch` retries a batch until it is
-//! done, `attempt` is one try, `poison` finds orders that no retry will persist, and `pending` holds a message
-//! until each of its orders has an outcome.
+//! done, `attempt` is one try, `aside` has the sales that must wait, `poison` finds orders that no retry will persist, and
+//! `pending` holds a message until each of its orders has an outcome.
 
+mod aside;
 mod attempt;
 mod batch;
 mod lanes;

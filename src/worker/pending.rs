@@ -1,7 +1,7 @@
 //! A message that the worker has taken and not acknowledged, with those of its orders that have no committed outcome
 //! yet. A message may carry many orders, and the outcome of one must not affect the others.
 
-use crate::domain::Order;
+use crate::domain::{Order, SaleId};
 use crate::queue::Delivery;
 
 pub(super) struct PendingDelivery {
@@ -10,18 +10,32 @@ pub(super) struct PendingDelivery {
     pub(super) orders: Vec<Order>,
     /// The number of the message's orders that are left for later attempts.
     pub(super) later: usize,
+    /// Orders of sales that are set aside.
+    pub(super) aside: Vec<Order>,
+    /// Orders that could not be persisted just now, because another session holds a row of their sale.
+    pub(super) locked: Vec<Order>,
 }
 
 impl PendingDelivery {
     /// Takes the orders of a readable delivery.
     pub(super) fn new(mut delivery: Delivery) -> Self {
         let orders = delivery.orders.as_mut().map(std::mem::take).unwrap_or_default();
-        Self { delivery, orders, later: 0 }
+        Self { delivery, orders, later: 0, aside: Vec::new(), locked: Vec::new() }
     }
 
     /// Every order of the message has an outcome, so it may be acknowledged.
     pub(super) fn is_done(&self) -> bool {
-        self.orders.is_empty() && self.later == 0
+        self.orders.is_empty() && self.later == 0 && self.aside.is_empty() && self.locked.is_empty()
+    }
+
+    /// Leaves the orders of these sales out of the next attempts.
+    pub(super) fn set_aside(&mut self, is_stalled: impl Fn(&SaleId) -> bool) {
+        self.aside.extend(self.orders.extract_if(.., |order| is_stalled(&order.sale)));
+    }
+
+    /// Takes at most `most` orders of this sale, which was set aside, into the next attempt.
+    pub(super) fn take_back(&mut self, most: usize, sale: &SaleId) {
+        self.orders.extend(self.aside.extract_if(.., |order| order.sale == *sale).take(most));
     }
 
     pub(super) async fn acknowledge(&self) {

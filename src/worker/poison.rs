@@ -54,8 +54,8 @@ impl Worker {
                     }
                 }
             }
-            if !left.is_empty() || later > 0 {
-                (pending.orders, pending.later) = (left, later);
+            (pending.orders, pending.later) = (left, later);
+            if !pending.is_done() {
                 held.push(pending);
             }
         }

@@ -66,7 +66,9 @@ impl ReplayError {
     pub(super) fn is_transient(&self) -> bool {
         match self {
             Self::Queue(_) | Self::Lease(_) => true,
-            Self::Store(error) => matches!(error, StoreError::Away(_) | StoreError::LeaseEnded),
+            Self::Store(error) => {
+                matches!(error, StoreError::Away(_) | StoreError::Locked(_) | StoreError::LeaseEnded)
+            }
             Self::Gate(error) => {
                 matches!(error, GateError::Unavailable(_) | GateError::Late(_) | GateError::Full(_))
             }

@@ -11,7 +11,7 @@ pub struct Claim {
     pub fence: i64,
 }
 
-/// The outcome of a claim. Every outcome but `Stale` is committed.
+/// The outcome of a claim. Every outcome but `Stale` and `Locked` is committed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Recorded {
     /// The row was inserted now, and its units were counted.
@@ -22,6 +22,8 @@ pub enum Recorded {
     Failed(Failure, Option<Box<Order>>),
     /// A holder with a higher token has written for this user: take the lease again.
     Stale,
+    /// Another session holds a row of the sale: try again later.
+    Locked,
 }
 
 /// Why a batch could not be committed.

@@ -7,15 +7,17 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use sea_orm::{DatabaseTransaction, EntityTrait as _, QueryFilter as _, QuerySelect as _};
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+use sea_orm::sea_query::{LockBehavior, LockType};
+use sea_orm::{ColumnTrait as _, DatabaseTransaction, EntityTrait as _, QueryFilter as _, QuerySelect as _};
 use uuid::Uuid;
 
 use super::claim::{Claim, Recorded, Refusal};
 use super::counters::raise_sold;
 use super::new_rows::confirmed_row;
-use crate::domain::{Failure, OrderId, OrderStatus};
+use crate::domain::{Failure, OrderId, OrderStatus, SaleId, Sku};
 use crate::fault::fault;
-use crate::store::entities::order;
+use crate::store::entities::{item, order};
 use crate::store::error::StoreError;
 use crate::store::halves::Halves;
 use crate::store::handle::Store;
@@ -25,15 +27,86 @@ use crate::store::transaction::MayCommit;
 /// Orders that existed before, with their outcomes.
 type Existing = BTreeMap<OrderId, (OrderStatus, Option<Failure>)>;
 
+/// Sales that are recorded at the same time, each in its own transaction.
+const APART: usize = 4;
+
 impl Store {
     /// Records claims; the outcomes are in the order of the claims, and durable. After [`StoreError::Away`] the same
     /// claims may be repeated: orders that were recorded meanwhile get [`Recorded::Already`].
     ///
-    /// A refused claim does not fail its batch: the batch is halved until the claim stands alone.
+    /// A refused claim does not fail its batch: the batch is halved until the claim stands alone. Nor does a row that
+    /// another session holds: the claims of each sale are then recorded apart, at the same time, and those of the sale
+    /// with that row get [`Recorded::Locked`].
     ///
     /// `may_commit` is called before each COMMIT, because the caller's leases may have expired since the transaction
     /// began. If it returns `false`, the answer is [`StoreError::LeaseEnded`].
     pub async fn record(
+        &self,
+        claims: &[Claim],
+        may_commit: MayCommit<'_>,
+    ) -> Result<Vec<Recorded>, StoreError> {
+        match self.record_together(claims, may_commit).await {
+            Err(StoreError::Locked(why)) => {
+                tracing::debug!(why, orders = claims.len(), "a row is locked by another session");
+                self.record_apart(claims, may_commit).await
+            }
+            recorded => recorded,
+        }
+    }
+
+    /// The claims of each sale in a transaction of their own. Sales whose items are locked now are left out: waiting for
+    /// them once more would take as long as before.
+    async fn record_apart(
+        &self,
+        claims: &[Claim],
+        may_commit: MayCommit<'_>,
+    ) -> Result<Vec<Recorded>, StoreError> {
+        let sales: Vec<_> = claims.chunk_by(|one, next| one.order.sale == next.order.sale).collect();
+        if sales.len() <= 1 {
+            return Ok(vec![Recorded::Locked; claims.len()]);
+        }
+        let locked = self.within(self.locked_items(claims)).await?;
+        let mut apart = Vec::with_capacity(sales.len());
+        for claims in sales {
+            let is_locked =
+                claims.iter().any(|claim| locked.contains(&(&claim.order.sale, &claim.order.sku)));
+            apart.push(async move {
+                if is_locked {
+                    return Ok(vec![Recorded::Locked; claims.len()]);
+                }
+                match self.record_together(claims, may_commit).await {
+                    Err(StoreError::Locked(_)) => Ok(vec![Recorded::Locked; claims.len()]),
+                    recorded => recorded,
+                }
+            });
+        }
+        stream::iter(apart).buffered(APART).try_concat().await
+    }
+
+    /// The claimed items whose rows another transaction holds at this moment.
+    async fn locked_items<'a>(
+        &self,
+        claims: &'a [Claim],
+    ) -> Result<HashSet<(&'a SaleId, &'a Sku)>, StoreError> {
+        let mut items: HashSet<_> =
+            claims.iter().map(|claim| (&claim.order.sale, &claim.order.sku)).collect();
+        let transaction = self.begin().await?;
+        let free: Vec<(String, String)> = item::Entity::find()
+            .select_only()
+            .columns([item::Column::SaleId, item::Column::Sku])
+            .filter(item::Column::SaleId.is_in(items.iter().map(|(sale, _)| sale.as_str())))
+            .lock_with_behavior(LockType::Update, LockBehavior::SkipLocked)
+            .into_tuple()
+            .all(&transaction)
+            .await?;
+        transaction.rollback().await?;
+        let free: HashSet<(&str, &str)> =
+            free.iter().map(|(sale, sku)| (sale.as_str(), sku.as_str())).collect();
+        items.retain(|(sale, sku)| !free.contains(&(sale.as_str(), sku.as_str())));
+        Ok(items)
+    }
+
+    async fn record_together(
         &self,
         claims: &[Claim],
         may_commit: MayCommit<'_>,

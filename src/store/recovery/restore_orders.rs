@@ -40,6 +40,7 @@ impl Store {
                 Err(StoreError::Broken(why)) if restores.len() == 1 => outcomes.push(Restored::Refused(why)),
                 Err(
                     error @ (StoreError::Away(_)
+                    | StoreError::Locked(_)
                     | StoreError::LeaseEnded
                     | StoreError::Exists(_)
                     | StoreError::Behind(_)),

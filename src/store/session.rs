@@ -1,0 +1,127 @@
+//! The limits of a session, which the server enforces: it ends what this process has given up, and what a process began
+//! whose host or network is gone. Otherwise a transaction that nobody ends would keep its rows locked for hours.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use sqlx::{Connection, Executor as _, MySqlConnection, PgConnection, Row as _};
+
+/// How much longer the server waits than this process does.
+const LONGER: Duration = Duration::from_secs(1);
+
+/// The longest wait for a row that another transaction has locked. A batch of a busy item holds its row for some
+/// milliseconds; whoever holds one longer has stalled, and the other orders of a batch must not wait for them.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
+
+/// The longest test of a connection.
+const PING: Duration = Duration::from_secs(1);
+
+/// The limits of each session.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SessionLimits {
+    /// The time limit of this process.
+    timeout: Duration,
+}
+
+impl SessionLimits {
+    /// For a process that gives up a query or a transaction after `timeout`.
+    pub(super) fn new(timeout: Duration) -> Self {
+        Self { timeout }
+    }
+
+    fn server(self) -> Duration {
+        self.timeout + LONGER
+    }
+
+    fn lock_wait(self) -> Duration {
+        self.timeout.min(LOCK_WAIT)
+    }
+
+    /// Sets them in PostgreSQL. A server that does not know one of them works without it.
+    pub(super) async fn set_in_postgres(self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+        let (server, seconds) = (self.server().as_millis(), self.server().as_secs().max(2));
+        let limits = [
+            ("statement_timeout", server),
+            ("idle_in_transaction_session_timeout", server),
+            ("lock_timeout", self.lock_wait().as_millis()),
+            ("tcp_user_timeout", server),
+            ("tcp_keepalives_idle", u128::from(seconds / 2)),
+            ("tcp_keepalives_interval", 1),
+            ("tcp_keepalives_count", u128::from(seconds / 2)),
+            // Since PostgreSQL 14: a query ends soon after its client has closed the connection.
+            ("client_connection_check_interval", LONGER.as_millis()),
+        ];
+        let wanted = limits.map(|(name, value)| format!("('{name}', '{value}')")).join(", ");
+        let set = format!(
+            "SELECT set_config(name, wanted.value, false) FROM pg_settings JOIN (VALUES {wanted}) AS wanted (name, value) \
+             USING (name)"
+        );
+        connection.execute(sqlx::AssertSqlSafe(set)).await?;
+        Ok(())
+    }
+
+    /// Sets them in MariaDB or MySQL. MySQL has none for a session that is idle in a transaction.
+    pub(super) async fn set_in_mysql(self, connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+        let version: String = connection.fetch_one("SELECT VERSION()").await?.try_get(0)?;
+        let seconds = self.server().as_secs().max(1);
+        let lock_wait = self.lock_wait().as_secs().max(1);
+        let set = if version.contains("MariaDB") {
+            format!(
+                "SET SESSION max_statement_time = {seconds}, idle_transaction_timeout = {seconds}, \
+                 innodb_lock_wait_timeout = {lock_wait}"
+            )
+        } else {
+            let millis = self.server().as_millis();
+            format!("SET SESSION max_execution_time = {millis}, innodb_lock_wait_timeout = {lock_wait}")
+        };
+        connection.execute(sqlx::AssertSqlSafe(set)).await?;
+        Ok(())
+    }
+}
+
+/// When work was last given up whose connection may still be busy with it. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct GivenUp(Arc<Mutex<Option<Instant>>>);
+
+impl GivenUp {
+    /// Records that work is given up, unless it finishes before this is dropped.
+    pub(super) fn unless_finished(&self) -> Unfinished {
+        Unfinished { given_up: self.clone(), is_finished: false }
+    }
+
+    fn is_recent(&self) -> bool {
+        let at = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        at.is_some_and(|at| at.elapsed() < PING)
+    }
+
+    /// Fails if a connection that is released is still busy with what was given up: the pool then closes it. It would
+    /// wait for the answer for as long as the server takes.
+    pub(super) async fn check<C: Connection>(&self, released: &mut C) -> Result<(), sqlx::Error> {
+        if self.is_recent() { answers(released).await } else { Ok(()) }
+    }
+}
+
+/// Work whose end is not known yet.
+pub(super) struct Unfinished {
+    given_up: GivenUp,
+    is_finished: bool,
+}
+
+impl Unfinished {
+    pub(super) fn finish(mut self) {
+        self.is_finished = true;
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            *self.given_up.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        }
+    }
+}
+
+/// Fails if a connection does not answer soon: the server or the way to it is gone, which TCP may notice after minutes.
+pub(super) async fn answers<C: Connection>(connection: &mut C) -> Result<(), sqlx::Error> {
+    tokio::time::timeout(PING, connection.ping()).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))
+}

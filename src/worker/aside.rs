@@ -1,0 +1,135 @@
+//! Sales that are set aside, because another session holds a row of theirs, and the deliveries that wait for them. Other
+//! sales go on without them; one lane at a time tries whether a sale can go on.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::pending::PendingDelivery;
+use crate::domain::SaleId;
+use crate::link::Backoff;
+
+/// Longer than a lane needs to try a sale.
+const TRIED_WITHIN: Duration = Duration::from_secs(60);
+
+struct Stall {
+    retry_at: Instant,
+    backoff: Backoff,
+}
+
+/// The sales that are set aside.
+#[derive(Default)]
+pub(super) struct Aside {
+    sales: HashMap<SaleId, Stall>,
+    /// With orders of these sales, and no others that could be persisted now.
+    deliveries: Vec<PendingDelivery>,
+}
+
+impl Aside {
+    /// The number of deliveries that wait.
+    pub(super) fn len(&self) -> usize {
+        self.deliveries.len()
+    }
+
+    /// Keeps the orders of these sales out of a batch, and returns what is left of it.
+    pub(super) fn sift(&mut self, batch: Vec<PendingDelivery>) -> Vec<PendingDelivery> {
+        if self.sales.is_empty() {
+            return batch;
+        }
+        let mut left = Vec::with_capacity(batch.len());
+        for mut pending in batch {
+            pending.set_aside(|sale| self.sales.contains_key(sale));
+            if pending.orders.is_empty() {
+                self.deliveries.push(pending);
+            } else {
+                left.push(pending);
+            }
+        }
+        left
+    }
+
+    /// Takes over what a lane has left, and returns what it may retry at once. `tried` is the sale for which the lane was
+    /// started, if any: it goes on unless one of its rows was still locked.
+    pub(super) fn take_over(
+        &mut self,
+        left: Vec<PendingDelivery>,
+        tried: Option<&SaleId>,
+    ) -> Vec<PendingDelivery> {
+        let mut locked: Vec<SaleId> = Vec::new();
+        let mut retried = Vec::new();
+        for mut pending in left {
+            locked.extend(pending.locked.iter().map(|order| order.sale.clone()));
+            let orders = std::mem::take(&mut pending.locked);
+            pending.aside.extend(orders);
+            if pending.orders.is_empty() {
+                self.deliveries.push(pending);
+            } else {
+                retried.push(pending);
+            }
+        }
+        locked.sort_unstable();
+        locked.dedup();
+        if let Some(sale) = tried.filter(|sale| !locked.contains(sale)) {
+            tracing::info!(%sale, "sale goes on");
+            self.sales.remove(sale);
+            show(sale, false);
+            retried.extend(self.take(usize::MAX, sale));
+        }
+        for sale in &locked {
+            self.add(sale);
+        }
+        retried
+    }
+
+    /// A sale that should be tried now, with at most about `most` of its orders.
+    pub(super) fn take_due(&mut self, most: usize) -> Option<(SaleId, Vec<PendingDelivery>)> {
+        let now = Instant::now();
+        let (sale, stall) = self.sales.iter_mut().find(|(_, stall)| stall.retry_at <= now)?;
+        stall.retry_at = now + TRIED_WITHIN;
+        let sale = sale.clone();
+        let orders = self.take(most, &sale);
+        Some((sale, orders))
+    }
+
+    /// When the next sale should be tried.
+    pub(super) fn next_retry(&self) -> Option<Instant> {
+        self.sales.values().map(|stall| stall.retry_at).min()
+    }
+
+    /// Forgets everything: the deliveries are given back.
+    pub(super) fn clear(&mut self) {
+        self.deliveries.clear();
+        for (sale, _) in self.sales.drain() {
+            show(&sale, false);
+        }
+    }
+
+    fn add(&mut self, sale: &SaleId) {
+        let stall = self.sales.entry(sale.clone()).or_insert_with(|| {
+            tracing::warn!(%sale, "sale set aside: another session holds a row of it");
+            show(sale, true);
+            Stall { retry_at: Instant::now(), backoff: Backoff::default() }
+        });
+        stall.retry_at = Instant::now() + stall.backoff.delay();
+    }
+
+    /// Takes deliveries with orders of this sale, about `most` orders in all. The others wait on.
+    fn take(&mut self, most: usize, sale: &SaleId) -> Vec<PendingDelivery> {
+        let (mut taken, mut room) = (Vec::new(), most);
+        for mut pending in std::mem::take(&mut self.deliveries) {
+            pending.take_back(room, sale);
+            room = room.saturating_sub(pending.orders.len());
+            if pending.orders.is_empty() {
+                self.deliveries.push(pending);
+            } else {
+                taken.push(pending);
+            }
+        }
+        taken
+    }
+}
+
+fn show(sale: &SaleId, is_stalled: bool) {
+    metrics::gauge!("worker_sale_stalled", "sale" => sale.to_string()).set(f64::from(u8::from(is_stalled)));
+}
