@@ -27,6 +27,9 @@ use super::problem::{Problem, request_id};
 #[cfg(target_os = "linux")]
 const UNREAD_MS: u32 = 30_000;
 
+/// The longest head of a request, in bytes; a longer one gets 431.
+const HEAD: usize = 16 * 1024;
+
 /// The limits of a listener.
 #[derive(Debug, Clone, Copy)]
 pub struct ServerSettings {
@@ -94,6 +97,7 @@ async fn serve_one(
         .timer(TokioTimer::new())
         .header_read_timeout(settings.header_within)
         .max_headers(64)
+        .max_buf_size(HEAD)
         .serve_connection(TokioIo::new(stream), service);
     // A connection broken by its peer is not our error.
     let _ = watcher.watch(connection).await;

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::body;
-use super::codes::{ACT_UNFINISHED, EVENT_REUSED, INTERNAL, NOT_FOUND, PAYMENT_MISMATCH};
+use super::codes::{ACT_UNFINISHED, EVENT_REUSED, INTERNAL, PAYMENT_MISMATCH};
 use super::problem::{Answered, Problem, respond};
 use super::request::{PathOf, in_path};
 use super::signatures::verified_id;
@@ -78,8 +78,6 @@ async fn callback(
 async fn receive(app: &Buyers, path: PathOf<String>, headers: &HeaderMap, body: Body) -> Answered {
     let provider = in_path(path)?;
     let secrets = app.providers.secrets(&provider);
-    let secrets =
-        secrets.ok_or_else(|| Problem::new(NOT_FOUND, "no payment provider of this name is configured"))?;
     let bytes = body::read(body, body::LARGE, app.settings.body_within).await?;
     let event_id = verified_id(secrets, headers, &bytes)?;
     let event: Event = body::json(&bytes)?;

@@ -5,5 +5,6 @@ pub mod life;
 pub mod path;
 pub mod payment_log;
 pub mod payments;
+pub mod strangers;
 pub mod terms;
 pub mod together;

@@ -122,7 +122,7 @@ async fn a_genuine_payment_counts_once_and_a_forged_one_not_at_all() {
     assert_eq!(status(&running, &order).await, Some(OrderStatus::Refunded));
     let at = running.buyers.unwrap();
     let unknown = request(at, "POST", "/v1/payments/callback/other", &[], b"{}").await;
-    assert_eq!(unknown.status, 404, "{}", unknown.text);
+    assert_eq!((unknown.status, unknown.code()), (401, "bad_signature"), "{}", unknown.text);
     at_rest(&running, &sale).await;
     running.stop().await;
 }

@@ -1,0 +1,101 @@
+//! Callers without any right. What one of their requests costs is bounded, whatever it says.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use doorbuster::domain::Millis;
+
+use crate::support::{Database, Doorbuster, PAYMENT_SECRETS, World, request, run, send_raw};
+
+/// CPU time of one request, at most.
+const MOST: Duration = Duration::from_millis(5);
+const REQUESTS: u32 = 100;
+
+/// The CPU time that a process has used, from the kernel's clock of a hundredth of a second.
+fn cpu(process: &Doorbuster) -> Duration {
+    let pid = process.child.id().expect("it runs");
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let after_name: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    let ticks: u64 = [11, 12].iter().map(|at| after_name[*at].parse::<u64>().unwrap()).sum();
+    Duration::from_millis(ticks * 10)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_signature_costs_more_than_five_milliseconds() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set(PAYMENT_SECRETS);
+    let (code, out, err) = run(Some(&world), &["migrate"]).await;
+    assert_eq!(code, 0, "{out}{err}");
+    let front = Doorbuster::start(&world, "front").await;
+    let at = front.buyers.expect("a front");
+    let body = vec![b'x'; 60 * 1024];
+    let now = (Millis::now().0 / 1000).to_string();
+    let right_length = format!("v1,{} ", STANDARD.encode([7; 32]));
+    // As many as fit into the head of a request.
+    for (signatures, answered) in [
+        (right_length.repeat(8), 401),
+        (right_length.repeat(300), 401),
+        ("v1,A ".repeat(3_000), 401),
+        ("v1,A ".repeat(100_000), 431),
+    ] {
+        let before = cpu(&front);
+        for nth in 0..REQUESTS {
+            let provider = ["shop", "acme", "nobody"][nth as usize % 3];
+            let headers = [
+                ("webhook-id", "msg_1"),
+                ("webhook-timestamp", now.as_str()),
+                ("webhook-signature", signatures.trim()),
+            ];
+            let path = format!("/v1/payments/callback/{provider}");
+            if answered == 431 {
+                let text = raw(at, &path, &headers).await;
+                assert!(text.starts_with("HTTP/1.1 431"), "{text:?}");
+                continue;
+            }
+            let answer = request(at, "POST", &path, &headers, &body).await;
+            assert_eq!(answer.status, answered, "{}", answer.text);
+            assert_eq!(answer.code(), "bad_signature", "{provider}: {}", answer.text);
+            assert_eq!(answer.text.contains("may have 8"), signatures.len() > 400, "{}", answer.text);
+        }
+        let each = (cpu(&front) - before) / REQUESTS;
+        assert!(each <= MOST, "{each:?} for {} bytes of signatures", signatures.len());
+    }
+}
+
+/// The beginning of the answer to a head that is never read to its end.
+async fn raw(at: std::net::SocketAddr, path: &str, headers: &[(&str, &str)]) -> String {
+    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let head = format!("POST {path} HTTP/1.1\r\nhost: doorbuster\r\n{headers}\r\n");
+    send_raw(at, head.as_bytes(), Duration::from_secs(10)).await.unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn known_and_unknown_providers_answer_alike() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set(PAYMENT_SECRETS);
+    let front = world.running_as(doorbuster::process::Role::Front).await;
+    let now = (Millis::now().0 / 1000).to_string();
+    let old = (Millis::now().0 / 1000 - 3_600).to_string();
+    let known = PAYMENT_SECRETS.split_once('=').unwrap().1.split(' ').next().unwrap();
+    let signature = format!("v1,{}", STANDARD.encode([7; 32]));
+    for (at, signature) in
+        [(&now, signature.as_str()), (&old, signature.as_str()), (&now, "v2,x"), (&now, "")]
+    {
+        let mut answers = Vec::new();
+        for provider in [known, "nobody"] {
+            let headers = [
+                ("webhook-id", "msg_1"),
+                ("webhook-timestamp", at.as_str()),
+                ("webhook-signature", signature),
+            ];
+            let path = format!("/v1/payments/callback/{provider}");
+            let answer = request(front.buyers.unwrap(), "POST", &path, &headers, b"{}").await;
+            let detail = answer.json["detail"].clone();
+            answers.push((answer.status, answer.code().to_owned(), detail));
+        }
+        assert_eq!(answers[0], answers[1]);
+        assert_eq!(answers[0].0, 401);
+    }
+    front.stop().await;
+}
