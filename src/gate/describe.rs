@@ -44,6 +44,18 @@ pub struct GateSale {
     read_at: Instant,
 }
 
+/// What has changed since a description.
+#[derive(Debug, Clone)]
+pub enum Changes {
+    /// Nothing that takes a number, and the sale is not frozen.
+    None {
+        /// Redis's clock at that moment.
+        now: Millis,
+    },
+    /// Something: the sale as it is now, if the gate still knows it.
+    Some(Option<GateSale>),
+}
+
 impl GateSale {
     /// Redis's clock now, estimated without asking Redis again.
     pub fn clock(&self) -> Millis {
@@ -54,14 +66,39 @@ impl GateSale {
 impl Gate {
     /// Reads a sale at one moment; `None` if the gate does not know it.
     pub async fn describe(&self, sale: &SaleId) -> Result<Option<GateSale>, GateError> {
+        let reply = self.run_describe(sale, &[]).await?;
+        self.read_description(sale, &reply)
+    }
+
+    /// The same, but if nothing has changed since `known` that takes a number, Redis only says so. That costs the same
+    /// however many items the sale has.
+    pub async fn describe_changes(&self, sale: &SaleId, known: &GateSale) -> Result<Changes, GateError> {
+        let number = known.number;
+        let reply = self.run_describe(sale, &[number.epoch.to_string(), number.seq.to_string()]).await?;
+        if let redis::Value::Array(values) = &reply
+            && values.len() == 3
+        {
+            let mut reply = Reader::of(&reply)?;
+            reply.text()?;
+            let now = reply.millis()?;
+            self.observe_waiting(sale, u64::try_from(reply.number()?).unwrap_or(0));
+            return Ok(Changes::None { now });
+        }
+        Ok(Changes::Some(self.read_description(sale, &reply)?))
+    }
+
+    async fn run_describe(&self, sale: &SaleId, args: &[String]) -> Result<redis::Value, GateError> {
         let keys = self.keys(sale);
         let keys = [keys.sale(), keys.items(), keys.stock(), keys.outbox(), keys.age()];
-        let reply: redis::Value = self.link.run(&self.scripts.describe, &keys, &[]).await?;
-        if word(&reply).as_deref() == Some("not_loaded") {
+        Ok(self.link.run(&self.scripts.describe, &keys, args).await?)
+    }
+
+    fn read_description(&self, sale: &SaleId, reply: &redis::Value) -> Result<Option<GateSale>, GateError> {
+        if word(reply).as_deref() == Some("not_loaded") {
             self.observe_waiting(sale, 0);
             return Ok(None);
         }
-        let described = read_description(&reply)?;
+        let described = read_description(reply)?;
         self.observe_number(sale, described.number);
         self.observe_place(sale, described.place);
         self.observe_waiting(sale, described.waiting);

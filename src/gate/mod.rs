@@ -31,7 +31,7 @@ mod witness;
 
 pub use self::core::{Gate, GateSettings};
 pub use belief::InFlight;
-pub use describe::GateSale;
+pub use describe::{Changes, GateSale};
 pub use error::GateError;
 pub use examine::RedisFacts;
 pub use fields::GateItem;

@@ -16,6 +16,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -25,7 +26,7 @@ use tokio::time::Instant;
 
 use super::answer::OrderRequest;
 use crate::domain::{Millis, Number, SaleId, SaleState, Sku, Verdict};
-use crate::gate::{Gate, GateSale, REFUSAL_MAX_AGE};
+use crate::gate::{Changes, Gate, GateSale, REFUSAL_MAX_AGE};
 
 /// Maximum cached holders of a sale; a sale with more is left to the gate.
 const MOST_HOLDERS: usize = 200_000;
@@ -76,7 +77,9 @@ impl Reading {
 struct Known {
     /// When the gate was asked, so at most this old.
     begun: Instant,
-    sale: GateSale,
+    /// Redis's clock then.
+    now: Millis,
+    sale: Arc<GateSale>,
     /// Listed at the sale's number.
     holders: Arc<Holders>,
 }
@@ -138,21 +141,25 @@ impl RefusalCache {
             return None;
         }
         // 2 ms, because both times are rounded down.
-        let latest = known.sale.now.plus(known.begun.elapsed()).plus(Duration::from_millis(2));
-        judge(&known.sale, latest, request, sku)
+        let latest = known.now.plus(known.begun.elapsed()).plus(Duration::from_millis(2));
+        judge(&known.sale, known.now..=latest, request, sku)
     }
 
     /// Reads the sale as long as requests for it arrive.
     async fn keep_reading(self, sale: SaleId, cached: Arc<CachedSale>) {
         let mut holders: Option<Arc<Holders>> = None;
+        let mut last: Option<Arc<GateSale>> = None;
         let mut list_at = Instant::now();
         while tokio::time::timeout(DROP_AFTER, cached.requested.notified()).await.is_ok() {
             let begin = Instant::now();
             let nth = cached.begun.fetch_add(1, Ordering::SeqCst) + 1;
             // If the gate is away or lacks the sale, requests should get the gate's own answer.
-            let read = self.gate.describe(&sale).await.ok().flatten();
-            let known = read.zip(holders.clone()).filter(|(sale, holders)| sale.number == holders.number);
-            let known = known.map(|(sale, holders)| Arc::new(Known { begun: begin, sale, holders }));
+            let read = self.read(&sale, last.take()).await;
+            last = read.as_ref().map(|(_, sale)| sale.clone());
+            let known =
+                read.zip(holders.clone()).filter(|((_, sale), holders)| sale.number == holders.number);
+            let known =
+                known.map(|((now, sale), holders)| Arc::new(Known { begun: begin, now, sale, holders }));
             let is_current = known.is_some();
             cached.readings.send_replace(Reading { nth, known });
             if is_current {
@@ -172,6 +179,18 @@ impl RefusalCache {
         self.lock().remove(&sale);
         // Sends a request that found this entry just before the removal to the gate.
         cached.readings.send_replace(Reading { nth: u64::MAX, known: None });
+    }
+
+    /// The sale now, with Redis's clock. `last` is an earlier description.
+    async fn read(&self, sale: &SaleId, last: Option<Arc<GateSale>>) -> Option<(Millis, Arc<GateSale>)> {
+        let read = match last {
+            None => self.gate.describe(sale).await.ok()?,
+            Some(last) => match self.gate.describe_changes(sale, &last).await.ok()? {
+                Changes::None { now } => return Some((now, last)),
+                Changes::Some(sale) => sale,
+            },
+        };
+        read.map(|sale| (sale.now, Arc::new(sale)))
     }
 
     /// Lists everyone who holds anything of the sale; `None` if the sale changed meanwhile or has too many holders.
@@ -198,10 +217,15 @@ impl RefusalCache {
 
 /// Judges an attempt by a user without a record, with the checks of `admit.lua` in the same order. `None` if the
 /// script would not refuse it, or if only the script can decide: a paused sale has a message, a rate must be
-/// counted, and an item may have a separate limit. `latest` is the highest time that the gate's clock may show now.
-fn judge(sale: &GateSale, latest: Millis, request: &OrderRequest, sku: &Sku) -> Option<Verdict> {
+/// counted, and an item may have a separate limit. The gate's clock may show any of the times in `clock`.
+fn judge(
+    sale: &GateSale,
+    clock: RangeInclusive<Millis>,
+    request: &OrderRequest,
+    sku: &Sku,
+) -> Option<Verdict> {
     let (quantity, keyed) = (request.quantity, request.key.is_some());
-    let now: Millis = sale.now;
+    let (now, latest) = clock.into_inner();
     if sale.state == SaleState::Closed || sale.window.closes_at.is_some_and(|closes_at| now >= closes_at) {
         return Some(Verdict::Closed);
     }
