@@ -1,4 +1,4 @@
-//! The last state of each order in a source, kept small: 18 bytes for each order, because a log may have ten million.
+//! The last state of each order in a source, kept small: 16 bytes for each order, because a log may have ten million.
 //!
 //! A hash map would need five times as much, and twice that while it grows. Here the states lie in sorted lists, and new
 //! orders wait in a small map until there are enough of them to be merged in.
@@ -12,8 +12,8 @@ use crate::domain::{OrderId, OrderStatus};
 /// New orders that wait to be merged. Each merge copies all states.
 const WAITING: usize = 131_072;
 
-/// Which list an id is in is decided by the last byte of an id, which is random.
-const LISTS: usize = 256;
+/// The list of an id is the number in its last two bytes, which are random. So its slot need not have them.
+const LISTS: usize = 65_536;
 
 /// The highest version that a state can hold. Four changes lead from the first state of an order to its last.
 pub(super) const HIGHEST_VERSION: i32 = 4_095;
@@ -49,8 +49,8 @@ impl OrderState {
     }
 }
 
-/// An id and its packed state.
-type Slot = ([u8; 16], [u8; 2]);
+/// An id without its last two bytes, and its packed state.
+type Slot = ([u8; 14], [u8; 2]);
 
 /// The states of many orders, by their ids.
 pub(super) struct OrderStates {
@@ -74,14 +74,16 @@ impl OrderStates {
         if let Some(state) = self.waiting.get(&id) {
             return Some(*state);
         }
-        let list = self.lists.get(list_of(id))?;
-        let at = list.binary_search_by(|(known, _)| known.cmp(id.uuid().as_bytes())).ok()?;
+        let (list, rest) = place_of(id);
+        let list = self.lists.get(list)?;
+        let at = list.binary_search_by(|(known, _)| known.cmp(&rest)).ok()?;
         list.get(at).map(|(_, packed)| OrderState::unpack(*packed))
     }
 
     pub(super) fn set(&mut self, id: OrderId, state: OrderState) {
-        if let Some(list) = self.lists.get_mut(list_of(id))
-            && let Ok(at) = list.binary_search_by(|(known, _)| known.cmp(id.uuid().as_bytes()))
+        let (list, rest) = place_of(id);
+        if let Some(list) = self.lists.get_mut(list)
+            && let Ok(at) = list.binary_search_by(|(known, _)| known.cmp(&rest))
             && let Some((_, packed)) = list.get_mut(at)
         {
             *packed = state.pack();
@@ -96,11 +98,15 @@ impl OrderStates {
     fn merge(&mut self) {
         let mut new: Vec<Vec<Slot>> = vec![Vec::new(); LISTS];
         for (id, state) in self.waiting.drain() {
-            if let Some(list) = new.get_mut(list_of(id)) {
-                list.push((id.uuid().into_bytes(), state.pack()));
+            let (list, rest) = place_of(id);
+            if let Some(list) = new.get_mut(list) {
+                list.push((rest, state.pack()));
             }
         }
         for (list, mut new) in self.lists.iter_mut().zip(new) {
+            if new.is_empty() {
+                continue;
+            }
             new.sort_unstable();
             let mut merged = Vec::with_capacity(list.len() + new.len());
             let mut old = std::mem::take(list).into_iter().peekable();
@@ -116,9 +122,10 @@ impl OrderStates {
     }
 }
 
-fn list_of(id: OrderId) -> usize {
-    let bytes = Uuid::into_bytes(id.uuid());
-    bytes.last().map_or(0, |last| usize::from(*last) % LISTS)
+/// The list of an id, and what its slot has of it.
+fn place_of(id: OrderId) -> (usize, [u8; 14]) {
+    let [rest @ .., high, low] = Uuid::into_bytes(id.uuid());
+    (usize::from(high) << 8 | usize::from(low), rest)
 }
 
 #[cfg(test)]
@@ -147,7 +154,7 @@ mod tests {
             assert_eq!(states.get(*id), Some(state(nth + 1)), "{nth}");
         }
         assert_eq!(states.get(OrderId::generate()), None);
-        assert_eq!(size_of::<Slot>(), 18);
+        assert_eq!(size_of::<Slot>(), 16);
         let highest = OrderState { version: HIGHEST_VERSION, ..OrderState::ACCEPTED };
         assert_eq!(OrderState::unpack(highest.pack()), highest);
     }
