@@ -99,6 +99,7 @@ impl Comparison {
     /// Returns the lease if this process has compared: hold it until the others can see so.
     pub async fn run(self) -> Result<Option<Guard>, MaintenanceError> {
         let until = Instant::now() + TIMEOUT;
+        let mut waited = false;
         let guard = loop {
             let options = LeaseOptions::lasting(LEASE).max_hold(LONGEST);
             if let Some(guard) = self.leases.take(SCOPE, [NAME], options).await?.guard {
@@ -110,10 +111,11 @@ impl Comparison {
             if Instant::now() > until {
                 return Err(MaintenanceError::ComparedElsewhere);
             }
+            waited = true;
             tokio::time::sleep(LOOK).await;
         };
-        // It may have been free because another process has just compared.
-        if self.gate.is_compared().await? {
+        // The lease may be free now because another process has compared.
+        if waited && self.gate.is_compared().await? {
             return Ok(None);
         }
         verify(&self.gate, &self.store, &self.queue).await?;

@@ -86,9 +86,9 @@ async fn a_former_master_answers_no_buyer() {
     let (from, to) = (address(&redis.url), address(&replica.url));
     let follow = format!("REPLICAOF {} {}", from.ip(), from.port());
     let _: String = ask_redis(&replica.url, &follow).await;
-    until("the replica is in step", LONG, async || {
-        let info: String = ask_redis(&replica.url, "INFO replication").await;
-        info.contains("master_link_status:up").then_some(())
+    until("the master knows that its replica is in step", LONG, async || {
+        let info: String = ask_redis(&redis.url, "INFO replication").await;
+        info.contains("state=online").then_some(())
     })
     .await;
     let failover = format!("FAILOVER TO {} {}", to.ip(), to.port());
