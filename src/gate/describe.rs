@@ -53,7 +53,7 @@ pub enum Changes {
         now: Millis,
     },
     /// Something: the sale as it is now, if the gate still knows it.
-    Some(Option<GateSale>),
+    Some(Option<Box<GateSale>>),
 }
 
 impl GateSale {
@@ -84,7 +84,7 @@ impl Gate {
             self.observe_waiting(sale, u64::try_from(reply.number()?).unwrap_or(0));
             return Ok(Changes::None { now });
         }
-        Ok(Changes::Some(self.read_description(sale, &reply)?))
+        Ok(Changes::Some(self.read_description(sale, &reply)?.map(Box::new)))
     }
 
     async fn run_describe(&self, sale: &SaleId, args: &[String]) -> Result<redis::Value, GateError> {

@@ -187,7 +187,7 @@ impl RefusalCache {
             None => self.gate.describe(sale).await.ok()?,
             Some(last) => match self.gate.describe_changes(sale, &last).await.ok()? {
                 Changes::None { now } => return Some((now, last)),
-                Changes::Some(sale) => sale,
+                Changes::Some(sale) => sale.map(|sale| *sale),
             },
         };
         read.map(|sale| (sale.now, Arc::new(sale)))

@@ -24,11 +24,14 @@ const WHILE_RUNNING: Duration = Duration::from_millis(900);
 /// With this many deliveries set aside, the prefetch is no longer widened: it bounds the memory that they take.
 const MOST_ASIDE: usize = 50_000;
 
+/// How a lane ended: the sale for which it was a try, if any, and the deliveries that it has left.
+type Ended = (Option<SaleId>, Result<Vec<PendingDelivery>, Outage>);
+
 pub(super) struct Lanes {
     worker: Arc<Worker>,
     consumer: Consumer,
     stop: CancellationToken,
-    running: JoinSet<(Option<SaleId>, Result<Vec<PendingDelivery>, Outage>)>,
+    running: JoinSet<Ended>,
     /// Maximum lanes.
     most: usize,
     /// Deliveries to be retried in the next batch.
@@ -180,12 +183,10 @@ async fn until(moment: Option<Instant>) {
 }
 
 /// A panic in a lane is a panic of the worker.
-fn joined<T: Default>(
-    ended: Result<(Option<SaleId>, Result<T, Outage>), JoinError>,
-) -> (Option<SaleId>, Result<T, Outage>) {
+fn joined(ended: Result<Ended, JoinError>) -> Ended {
     match ended {
-        Ok(result) => result,
+        Ok(ended) => ended,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        Err(_) => (None, Ok(T::default())),
+        Err(_) => (None, Ok(Vec::new())),
     }
 }

@@ -228,7 +228,7 @@ async fn a_description_is_repeated_only_if_something_has_changed() {
             panic!("an order changes the sale")
         };
         assert_eq!(changed.items[0].left, known.items[0].left - 1);
-        known = changed;
+        known = *changed;
     }
     // Freezing takes no number.
     gate.freeze_if_behind(&sale.id, Number { epoch: 1, seq: known.number.seq + 1 }).await.unwrap();
