@@ -95,7 +95,7 @@ async fn a_former_master_answers_no_buyer() {
     let _: String = ask_redis(&redis.url, &failover).await;
     until("the former master is a replica", LONG, async || {
         let info: String = ask_redis(&redis.url, "INFO replication").await;
-        info.contains("role:slave").then_some(())
+        (info.contains("role:slave") && info.contains("master_failover_state:no-failover")).then_some(())
     })
     .await;
     // From here on it learns nothing any more.
