@@ -235,30 +235,18 @@ impl Consumer {
 
     async fn connect(&self) -> Result<Open, QueueError> {
         let link = Link::open(&self.settings, "worker").await?;
-        let queue = Names::new(&self.settings.prefix).orders;
-        let consuming = async {
-            // Per consumer, not global: quorum queues refuse a global prefetch.
-            link.channel.basic_qos(self.prefetch, BasicQosOptions { global: false }).await?;
-            let options = BasicConsumeOptions::default();
-            Ok(link
-                .channel
-                .basic_consume(queue.as_str().into(), "".into(), options, FieldTable::default())
-                .await?)
-        };
-        let consumer = within(self.settings.timeout, consuming).await?;
+        // Per consumer, not global: quorum queues refuse a global prefetch.
+        let limiting = link.channel.basic_qos(self.prefetch, BasicQosOptions { global: false });
+        within(self.settings.timeout, async { Ok(limiting.await?) }).await?;
+        let consumer = consume(&link, &self.settings).await?;
         Ok(Open { link, stream: select_all([consumer]), ended: false })
     }
 
     /// Has the broker give as many deliveries again as `prefetch` says, besides those that are not acknowledged yet: for
     /// a caller who holds many back and can go on with others. Until the connection ends.
     pub async fn widen(&mut self) {
-        let queue = Names::new(&self.settings.prefix).orders;
         let Some(open) = &mut self.open else { return };
-        let options = BasicConsumeOptions::default();
-        let channel = &open.link.channel;
-        let consuming =
-            channel.basic_consume(queue.as_str().into(), "".into(), options, FieldTable::default());
-        match within(self.settings.timeout, async { Ok(consuming.await?) }).await {
+        match consume(&open.link, &self.settings).await {
             Ok(consumer) => open.stream.push(consumer),
             // If the link is gone, the next delivery shows it.
             Err(error) => tracing::warn!(%error, "no more deliveries than before"),
@@ -274,4 +262,11 @@ impl Consumer {
             open.link.close().await;
         }
     }
+}
+
+async fn consume(link: &Link, settings: &QueueSettings) -> Result<lapin::Consumer, QueueError> {
+    let queue = Names::new(&settings.prefix).orders;
+    let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
+    let consuming = link.channel.basic_consume(queue.as_str().into(), "".into(), options, arguments);
+    within(settings.timeout, async { Ok(consuming.await?) }).await
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use doorbuster_migrations::{Migrator, MigratorTrait as _};
 use sea_orm::{ConnectOptions, ConnectionTrait as _, Database, DbBackend};
+use sqlx::pool::PoolOptions;
 
 use super::error::StoreError;
 use super::handle::{Store, StoreSettings};
@@ -135,29 +136,31 @@ fn look_after_connections(
             })
         })
         .map_sqlx_postgres_pool_opts(move |pool| {
-            let (doubts, given_up) = (postgres.clone(), of_postgres.clone());
-            pool.after_connect(move |connection, _| {
+            let doubts = postgres.clone();
+            let pool = pool.after_connect(move |connection, _| {
                 doubts.raise();
                 Box::pin(limits.set_in_postgres(connection))
-            })
-            .before_acquire(|connection, _| Box::pin(async { answers(connection).await.map(|()| true) }))
-            .after_release(move |connection, _| {
-                let given_up = given_up.clone();
-                Box::pin(async move { given_up.check(connection).await.map(|()| true) })
-            })
+            });
+            tested(pool, &of_postgres)
         })
         .map_sqlx_mysql_pool_opts(move |pool| {
-            let (doubts, given_up) = (mysql.clone(), of_mysql.clone());
-            pool.after_connect(move |connection, _| {
+            let doubts = mysql.clone();
+            let pool = pool.after_connect(move |connection, _| {
                 doubts.raise();
                 Box::pin(limits.set_in_mysql(connection))
-            })
-            .before_acquire(|connection, _| Box::pin(async { answers(connection).await.map(|()| true) }))
-            .after_release(move |connection, _| {
-                let given_up = given_up.clone();
-                Box::pin(async move { given_up.check(connection).await.map(|()| true) })
-            })
+            });
+            tested(pool, &of_mysql)
         });
+}
+
+/// A pool that uses no connection which does not answer.
+fn tested<DB: sqlx::Database>(pool: PoolOptions<DB>, given_up: &GivenUp) -> PoolOptions<DB> {
+    let given_up = given_up.clone();
+    pool.before_acquire(|connection, _| Box::pin(async { answers(connection).await.map(|()| true) }))
+        .after_release(move |connection, _| {
+            let given_up = given_up.clone();
+            Box::pin(async move { given_up.check(connection).await.map(|()| true) })
+        })
 }
 
 /// A database URL that cannot be parsed, with the driver's reason.

@@ -4,13 +4,16 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use sea_orm::{ConnectionTrait as _, DatabaseTransaction, DbBackend};
 use sqlx::{Connection, Executor as _, MySqlConnection, PgConnection, Row as _};
+
+use super::error::StoreError;
 
 /// How much longer the server waits than this process does.
 const LONGER: Duration = Duration::from_secs(1);
 
-/// The longest wait for a row that another transaction has locked. A batch of a busy item holds its row for some
-/// milliseconds; whoever holds one longer has stalled, and the other orders of a batch must not wait for them.
+/// The longest wait for a row that another transaction has locked. Normally a transaction holds an item's row for some
+/// milliseconds. One that holds it longer has stalled, and the rest of a batch goes on without that row.
 const LOCK_WAIT: Duration = Duration::from_secs(1);
 
 /// The longest test of a connection.
@@ -77,6 +80,15 @@ impl SessionLimits {
         connection.execute(sqlx::AssertSqlSafe(set)).await?;
         Ok(())
     }
+}
+
+/// Has a transaction of several sales wait only a quarter of a second for each lock, in PostgreSQL: while it waits for an
+/// item, it holds those before it, and other batches wait for these. The others count lock waits in seconds.
+pub(in crate::store) async fn wait_briefly_for_locks(transaction: &DatabaseTransaction) -> Result<(), StoreError> {
+    if transaction.get_database_backend() == DbBackend::Postgres {
+        transaction.execute_unprepared("SET LOCAL lock_timeout = '250ms'").await?;
+    }
+    Ok(())
 }
 
 /// When work was last given up whose connection may still be busy with it. Clones share it.

@@ -93,8 +93,10 @@ impl Rebuild {
 
     /// Fails if nobody has asked for this rebuild and the sale sells. Only the holder of the lease can be sure of that.
     async fn is_still_needed(&self, sale: &SaleId) -> Result<(), RebuildError> {
-        let held = self.gate.describe(sale).await?;
-        match held.filter(|held| self.unattended && held.state != SaleState::Frozen) {
+        if !self.unattended {
+            return Ok(());
+        }
+        match self.gate.describe(sale).await?.filter(|held| held.state != SaleState::Frozen) {
             Some(_) => Err(RebuildError::NotNeeded(sale.clone())),
             None => Ok(()),
         }

@@ -151,8 +151,6 @@ async fn raise_many(
     const RAISE: &str = "UPDATE items SET sold = items.sold + a.units \
          FROM UNNEST($1::text[], $2::text[], $3::int8[]) AS a(sale_id, sku, units) \
          WHERE items.sale_id = a.sale_id AND items.sku = a.sku AND items.sold + a.units <= items.stock";
-    // While it waits for one item, it holds those before it, and other batches wait for them.
-    transaction.execute_unprepared("SET LOCAL lock_timeout = '250ms'").await?;
     let array = |kind, cells: Vec<Value>| Value::Array(kind, Some(Box::new(cells)));
     let sales = array(ArrayType::String, items.keys().map(|(sale, _)| (*sale).into()).collect());
     let skus = array(ArrayType::String, items.keys().map(|(_, sku)| sku.as_str().into()).collect());

@@ -22,6 +22,7 @@ use crate::store::error::StoreError;
 use crate::store::halves::Halves;
 use crate::store::handle::Store;
 use crate::store::many::is_one_of;
+use crate::store::session::wait_briefly_for_locks;
 use crate::store::transaction::MayCommit;
 
 /// Orders that existed before, with their outcomes.
@@ -150,6 +151,9 @@ impl Store {
             return roll_back(transaction, Refusal::Conflict).await;
         };
         if !new.is_empty() {
+            if new.windows(2).any(|pair| pair[0].order.sale != pair[1].order.sale) {
+                wait_briefly_for_locks(&transaction).await?;
+            }
             if let Some(refusal) = self.add_units(&transaction, &new, &deadlines.limits).await? {
                 return roll_back(transaction, refusal).await;
             }

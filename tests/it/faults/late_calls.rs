@@ -100,7 +100,10 @@ async fn a_former_master_answers_no_buyer() {
     .await;
     // From here on it learns nothing any more.
     let _: String = ask_redis(&redis.url, "REPLICAOF 127.0.0.1 1").await;
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    until("the last reading is too old to refuse by", LONG, async || {
+        (bob.buy(sale.id.as_str(), "k2").await.status == 503).then_some(())
+    })
+    .await;
     let path = format!("/v1/sales/{}/orders", sale.id);
     for _ in 0..20 {
         let refused = bob.buy(sale.id.as_str(), "k2").await;
