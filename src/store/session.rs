@@ -84,7 +84,9 @@ impl SessionLimits {
 
 /// Has a transaction of several sales wait only a quarter of a second for each lock, in PostgreSQL: while it waits for an
 /// item, it holds those before it, and other batches wait for these. The others count lock waits in seconds.
-pub(in crate::store) async fn wait_briefly_for_locks(transaction: &DatabaseTransaction) -> Result<(), StoreError> {
+pub(in crate::store) async fn wait_briefly_for_locks(
+    transaction: &DatabaseTransaction,
+) -> Result<(), StoreError> {
     if transaction.get_database_backend() == DbBackend::Postgres {
         transaction.execute_unprepared("SET LOCAL lock_timeout = '250ms'").await?;
     }

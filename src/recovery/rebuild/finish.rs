@@ -7,6 +7,7 @@ use super::load::Loaded;
 use crate::audit::{Audit, Progress, audit_knowing};
 use crate::domain::{Millis, Number, OrderId, SaleId, SaleState};
 use crate::gate::Moved;
+use crate::settlement::mark_recorded;
 
 /// Orders that are looked up together.
 const AT_ONCE: usize = 1_000;
@@ -64,6 +65,9 @@ impl Rebuild {
         if !books.balances() {
             return Err(RebuildError::OutOfBalance(Box::new(books)));
         }
+        // A worker that wrote a row before the order's entry was there again could not mark it. From here on it can, and
+        // the sale does not sell yet.
+        mark_recorded(&self.gate, &self.store, sale).await?;
         let forgotten = self.forgotten(rebuilding, gathered).await?;
         let row = self.row(sale).await?.state;
         let state = match row {

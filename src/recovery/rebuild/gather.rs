@@ -100,8 +100,7 @@ impl Rebuild {
     pub async fn gather(&self, rebuilding: &Rebuilding) -> Result<Gathered, RebuildError> {
         let sale = &rebuilding.sale;
         let mut gathered = Gathered::default();
-        // Of the entries that Redis had before it lost its last writes. Orders that get a row from now on are marked by
-        // their workers.
+        // Of the entries that Redis had before it lost its last writes. Those that the rebuild adds are marked at its end.
         mark_recorded(&self.gate, &self.store, sale).await?;
         for ticket in self.gate.in_flight(sale).await? {
             gathered.accept(ticket.order, ticket.parked);

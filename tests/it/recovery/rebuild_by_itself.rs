@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use doorbuster::domain::{ActRequest, Sale, SaleState};
-use doorbuster::process::Running;
+use doorbuster::process::{Role, Running};
 
-use super::repair::{forget, left};
+use super::repair::{forget, left, lost_mid_sale, rebuild};
 use crate::seams::queue::channel;
 use crate::support::{Buyer, Database, World, ask_redis, at_rest, buy, run, sale, servers, until};
 
@@ -124,4 +124,27 @@ async fn a_gate_is_not_rebuilt_by_itself_from_a_log_that_may_lack_orders() {
     let (code, out, err) = run(Some(&world), &["rebuild", "--sale", sale.id.as_str(), "--yes"]).await;
     assert!(code == 3 && out.contains("is open again"), "{code} {out}{err}");
     running.stop().await;
+}
+
+/// The worker reports the row while the gate is frozen and has no entry yet. Then the rebuild puts the entry there.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_gets_its_row_during_a_rebuild_is_not_read_as_accepted_afterwards() {
+    let (world, front, sale, orders) = lost_mid_sale(12).await;
+    let rebuild = rebuild(&world, &front.parts);
+    let begun = rebuild.begin(&sale.id).await.unwrap();
+    let gathered = rebuild.gather(&begun).await.unwrap();
+    let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
+    let row =
+        until("the order has its row", LONG, async || front.parts.store.order(orders[8]).await.unwrap())
+            .await;
+    worker.stop().await;
+    let loaded = rebuild.load(&begun, &gathered, &|_, _| {}).await.unwrap();
+    let epoch = front.parts.gate.describe(&sale.id).await.unwrap().expect("loaded").number.epoch;
+    // As `load` does with an order whose row is written after it has read the rows of that user.
+    front.parts.gate.refill_outbox(&sale.id, epoch, &[(&row.order, false)]).await.unwrap();
+    rebuild.finish(&begun, &gathered, loaded, &|_, _| {}).await.unwrap();
+    let path = format!("/v1/sales/{}/orders/{}", sale.id, orders[8]);
+    let read = Buyer::of(&front, "user8").get(&path).await;
+    assert_eq!(read.json["status"], "confirmed", "{}", read.text);
+    front.stop().await;
 }
