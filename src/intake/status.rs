@@ -74,6 +74,9 @@ impl Intake {
             return Ok(waiting(ticket.clone()));
         }
         if let Some(view) = self.row(sale, user, id).await? {
+            if let Ok(Some(_)) = &ticket {
+                self.read_from_row(sale, &[id]).await?;
+            }
             return Ok(Some(view));
         }
         // The gate has lost writes, but not this order, which has no row yet.
@@ -84,6 +87,12 @@ impl Intake {
         ensure_none_is_held(&held, |held| held != id)?;
         ensure_complete(&self.gate, &self.store, sale).await?;
         Ok(None)
+    }
+
+    /// Has every later reading of these orders go to their rows, before one of them is reported from there: the entry of
+    /// an order that is not settled yet says `accepted`.
+    async fn read_from_row(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
+        if ids.is_empty() { Ok(()) } else { self.gate.mark_ended(sale, ids).await }
     }
 
     /// An order from its row, if it belongs to this user and sale.
@@ -119,11 +128,14 @@ impl Intake {
         let rows = self.store.orders_of(sale, user).await?;
         let mut views = self.recorded(rows).await?;
         ensure_complete(&self.gate, &self.store, sale).await?;
-        for ticket in tickets.into_iter().flatten().filter(|ticket| !ticket.ended) {
-            if !views.iter().any(|view| view.order.id == ticket.order.id) {
-                views.push(OrderView::in_flight(ticket.order, ticket.durability));
-            }
-        }
+        let waiting = tickets.into_iter().flatten().filter(|ticket| !ticket.ended);
+        let (recorded, in_flight): (Vec<Ticket>, Vec<Ticket>) =
+            waiting.partition(|ticket| views.iter().any(|view| view.order.id == ticket.order.id));
+        let recorded: Vec<OrderId> = recorded.iter().map(|ticket| ticket.order.id).collect();
+        self.read_from_row(sale, &recorded).await?;
+        views.extend(
+            in_flight.into_iter().map(|ticket| OrderView::in_flight(ticket.order, ticket.durability)),
+        );
         ensure_none_is_held(&held, |held| views.iter().any(|view| view.order.id == held))?;
         views.sort_by_key(|view| view.order.id);
         if !views.is_empty() {

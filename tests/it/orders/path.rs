@@ -11,7 +11,8 @@ use doorbuster::process::{Role, Running};
 use doorbuster::queue::Publisher;
 
 use crate::support::{
-    Backup, Buyer, Database, World, ask_redis, at_rest, attempt, order, request, run, sale, servers, until,
+    Backup, Buyer, Database, Doorbuster, World, ask_redis, at_rest, attempt, order, request, run, sale,
+    servers, until,
 };
 
 async fn sells_out(database: Database) {
@@ -262,4 +263,26 @@ async fn opening_resumes_after_a_crash_and_never_sells_twice() {
     let error = control.open(&sale.id, &ActRequest::by("test")).await.expect_err("lost").to_string();
     assert!(error.contains("would sell units twice"), "{error}");
     assert!(sale.window.opens_at < Millis::now());
+}
+
+/// Between COMMIT and settlement an order has a row and an entry. A buyer who has read the one must not read the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_was_read_as_confirmed_is_not_read_as_accepted_before_it_is_settled() {
+    let world = World::new(Database::Sqlite).await;
+    let front = world.running_as(Role::Front).await;
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&front.parts, &sale).await;
+    let worker = Doorbuster::start_with(&world, "worker", Some("settle.before=hang")).await;
+    let ada = Buyer::of(&front, "ada");
+    let order = ada.buy(sale.id.as_str(), "k").await;
+    let path = format!("/v1/sales/{}/orders", sale.id);
+    until("the order has its row", Duration::from_secs(30), async || {
+        let mine = ada.get(&format!("{path}/mine")).await;
+        (mine.json["orders"][0]["status"] == "confirmed").then_some(())
+    })
+    .await;
+    let read = ada.get(&format!("{path}/{}", order.order_id())).await;
+    assert_eq!(read.json["status"], "confirmed", "{}", read.text);
+    drop(worker);
+    front.stop().await;
 }
