@@ -13,8 +13,10 @@ use super::error::StoreError;
 const LONGER: Duration = Duration::from_secs(1);
 
 /// The longest wait for a row that another transaction has locked. Normally a transaction holds an item's row for some
-/// milliseconds. One that holds it longer has stalled, and the rest of a batch goes on without that row.
-const LOCK_WAIT: Duration = Duration::from_secs(1);
+/// milliseconds. One that holds it longer has stalled, and the rest of a batch goes on without that row. Longer than
+/// PostgreSQL waits before it looks for a deadlock (1 s): of two transactions that wait for each other it then ends one,
+/// and the other goes on. Otherwise both would give up at the same moment.
+const LOCK_WAIT: Duration = Duration::from_millis(1500);
 
 /// The longest test of a connection.
 const PING: Duration = Duration::from_secs(1);

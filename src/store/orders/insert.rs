@@ -62,13 +62,15 @@ impl Store {
     }
 
     /// Inserts the rows that no unique key refuses, and returns the ids of the inserted ones. All rows must carry the
-    /// id of this attempt, which distinguishes new rows from existing ones on every database.
+    /// id of this attempt, which distinguishes new rows from existing ones on every database. They are written in the
+    /// order of their ids, so that two writers of the same orders do not deadlock.
     pub(in crate::store) async fn insert_orders(
         &self,
         transaction: &DatabaseTransaction,
-        rows: Vec<order::ActiveModel>,
+        mut rows: Vec<order::ActiveModel>,
         attempt: Uuid,
     ) -> Result<HashSet<OrderId>, StoreError> {
+        rows.sort_unstable_by_key(|row| *row.id.as_ref());
         let ids: Vec<Uuid> = rows.iter().map(|row| *row.id.as_ref()).collect();
         if ids.is_empty() {
             return Ok(HashSet::new());
