@@ -8,7 +8,7 @@ use super::drill;
 use super::ended::{Ended, Failed};
 use super::stack::Stack;
 use crate::domain::UserId;
-use crate::front::Role;
+use crate::front::{Role, Signer};
 use crate::process::{Sources, log, redact, signal};
 use crate::rehearsal::drill::{Preset, Progress};
 use crate::rehearsal::servers::{Ending, Folder};
@@ -67,8 +67,9 @@ pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> 
 fn introduce(stack: &Stack, settings: &Advertised, began: Instant) {
     let running = &stack.running;
     let Some(buyers) = running.buyers else { return };
+    let signer = Signer::new(stack.config.auth());
     let mint = |user: &str, role| {
-        UserId::parse(user).map(|user| running.tokens.mint(&user, role, TOKENS_LAST)).unwrap_or_default()
+        UserId::parse(user).map(|user| signer.mint(&user, role, TOKENS_LAST)).unwrap_or_default()
     };
     let (admin, buyer) = (mint("admin", Some(Role::Admin)), mint("ada", None));
     println!(

@@ -25,8 +25,18 @@ const FILE: &str = "config.toml";
 const WRITTEN_BY_DEV: &str = "# Written by `doorbuster dev`: how to reach its servers.\n";
 
 /// The keys that say where the servers are and how tokens are signed.
-const NAMES_A_SERVER: [&str; 6] =
-    ["redis.url", "queue.url", "database.url", "auth.secret", "auth.secret_file", "auth.public_key"];
+const NAMES_A_SERVER: [&str; 10] = [
+    "redis.url",
+    "redis.url_file",
+    "queue.url",
+    "queue.url_file",
+    "database.url",
+    "database.url_file",
+    "auth.secret",
+    "auth.secret_file",
+    "auth.public_key",
+    "auth.jwks",
+];
 
 /// The file that `DOORBUSTER_CONFIG` names, if it is set.
 pub(super) fn from_environment() -> Result<Option<PathBuf>, Failed> {

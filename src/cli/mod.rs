@@ -152,7 +152,8 @@ impl Verb {
             Self::Dev(_) => Needs { secret: true, signs: true, discovers: false },
             Self::Drill(args) => Needs { secret: true, signs: true, discovers: args.has_target() },
             Self::Token(_) => Needs { secret: true, signs: true, discovers: true },
-            Self::Front | Self::Worker => Needs { secret: true, signs: false, discovers: true },
+            Self::Front => Needs { secret: true, signs: false, discovers: true },
+            Self::Worker => Needs { secret: false, signs: false, discovers: true },
             Self::Bench(_) | Self::Health(_) | Self::Servers(_) | Self::Completions(_) => Needs::default(),
             _ => Needs { discovers: true, ..Needs::default() },
         }

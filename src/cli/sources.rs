@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::discover;
 use super::ended::Failed;
-use crate::process::{Config, Sources, log};
+use crate::process::{Config, Sources, log, redact};
 
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct SourceArgs {
@@ -33,8 +33,12 @@ pub(super) struct Needs {
 }
 
 impl SourceArgs {
-    /// Adds the discovered file, if the command looks for one, and reports it on standard error.
+    /// Adds the discovered file, if the command looks for one, and reports it on standard error. Refuses secrets among the
+    /// options.
     pub(super) fn resolve(self, needs: Needs) -> Result<Sources, Failed> {
+        for pair in &self.overrides {
+            refuse_secret(pair)?;
+        }
         let mut file = self.config;
         if file.is_none() && needs.discovers {
             file = discover::from_environment()?;
@@ -57,6 +61,24 @@ impl SourceArgs {
             overrides: self.overrides,
         })
     }
+}
+
+/// Every user of a host can read the command lines of its processes.
+fn refuse_secret(pair: &str) -> Result<(), Failed> {
+    let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+    let is_secret = match key {
+        "auth.secret" | "payments.secrets" => !value.is_empty(),
+        "redis.url" | "queue.url" | "database.url" => redact(value) != value,
+        _ => false,
+    };
+    if !is_secret {
+        return Ok(());
+    }
+    let variable = format!("DOORBUSTER__{}", key.to_uppercase().replace('.', "__"));
+    Err(Failed::Usage(format!(
+        "--set {key} holds a secret, and every user of this host can read it there; set {variable}, or name a file with \
+         {key}_file"
+    )))
 }
 
 /// For commands that print a result: the log shows only problems.

@@ -6,7 +6,7 @@ use tokio::task::JoinHandle;
 
 use super::discover::Advertised;
 use super::ended::Failed;
-use crate::front::Tokens;
+use crate::front::Signer;
 use crate::process::{Config, Role, Running, Sources};
 use crate::rehearsal::drill::{Target, payment_secret};
 use crate::rehearsal::servers::{Ending, Folder, Kind, Secret, Server, ServerError};
@@ -38,7 +38,7 @@ impl Stack {
     pub(super) fn target(&self) -> Result<Target, Failed> {
         let buyers =
             self.running.buyers.ok_or_else(|| Failed::Other("this stack serves no buyers".into()))?;
-        let tokens = Tokens::new(self.config.auth());
+        let tokens = Signer::new(self.config.auth());
         let payment_secret = payment_secret(&self.config.auth.secret);
         Ok(Target { buyers, operations: self.running.operations, tokens, payment_secret })
     }
@@ -62,6 +62,8 @@ impl Stack {
             ("auth.secret", &config.auth.secret),
             ("auth.issuer", &config.auth.issuer),
             ("auth.audience", &config.auth.audience),
+            ("auth.operators_audience", &config.auth.operators_audience),
+            ("auth.role_claim", &config.auth.role_claim),
         ];
         let folder = self.folder.path();
         Advertised::write(folder, &settings).map_err(|error| {

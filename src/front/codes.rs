@@ -24,6 +24,7 @@ const fn retryable(status: u16, name: &'static str, title: &'static str) -> Code
 // Any request.
 pub(super) const MALFORMED: Code = refusal(400, "malformed", "The request cannot be understood");
 pub(super) const UNAUTHENTICATED: Code = refusal(401, "unauthenticated", "A valid bearer token is needed");
+pub(super) const KEYS_UNAVAILABLE: Code = retryable(503, "keys_unavailable", "Tokens cannot be verified now");
 pub(super) const FORBIDDEN: Code = refusal(403, "forbidden", "Your role does not allow this");
 pub(super) const NOT_FOUND: Code = refusal(404, "not_found", "There is nothing at this path");
 pub(super) const METHOD_NOT_ALLOWED: Code =

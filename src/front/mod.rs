@@ -4,16 +4,17 @@
 //! In reading order: [`state`] is shared by the routes, [`request`] reads paths and headers, [`buyers`] sells,
 //! [`webhooks`] takes payments, [`admin`] serves operators, [`problem`] writes refusals, [`server`] listens.
 
+mod addresses;
 mod admin;
 mod auth;
 mod body;
 mod buyers;
 mod codes;
-mod known_tokens;
 mod operations;
 mod order_errors;
 mod problem;
 mod readiness;
+mod refusal_log;
 mod request;
 mod server;
 mod signatures;
@@ -23,7 +24,11 @@ mod webhooks;
 
 use std::sync::Arc;
 
-pub use auth::{AuthSettings, InvalidPublicKey, Role, Tokens, check_public_key};
+pub use addresses::{InvalidNetwork, TrustedProxies};
+pub use auth::{
+    AuthSettings, BuyerTokens, InvalidPublicKey, JwkSetError, JwkSetSource, KeyRing, OperatorTokens, Role,
+    Signer, check_public_key,
+};
 pub use readiness::{Dependency, Readiness};
 pub use server::{ServerSettings, serve};
 pub use signatures::{Providers, SecretsError, signature};

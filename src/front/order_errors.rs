@@ -6,7 +6,6 @@ use super::codes::{
 use super::problem::Problem;
 use crate::domain::Act;
 use crate::gate::GateError;
-use crate::intake::StatusUnknown;
 use crate::orders::OrderError;
 use crate::store::StoreError;
 
@@ -20,17 +19,15 @@ pub(super) fn order_problem(error: OrderError, acts: &[Act]) -> Box<Problem> {
             let allowed: Vec<&str> = from.allowed(acts).into_iter().map(Act::as_str).collect();
             Problem::new(INVALID_TRANSITION, detail).with("from", from.as_str()).with("allowed", allowed)
         }
-        OrderError::Unknown(_) => Problem::new(STATUS_UNAVAILABLE, detail).retry_after(1),
-        // How to bring it up to date is not for buyers.
-        OrderError::Store(error @ StoreError::Behind(_)) => {
-            Problem::new(STATUS_UNAVAILABLE, StatusUnknown::from(error).to_string()).retry_after(1)
+        OrderError::Unknown(_) | OrderError::Store(StoreError::Behind(_)) => {
+            Problem::new(STATUS_UNAVAILABLE, "try again").because(detail).retry_after(1)
         }
         OrderError::Invalid(_) => Problem::new(MALFORMED, detail),
         OrderError::Store(StoreError::Broken(_)) | OrderError::Gate(GateError::Broken(_)) => {
-            Problem::new(INTERNAL, detail)
+            Problem::new(INTERNAL, "the act was not carried out").because(detail)
         }
         OrderError::Busy | OrderError::Gate(_) | OrderError::Lease(_) | OrderError::Store(_) => {
-            Problem::new(ACT_UNFINISHED, detail).retry_after(1)
+            Problem::new(ACT_UNFINISHED, "it may be half done").because(detail).retry_after(1)
         }
     }
 }

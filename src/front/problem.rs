@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::codes::{Code, METHOD_NOT_ALLOWED, NOT_FOUND};
+use super::refusal_log;
 use crate::domain::{Millis, OrderId};
 
 /// Enough bytes for most problems.
@@ -16,6 +17,10 @@ const USUAL_BYTES: usize = 512;
 pub(super) struct Problem {
     code: Code,
     detail: String,
+    /// Which of the causes of its code it has, where there are several.
+    reason: &'static str,
+    /// The error behind it, in the words of a server or a library: for the log and for operators, never for buyers.
+    cause: Option<String>,
     extra: Map<String, Value>,
     retry_after: Option<u64>,
     headers: Vec<(&'static str, String)>,
@@ -31,11 +36,33 @@ impl Problem {
         Box::new(Self {
             code,
             detail: detail.into(),
+            reason: "",
+            cause: None,
             extra: Map::new(),
             retry_after: None,
             headers: Vec::new(),
             request_id: None,
         })
+    }
+
+    /// Names the reason, by which refusals of one code are counted and logged.
+    pub(super) fn reason(mut self: Box<Self>, reason: &'static str) -> Box<Self> {
+        self.reason = reason;
+        self
+    }
+
+    /// Keeps the error behind the problem out of the answer, and in the log.
+    pub(super) fn because(mut self: Box<Self>, cause: impl ToString) -> Box<Self> {
+        self.cause = Some(cause.to_string());
+        self
+    }
+
+    /// Tells the cause as well: an operator needs it.
+    pub(super) fn with_its_cause(mut self: Box<Self>) -> Box<Self> {
+        if let Some(cause) = self.cause.take() {
+            self.detail = format!("{}: {cause}", self.detail);
+        }
+        self
     }
 
     /// Adds a member to the problem's JSON.
@@ -82,6 +109,11 @@ pub(super) fn respond(answered: Answered, headers: &HeaderMap) -> Response {
     answered.unwrap_or_else(|problem| problem.of_request(headers).into_response())
 }
 
+/// As [`respond`], for operators: a problem tells its cause.
+pub(super) fn respond_to_operator(answered: Answered, headers: &HeaderMap) -> Response {
+    respond(answered.map_err(Problem::with_its_cause), headers)
+}
+
 pub(super) async fn no_such_path() -> Response {
     Problem::new(NOT_FOUND, "no such path").into_response()
 }
@@ -113,12 +145,13 @@ struct Body<'a> {
 impl IntoResponse for Box<Problem> {
     fn into_response(self) -> Response {
         let Code { status, name: code, title, retryable } = self.code;
-        metrics::counter!("front_problems_total", "code" => code).increment(1);
+        metrics::counter!("front_problems_total", "code" => code, "reason" => self.reason).increment(1);
         let request_id = self
             .request_id
             .unwrap_or_else(|| uuid::Builder::from_random_bytes(rand::random()).into_uuid().to_string());
-        if status >= 500 {
-            tracing::debug!(code, request_id, detail = self.detail, "request failed");
+        if status >= 500 || [401, 403, 429].contains(&status) {
+            let cause = self.cause.as_deref().unwrap_or_default();
+            refusal_log::write(status, code, self.reason, cause, &request_id);
         }
         let body = Body {
             r#type: format_args!("urn:doorbuster:problem:{code}"),

@@ -20,6 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
+use super::addresses::{Connections, TrustedProxies};
 use super::codes::{INTERNAL, OUTCOME_UNKNOWN, STATUS_UNAVAILABLE};
 use super::problem::{Problem, request_id};
 
@@ -31,10 +32,14 @@ const UNREAD_MS: u32 = 30_000;
 const HEAD: usize = 16 * 1024;
 
 /// The limits of a listener.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct ServerSettings {
     /// Open connections; more wait in the kernel's backlog.
     pub connections: usize,
+    /// Open connections of one address; more are closed. `None` for no bound.
+    pub of_address: Option<usize>,
+    /// Has no such bound, because it carries the connections of many.
+    pub proxies: TrustedProxies,
     /// How long a request's headers may take, and how long a connection may idle.
     pub header_within: Duration,
     /// How long a response may take.
@@ -51,20 +56,27 @@ pub(super) struct Peer(pub(super) SocketAddr);
 pub async fn serve(listener: TcpListener, router: Router, settings: ServerSettings, stop: CancellationToken) {
     let graceful = GracefulShutdown::new();
     let slots = Arc::new(Semaphore::new(settings.connections));
+    let of_address = settings.of_address.map(|most| Connections::new(most, settings.proxies.clone()));
+    let settings = Arc::new(settings);
     loop {
         let accepted = stop.run_until_cancelled(accept(&listener, &slots)).await;
         let Some((stream, peer, slot)) = accepted else { break };
+        let Some(place) = of_address.as_ref().map_or(Some(None), |all| all.place(peer.ip()).map(Some)) else {
+            metrics::counter!("front_connections_refused_total").increment(1);
+            continue;
+        };
         // Without this, a small response would wait for more data to send.
         let _ = stream.set_nodelay(true);
         // Without this, a peer that never reads would hold its connection for ever.
         #[cfg(target_os = "linux")]
         let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, UNREAD_MS);
         let (router, watcher, stop) = (router.clone(), graceful.watcher(), stop.clone());
+        let settings = settings.clone();
         tokio::spawn(async move {
             if stop.run_until_cancelled(first_byte(&stream, settings.header_within)).await == Some(true) {
-                Box::pin(serve_one(stream, peer, router, settings, watcher)).await;
+                Box::pin(serve_one(stream, peer, router, &settings, watcher)).await;
             }
-            drop(slot);
+            drop((slot, place));
         });
     }
     drop(listener);
@@ -85,13 +97,14 @@ async fn serve_one(
     stream: TcpStream,
     peer: SocketAddr,
     router: Router,
-    settings: ServerSettings,
+    settings: &ServerSettings,
     watcher: Watcher,
 ) {
+    let request_within = settings.request_within;
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(Peer(peer));
-        answer(router.clone(), request, settings.request_within)
+        answer(router.clone(), request, request_within)
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -1,11 +1,10 @@
 //! The state that the routes share: one value for the buyers' listener, one for the operations listener.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::auth::Tokens;
+use super::auth::{BuyerTokens, OperatorTokens};
 use super::readiness::Readiness;
 use super::signatures::Providers;
 use super::throttle::ThrottleSettings;
@@ -39,7 +38,7 @@ pub struct Buyers {
     /// The limit per address.
     pub throttle: ThrottleSettings,
     /// Verifies buyers' tokens.
-    pub tokens: Arc<Tokens>,
+    pub tokens: BuyerTokens,
     /// Limits that hold for every request.
     pub settings: FrontSettings,
     /// Ends long polls, so that they are answered before the process stops.
@@ -59,7 +58,7 @@ pub struct Operations {
     /// Read by the audit and by the listings.
     pub store: Store,
     /// Verifies operators' tokens.
-    pub tokens: Arc<Tokens>,
+    pub tokens: OperatorTokens,
     /// Limits that hold for every request.
     pub settings: FrontSettings,
     /// The result of the last health check.

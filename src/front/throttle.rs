@@ -1,17 +1,17 @@
 //! A cheap limit per address, checked before any other work is done for a request.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::http::HeaderMap;
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use governor::clock::{Clock as _, DefaultClock};
-use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
+use governor::{DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota, RateLimiter};
 
+use super::addresses::{TrustedProxies, network};
 use super::codes::RATE_LIMITED;
 use super::problem::Problem;
 use super::server::Peer;
@@ -25,7 +25,9 @@ const TIDY_EVERY: u64 = 50_000;
 pub struct ThrottleSettings {
     /// Requests per address; `None` for no limit.
     pub rate: Option<Rate>,
-    /// A header set by our own proxy; its last address is the client's. Without it, the peer's address counts.
+    /// The proxies that name their clients.
+    pub proxies: TrustedProxies,
+    /// The header in which they do. Without it, requests that come from a proxy have no limit.
     pub header: Option<String>,
 }
 
@@ -33,8 +35,11 @@ pub(super) struct Throttle {
     limiter: DefaultKeyedRateLimiter<IpAddr>,
     clock: DefaultClock,
     rate: Rate,
+    proxies: TrustedProxies,
     header: Option<String>,
     seen: std::sync::atomic::AtomicU64,
+    /// How often an address above the limit is logged.
+    warned: DefaultDirectRateLimiter,
 }
 
 impl Throttle {
@@ -46,30 +51,24 @@ impl Throttle {
             limiter: RateLimiter::keyed(Quota::with_period(every)?.allow_burst(burst)),
             clock: DefaultClock::default(),
             rate,
+            proxies: settings.proxies.clone(),
             header: settings.header.clone(),
             seen: Default::default(),
+            warned: RateLimiter::direct(Quota::per_minute(NonZeroU32::MIN)),
         }))
-    }
-
-    fn client(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> Option<IpAddr> {
-        let Some(header) = &self.header else { return peer.map(network) };
-        // Our proxy wrote the last address. Anyone can send the addresses before it, with any bytes. Clients whose
-        // address cannot be read share the bucket of their connection.
-        let passed = headers.get_all(header.as_str()).iter().next_back().and_then(|value| {
-            let last = value.as_bytes().rsplit(|byte| *byte == b',').next()?.trim_ascii();
-            let last = std::str::from_utf8(last).ok()?;
-            let socket = || last.parse::<SocketAddr>().map(|socket| socket.ip());
-            last.parse().or_else(|_| socket()).ok()
-        });
-        passed.or(peer).map(network)
     }
 }
 
-/// An IPv6 client has 2^64 addresses, so the limit applies to its /64 network.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
-        v4 => v4,
+impl Throttle {
+    /// A proxy that is not named would have one limit for everybody behind it, so an operator must learn of it.
+    fn warn_of(&self, client: IpAddr) {
+        if self.warned.check().is_ok() {
+            tracing::warn!(
+                %client,
+                rate = %self.rate,
+                "an address has reached front.address_rate; if it is your proxy, name it in front.trusted_proxies"
+            );
+        }
     }
 }
 
@@ -80,13 +79,17 @@ pub(super) async fn throttle(
     next: Next,
 ) -> Response {
     let peer = request.extensions().get::<Peer>().map(|peer| peer.0.ip());
-    let Some(client) = throttle.client(request.headers(), peer) else { return next.run(request).await };
+    let client = peer
+        .and_then(|peer| throttle.proxies.client(peer, request.headers(), throttle.header.as_deref()))
+        .map(network);
+    let Some(client) = client else { return next.run(request).await };
     if throttle.seen.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % TIDY_EVERY == TIDY_EVERY - 1 {
         throttle.limiter.retain_recent();
     }
     match throttle.limiter.check_key(&client) {
         Ok(()) => next.run(request).await,
         Err(not_until) => {
+            throttle.warn_of(client);
             let wait = not_until.wait_time_from(throttle.clock.now());
             let limited = Limited { of_user: false, rate: throttle.rate, retry_after: wait };
             rate_limited(&limited, "address").of_request(request.headers()).into_response()
@@ -95,10 +98,11 @@ pub(super) async fn throttle(
 }
 
 /// 429, with the limit and the time to retry. `whose` is `address`, `user` or `sale`.
-pub(super) fn rate_limited(limited: &Limited, whose: &str) -> Box<Problem> {
+pub(super) fn rate_limited(limited: &Limited, whose: &'static str) -> Box<Problem> {
     let Limited { rate, retry_after, .. } = limited;
     let seconds = u64::try_from(retry_after.as_millis().div_ceil(1000)).unwrap_or(1).max(1);
     Problem::new(RATE_LIMITED, format!("more than {rate} per {whose}; this attempt took nothing"))
+        .reason(whose)
         .with("limit", rate.to_string())
         .retry_after(seconds)
         .header("ratelimit-policy", format!("\"{whose}\";q={};w={}", rate.count(), rate.seconds()))

@@ -102,9 +102,12 @@ fn payment_problem(error: PaymentError) -> Box<Problem> {
     let detail = error.to_string();
     match error {
         PaymentError::Reused => Problem::new(EVENT_REUSED, detail),
-        PaymentError::Store(StoreError::Broken(_)) => Problem::new(INTERNAL, detail),
+        PaymentError::Store(StoreError::Broken(_)) => {
+            Problem::new(INTERNAL, "the event is not recorded").because(detail)
+        }
         PaymentError::Store(_) | PaymentError::NotLogged(_) => {
-            Problem::new(ACT_UNFINISHED, detail).retry_after(1)
+            let problem = Problem::new(ACT_UNFINISHED, "the event is not recorded yet; send it again");
+            problem.because(detail).retry_after(1)
         }
     }
 }

@@ -1,7 +1,6 @@
 //! A running process: started, watched, stopped.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -14,7 +13,7 @@ use super::shared::Shared;
 use super::start;
 use super::tasks::{TaskEnded, Tasks};
 use crate::control::Control;
-use crate::front::Tokens;
+use crate::front::AuthSettings;
 use crate::maintenance::PlaceCheck;
 use crate::queue::{DeadLetters, Publisher};
 
@@ -37,8 +36,8 @@ pub struct Running {
     pub operations: SocketAddr,
     /// The acts of an operator.
     pub control: Control,
-    /// Signs and verifies tokens.
-    pub tokens: Arc<Tokens>,
+    /// What this process demands of tokens. A worker's has no secret.
+    pub auth: AuthSettings,
     /// The connections to the servers.
     pub parts: Parts,
     tasks: Tasks,
@@ -59,7 +58,7 @@ impl Running {
         parts.publisher = publisher.clone();
 
         let mut tasks = Tasks::new();
-        let shared = Shared::new(config, &parts, dead_letters, tasks.stop_token());
+        let shared = Shared::new(config, &parts, dead_letters, auth(config, role), tasks.stop_token());
         let (buyers, operations) = listeners.addresses(config)?;
         let places = PlaceCheck { gate: parts.gate.clone(), store: parts.store.clone() };
         tasks.spawn("the comparison of the database", places.run(shared.stop.clone()));
@@ -71,8 +70,10 @@ impl Running {
         let readiness = start::health::start(&shared, &mut tasks, consumes, compared, &metrics);
         start::operations::start(&shared, &mut tasks, listeners.operations, readiness, metrics);
 
-        let Shared { control, tokens, .. } = shared;
-        Ok(Self { buyers, operations, control, tokens, tasks, drain: config.drain(), parts })
+        tasks.spawn("the login's keys", shared.keys.clone().keep_current(shared.stop.clone()));
+
+        let Shared { control, auth, .. } = shared;
+        Ok(Self { buyers, operations, control, auth, tasks, drain: config.drain(), parts })
     }
 
     /// Returns once orders can be published. Fails after `within`.
@@ -97,6 +98,22 @@ impl Running {
         self.parts.leases.wait_until_idle(Duration::from_secs(1)).await;
         self.parts.store.close().await;
     }
+}
+
+/// What a process demands of tokens. A worker serves no buyers and takes operators by their login's public keys: with the
+/// secret, whoever reads a worker's memory could make tokens.
+fn auth(config: &Config, role: Role) -> AuthSettings {
+    let auth = config.auth();
+    if role != Role::Worker {
+        return auth;
+    }
+    let auth = auth.without_secret();
+    if !auth.has_key() {
+        tracing::info!(
+            "this worker has no public key of the login, so its admin API refuses everybody; use a front's"
+        );
+    }
+    auth
 }
 
 /// Bound before any task starts, so that a taken address leaves nothing behind.

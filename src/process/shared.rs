@@ -1,13 +1,11 @@
 //! What the tasks of one process share.
 
-use std::sync::Arc;
-
 use tokio_util::sync::CancellationToken;
 
 use super::config::Config;
 use super::parts::Parts;
 use crate::control::Control;
-use crate::front::Tokens;
+use crate::front::{AuthSettings, KeyRing};
 use crate::orders::Orders;
 use crate::queue::DeadLetters;
 
@@ -18,7 +16,9 @@ pub(super) struct Shared<'a> {
     pub(super) dead_letters: DeadLetters,
     pub(super) control: Control,
     pub(super) orders: Orders,
-    pub(super) tokens: Arc<Tokens>,
+    pub(super) auth: AuthSettings,
+    /// The keys that verify tokens.
+    pub(super) keys: KeyRing,
     /// Cancelled when the process should stop.
     pub(super) stop: CancellationToken,
 }
@@ -28,6 +28,7 @@ impl<'a> Shared<'a> {
         config: &'a Config,
         parts: &'a Parts,
         dead_letters: DeadLetters,
+        auth: AuthSettings,
         stop: CancellationToken,
     ) -> Self {
         Self {
@@ -36,7 +37,8 @@ impl<'a> Shared<'a> {
             dead_letters,
             control: Control::new(parts.gate.clone(), parts.store.clone()),
             orders: Orders::new(parts.gate.clone(), parts.store.clone(), parts.leases.clone()),
-            tokens: Arc::new(Tokens::new(config.auth())),
+            keys: KeyRing::new(&auth),
+            auth,
             stop,
         }
     }

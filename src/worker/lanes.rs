@@ -119,14 +119,14 @@ impl Lanes {
         });
         let fitting = fitting.count();
         batch.extend(self.held.drain(..fitting));
-        let mut batch = self.aside.sift(batch);
+        let batch = self.aside.sift(batch);
         self.widen().await;
         if batch.is_empty() {
             return;
         }
         fault!("delivery.after", {
             self.consumer.close().await;
-            batch.clear();
+            return self.spawn(Vec::new(), None);
         });
         self.spawn(batch, None);
     }

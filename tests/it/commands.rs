@@ -148,21 +148,39 @@ async fn an_address_in_use_is_said() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_shown_configuration_hides_secrets() {
-    let (code, out, err) = run(
-        None,
-        &[
-            "config",
-            "show",
-            "--set",
-            "auth.secret=0123456789abcdef0123456789abcdef",
-            "--set",
-            "database.url=postgres://a:hunter2@h/d",
-        ],
-    )
-    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("secrets.toml");
+    let url_file = folder.path().join("redis");
+    std::fs::write(&url_file, "redis://:hunter2@cache\n").unwrap();
+    let secrets = format!(
+        "[auth]\nsecret = \"0123456789abcdef0123456789abcdef\"\n[redis]\nurl_file = {:?}\n[database]\nurl = \
+         \"postgres://h/d?user=a&password=hunter2\"\n",
+        url_file.display().to_string()
+    );
+    std::fs::write(&file, secrets).unwrap();
+    let (code, out, err) = run(None, &["config", "show", "--config", file.to_str().unwrap()]).await;
     assert_eq!(code, 0, "{err}");
     assert!(!out.contains("hunter2") && !out.contains("0123456789abcdef"), "{out}");
-    assert!(out.contains("[worker]"), "{out}");
+    for shown in ["[worker]", "redis://:***@cache", "password=***"] {
+        assert!(out.contains(shown), "{out}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_on_the_command_line_is_refused_and_not_repeated() {
+    for pair in [
+        "auth.secret=hunter2hunter2hunter2hunter2hunter2",
+        "payments.secrets=acme whsec_hunter2",
+        "redis.url=redis://:hunter2@cache",
+        "queue.url=amqp://shop:hunter2@rabbit",
+        "database.url=postgres://db/shop?password=hunter2",
+    ] {
+        let (code, out, err) = run(None, &["config", "show", "--set", pair]).await;
+        assert_eq!(code, 2, "{pair}: {out}{err}");
+        let key = pair.split('=').next().unwrap();
+        assert!(err.contains(&format!("{key}_file")) && err.contains("DOORBUSTER__"), "{err}");
+        assert!(!err.contains("hunter2"), "{err}");
+    }
 }
 
 /// The script that `make demo` and `make test` begin with, on a machine where `programs` is all there is.

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 
 use super::args::Args;
 use crate::cli::ended::Failed;
-use crate::front::Tokens;
+use crate::front::Signer;
 use crate::process::{Config, Sources};
 use crate::rehearsal::drill::{Target, payment_secret};
 
@@ -15,7 +15,7 @@ pub(super) fn target(sources: &Sources, args: &Args) -> Result<Option<Target>, F
     Ok(Some(Target {
         buyers: address(url)?,
         operations: address(operations)?,
-        tokens: Tokens::new(config.auth()),
+        tokens: Signer::new(config.auth()),
         payment_secret: payment_secret(&config.auth.secret),
     }))
 }

@@ -14,7 +14,7 @@ use crate::control::{DeadLetterEnd, DeadLetterError, dead_letter_json};
 use crate::front::auth::Role;
 use crate::front::body;
 use crate::front::codes::{ACT_UNFINISHED, INTERNAL, LETTER_NOT_FOUND, LETTER_UNREADABLE};
-use crate::front::problem::{Answered, Problem, respond};
+use crate::front::problem::{Answered, Problem, respond_to_operator};
 use crate::front::request::{PathOf, in_path};
 use crate::front::state::Operations;
 use crate::gate::GateError;
@@ -30,21 +30,21 @@ struct DeadLetterBody {
 
 pub(super) async fn list(State(app): App, headers: HeaderMap) -> Response {
     let answer = async {
-        app.tokens.operator(&headers, Role::Viewer)?;
+        app.tokens.operator(&headers, Role::Viewer).await?;
         let letters = app.dead_letters.list().await.map_err(dead_letter_problem)?;
         let letters: Vec<_> = letters.iter().map(|letter| dead_letter_json(letter, false)).collect();
         Ok(Json(json!({ "dead_letters": letters })).into_response())
     };
-    respond(answer.await, &headers)
+    respond_to_operator(answer.await, &headers)
 }
 
 pub(super) async fn show(State(app): App, path: PathOf<String>, headers: HeaderMap) -> Response {
     let answer = async {
-        app.tokens.operator(&headers, Role::Viewer)?;
+        app.tokens.operator(&headers, Role::Viewer).await?;
         let letter = app.dead_letters.show(&in_path(path)?).await.map_err(dead_letter_problem)?;
         Ok(Json(dead_letter_json(&letter, true)).into_response())
     };
-    respond(answer.await, &headers)
+    respond_to_operator(answer.await, &headers)
 }
 
 pub(super) async fn replay(State(app): App, headers: HeaderMap, body: Body) -> Response {
@@ -52,7 +52,7 @@ pub(super) async fn replay(State(app): App, headers: HeaderMap, body: Body) -> R
         let id = requested_id(&app, &headers, body, "replay").await?;
         ended(&id, app.dead_letters.replay(&id).await)
     };
-    respond(answer.await, &headers)
+    respond_to_operator(answer.await, &headers)
 }
 
 pub(super) async fn fail(State(app): App, headers: HeaderMap, body: Body) -> Response {
@@ -60,15 +60,15 @@ pub(super) async fn fail(State(app): App, headers: HeaderMap, body: Body) -> Res
         let id = requested_id(&app, &headers, body, "fail").await?;
         ended(&id, app.dead_letters.fail(&id).await)
     };
-    respond(answer.await, &headers)
+    respond_to_operator(answer.await, &headers)
 }
 
 /// The id of the dead letter to act on. Logs the act, because no table records it.
 async fn requested_id(app: &Operations, headers: &HeaderMap, body: Body, act: &str) -> Answered<String> {
-    let claims = app.tokens.operator(headers, Role::Operator)?;
+    let operator = app.tokens.operator(headers, Role::Operator).await?;
     let bytes = body::read(body, app.settings.body_limit, app.settings.body_within).await?;
     let DeadLetterBody { id } = body::json(&bytes)?;
-    tracing::info!(dead_letter_id = id, act, by = claims.sub, "an operator acts on a dead letter");
+    tracing::info!(dead_letter_id = id, act, by = operator, "an operator acts on a dead letter");
     Ok(id)
 }
 

@@ -16,7 +16,7 @@ use crate::front::auth::Role;
 use crate::front::body;
 use crate::front::codes::{MALFORMED, NOT_FOUND};
 use crate::front::order_errors::order_problem;
-use crate::front::problem::{Answered, Problem, respond};
+use crate::front::problem::{Answered, Problem, respond_to_operator};
 use crate::front::request::{PathOf, in_path, order_and_act, query_value, sale_id};
 use crate::front::state::Operations;
 use crate::orders::{OrderError, Shown};
@@ -33,7 +33,7 @@ pub(super) async fn list(
     headers: HeaderMap,
 ) -> Response {
     let answer = async {
-        app.tokens.operator(&headers, Role::Viewer)?;
+        app.tokens.operator(&headers, Role::Viewer).await?;
         let after: Option<OrderId> = query_value(query.as_deref(), "after=")
             .map(|id| id.parse().map_err(|_| Problem::new(MALFORMED, "after must be an order id")))
             .transpose()?;
@@ -43,7 +43,7 @@ pub(super) async fn list(
         let orders: Vec<AdminOrderJson<'_>> = rows.iter().map(AdminOrderJson::of).collect();
         Ok(Json(json!({ "orders": orders, "page_size": PAGE })).into_response())
     };
-    respond(answer.await, &headers)
+    respond_to_operator(answer.await, &headers)
 }
 
 pub(super) async fn show(
@@ -52,11 +52,11 @@ pub(super) async fn show(
     headers: HeaderMap,
 ) -> Response {
     let answer = async {
-        app.tokens.operator(&headers, Role::Viewer)?;
+        app.tokens.operator(&headers, Role::Viewer).await?;
         let (sale, id, _) = order_and_act(path)?;
         shown(&app, &sale, id).await
     };
-    respond(answer.await, &headers)
+    respond_to_operator(answer.await, &headers)
 }
 
 /// `POST …/orders/{id}:pay`, `:cancel` and `:refund`.
@@ -67,17 +67,17 @@ pub(super) async fn act(
     body: Body,
 ) -> Response {
     let answer = async {
-        let claims = app.tokens.operator(&headers, Role::Operator)?;
+        let operator = app.tokens.operator(&headers, Role::Operator).await?;
         let (sale, id, act) = order_and_act(path)?;
         let act = Act::OF_OPERATORS.into_iter().find(|known| known.as_str() == act);
         let act = act.ok_or_else(|| Problem::new(NOT_FOUND, "the acts are :pay, :cancel and :refund"))?;
         let bytes = body::read(body, app.settings.body_limit, app.settings.body_within).await?;
         let body::Reason { reason } = body::json(&bytes)?;
-        let request = ActRequest::by(format!("operator {}", claims.sub)).because(reason);
+        let request = ActRequest::by(format!("operator {}", operator)).because(reason);
         app.orders.act(&sale, id, act, &request).await.map_err(problem)?;
         shown(&app, &sale, id).await
     };
-    respond(answer.await, &headers)
+    respond_to_operator(answer.await, &headers)
 }
 
 /// The order with its history. An order in flight has no history yet.

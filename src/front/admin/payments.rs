@@ -11,7 +11,7 @@ use serde_json::json;
 use super::errors::control_problem;
 use crate::front::auth::Role;
 use crate::front::codes::MALFORMED;
-use crate::front::problem::{Problem, respond};
+use crate::front::problem::{Problem, respond_to_operator};
 use crate::front::state::Operations;
 use crate::store::PaymentState;
 
@@ -25,7 +25,7 @@ pub(super) async fn list(
     headers: HeaderMap,
 ) -> Response {
     let answer = async {
-        app.tokens.operator(&headers, Role::Viewer)?;
+        app.tokens.operator(&headers, Role::Viewer).await?;
         let wanted = query.as_deref().unwrap_or("state=late");
         let wanted = wanted.strip_prefix("state=").unwrap_or(wanted);
         let state = PaymentState::ALL.into_iter().find(|state| state.as_str() == wanted);
@@ -35,5 +35,5 @@ pub(super) async fn list(
             app.store.payments(state, PAGE).await.map_err(|error| control_problem(error.into()))?;
         Ok(Json(json!({ "payments": payments })).into_response())
     };
-    respond(answer.await, &headers)
+    respond_to_operator(answer.await, &headers)
 }

@@ -16,7 +16,7 @@ use crate::domain::{ActRequest, SaleId, Sku, TermsChange};
 use crate::front::auth::Role;
 use crate::front::body;
 use crate::front::codes::{KEY_REQUIRED, MALFORMED, NOT_FOUND};
-use crate::front::problem::{Answered, Problem, respond};
+use crate::front::problem::{Answered, Problem, respond_to_operator};
 use crate::front::request::{PathOf, idempotency_key, in_path, sale_id, split_act};
 use crate::front::state::Operations;
 use crate::store::SaleAct;
@@ -51,12 +51,12 @@ pub(super) async fn act(
     body: Body,
 ) -> Response {
     let answer = async {
-        let claims = app.tokens.operator(&headers, Role::Operator)?;
+        let operator = app.tokens.operator(&headers, Role::Operator).await?;
         let path = in_path(path)?;
         let (sale, act) = split_act(&path);
         let id = sale_id(sale)?;
         let bytes = body::read(body, body::LARGE, app.settings.body_within).await?;
-        let (request, fields) = act_request(&claims.sub, &headers, &bytes)?;
+        let (request, fields) = act_request(&operator, &headers, &bytes)?;
         let act = perform(&app, &id, act, &request, fields).await?;
         let status = app.control.show(&id).await.map_err(control_problem)?;
         let mut shown = serde_json::to_value(AdminSaleJson::of(&status)).unwrap_or_default();
@@ -65,7 +65,7 @@ pub(super) async fn act(
         }
         Ok(Json(shown).into_response())
     };
-    respond(answer.await, &headers)
+    respond_to_operator(answer.await, &headers)
 }
 
 /// Splits the body into the reason, which every act takes, and the act's own fields.
@@ -120,9 +120,9 @@ pub(super) async fn list(
     headers: HeaderMap,
 ) -> Response {
     let answer = async {
-        app.tokens.operator(&headers, Role::Viewer)?;
+        app.tokens.operator(&headers, Role::Viewer).await?;
         let acts = app.control.acts(&sale_id(&in_path(path)?)?, PAGE).await.map_err(control_problem)?;
         Ok(Json(json!({ "acts": acts })).into_response())
     };
-    respond(answer.await, &headers)
+    respond_to_operator(answer.await, &headers)
 }

@@ -16,7 +16,7 @@ use crate::domain::{Item, Millis, Sale, Terms, Window};
 use crate::front::auth::Role;
 use crate::front::body;
 use crate::front::codes::INVALID_SALE;
-use crate::front::problem::{Answered, Problem, respond};
+use crate::front::problem::{Answered, Problem, respond_to_operator};
 use crate::front::request::{PathOf, in_path, sale_id};
 use crate::front::state::Operations;
 
@@ -57,51 +57,51 @@ impl SaleBody {
 
 pub(super) async fn create(State(app): App, headers: HeaderMap, body: Body) -> Response {
     let answer = async {
-        app.tokens.operator(&headers, Role::Admin)?;
+        app.tokens.operator(&headers, Role::Admin).await?;
         let bytes = body::read(body, body::LARGE, app.settings.body_within).await?;
         let sale = body::json::<SaleBody>(&bytes)?.sale()?;
         app.control.create(&sale).await.map_err(control_problem)?;
         Ok((StatusCode::CREATED, Json(AdminSaleJson::draft(&sale))).into_response())
     };
-    respond(answer.await, &headers)
+    respond_to_operator(answer.await, &headers)
 }
 
 pub(super) async fn list(State(app): App, headers: HeaderMap) -> Response {
     let answer = async {
-        app.tokens.operator(&headers, Role::Viewer)?;
+        app.tokens.operator(&headers, Role::Viewer).await?;
         let listed = app.control.list().await.map_err(control_problem)?;
         let sales: Vec<AdminSaleJson<'_>> = listed.iter().map(AdminSaleJson::of).collect();
         Ok(Json(json!({ "sales": sales })).into_response())
     };
-    respond(answer.await, &headers)
+    respond_to_operator(answer.await, &headers)
 }
 
 pub(super) async fn show(State(app): App, path: PathOf<String>, headers: HeaderMap) -> Response {
     let answer = async {
-        app.tokens.operator(&headers, Role::Viewer)?;
+        app.tokens.operator(&headers, Role::Viewer).await?;
         let status = app.control.show(&sale_id(&in_path(path)?)?).await.map_err(control_problem)?;
         Ok(Json(AdminSaleJson::of(&status)).into_response())
     };
-    respond(answer.await, &headers)
+    respond_to_operator(answer.await, &headers)
 }
 
 /// Whether the sale is ready for its buyers. It does not check the broker; `/readyz` does.
 pub(super) async fn check(State(app): App, path: PathOf<String>, headers: HeaderMap) -> Response {
     let answer = async {
-        app.tokens.operator(&headers, Role::Viewer)?;
+        app.tokens.operator(&headers, Role::Viewer).await?;
         let checks = app.control.check(&sale_id(&in_path(path)?)?).await.map_err(control_problem)?;
         let ready = checks.iter().all(|check| check.good);
         Ok(Json(json!({ "ready": ready, "checks": checks })).into_response())
     };
-    respond(answer.await, &headers)
+    respond_to_operator(answer.await, &headers)
 }
 
 pub(super) async fn audit(State(app): App, path: PathOf<String>, headers: HeaderMap) -> Response {
     let answer = async {
-        app.tokens.operator(&headers, Role::Viewer)?;
+        app.tokens.operator(&headers, Role::Viewer).await?;
         let audit = crate::audit::audit(&app.gate, &app.store, &sale_id(&in_path(path)?)?).await;
         let audit = audit.map_err(|error| control_problem(error.into()))?;
         Ok(Json(AuditJson::of(&audit)).into_response())
     };
-    respond(answer.await, &headers)
+    respond_to_operator(answer.await, &headers)
 }

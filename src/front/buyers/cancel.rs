@@ -25,7 +25,7 @@ pub(super) async fn cancel(
     body: Body,
 ) -> Response {
     let answer = async {
-        let user = app.tokens.user(&headers)?;
+        let user = app.tokens.user(&headers).await?;
         let (sale, id, act) = order_and_act(path)?;
         if act != "cancel" {
             return Err(Problem::new(NOT_FOUND, "a buyer's act on an order is :cancel"));

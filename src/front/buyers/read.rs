@@ -29,7 +29,7 @@ pub(super) async fn order(
     headers: HeaderMap,
 ) -> Response {
     let answer = async {
-        let user = app.tokens.user(&headers)?;
+        let user = app.tokens.user(&headers).await?;
         let (sale, id) = in_path(path)?;
         let sale = sale_id(&sale)?;
         let id = order_id(&id)?;
@@ -49,7 +49,7 @@ pub(super) async fn order(
 /// `GET …/orders/mine`.
 pub(super) async fn my_orders(State(app): App, path: PathOf<String>, headers: HeaderMap) -> Response {
     let answer = async {
-        let user = app.tokens.user(&headers)?;
+        let user = app.tokens.user(&headers).await?;
         let sale = sale_id(&in_path(path)?)?;
         if let Ok(KnownSale::Missing) = app.intake.sales().get(&sale).await {
             return Err(sale_not_found());

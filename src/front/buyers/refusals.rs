@@ -44,10 +44,12 @@ pub(super) fn refused(answer: Answer) -> Box<Problem> {
             Problem::new(KEY_REUSED, "the key was used for another sku or quantity: use a new key")
         }
         Answer::Overloaded => Problem::new(OVERLOADED, TOOK_NOTHING).retry_after(WHEN_OVERLOADED),
-        Answer::GateUnavailable(why) => Problem::new(GATE_UNAVAILABLE, why).retry_after(SOON),
+        Answer::GateUnavailable(why) => {
+            Problem::new(GATE_UNAVAILABLE, TOOK_NOTHING).because(why).retry_after(SOON)
+        }
         Answer::OutcomeUnknown(id, why) => {
-            let detail = format!("{why}; repeat with the same Idempotency-Key, it is safe");
-            Problem::new(OUTCOME_UNKNOWN, detail).of_order(id).retry_after(SOON)
+            let detail = "it is not known yet; repeat with the same Idempotency-Key, it is safe";
+            Problem::new(OUTCOME_UNKNOWN, detail).because(why).of_order(id).retry_after(SOON)
         }
         Answer::RepeatUnreadable(id) => {
             let detail = "you have this order, but its status cannot be read now";
@@ -77,10 +79,12 @@ pub(super) fn sale_not_found() -> Box<Problem> {
 
 /// Redis lost the sale, and it is not rebuilt yet.
 pub(super) fn sale_lost() -> Box<Problem> {
-    Problem::new(STATUS_UNAVAILABLE, "the sale must be rebuilt").retry_after(WHEN_PAUSED)
+    let problem =
+        Problem::new(STATUS_UNAVAILABLE, "try again").because("the sale must be rebuilt in the gate");
+    problem.retry_after(WHEN_PAUSED)
 }
 
 /// A store did not answer, so "not found" might be wrong.
 pub(super) fn status_unavailable(why: &impl std::error::Error) -> Box<Problem> {
-    Problem::new(STATUS_UNAVAILABLE, why.to_string()).retry_after(SOON)
+    Problem::new(STATUS_UNAVAILABLE, "try again").because(why).retry_after(SOON)
 }

@@ -7,7 +7,7 @@ use tracing_subscriber::EnvFilter;
 use super::ranges;
 use super::redact::redact;
 use super::sections::Config;
-use crate::front::{Providers, check_public_key};
+use crate::front::{JwkSetSource, Providers, TrustedProxies, check_public_key};
 
 const SHORT_SECRET: &str = "auth.secret has fewer than 32 bytes; set DOORBUSTER__AUTH__SECRET, or auth.secret_file, \
      for example to the output of `openssl rand -hex 32`";
@@ -32,6 +32,9 @@ fn listeners(config: &Config, mistakes: &mut Vec<String>) {
             ));
         }
     }
+    if let Err(wrong) = TrustedProxies::parse(&config.front.trusted_proxies) {
+        mistakes.push(format!("front.trusted_proxies: {wrong}"));
+    }
     if let Err(wrong) = config.address_rate() {
         mistakes.push(format!("front.address_rate is {:?}; {wrong}", config.front.address_rate));
     }
@@ -44,8 +47,20 @@ fn secrets(config: &Config, needs_secret: bool, signs: bool, mistakes: &mut Vec<
     if let Err(wrong) = check_public_key(&config.auth.public_key) {
         mistakes.push(format!("auth.public_key: {wrong}"));
     }
+    if let Err(wrong) = JwkSetSource::parse(&config.auth.jwks) {
+        mistakes.push(format!("auth.jwks is {:?}; {wrong}", config.auth.jwks));
+    }
+    if config.auth.audience == config.auth.operators_audience {
+        mistakes
+            .push("auth.operators_audience must differ from auth.audience: buyers are not operators".into());
+    }
+    if ["", "sub", "iss", "aud", "exp", "nbf", "iat", "jti"].contains(&config.auth.role_claim.as_str()) {
+        let claim = &config.auth.role_claim;
+        mistakes.push(format!("auth.role_claim is {claim:?}; it must be the name of a claim of its own"));
+    }
     let length = config.auth.secret.len();
-    let can_do_without = !needs_secret || (!signs && !config.auth.public_key.is_empty());
+    let has_public_key = !config.auth.public_key.is_empty() || !config.auth.jwks.is_empty();
+    let can_do_without = !needs_secret || (!signs && has_public_key);
     if length < 32 && (length > 0 || !can_do_without) {
         mistakes.push(SHORT_SECRET.into());
     }

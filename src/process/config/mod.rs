@@ -55,9 +55,10 @@ impl Config {
             usable = usable.set_override(key, value).map_err(one)?;
         }
         let usable = usable.build().map_err(one)?;
+        let defaults = defaults.try_deserialize::<Config>().map_err(one)?;
         match usable.try_deserialize::<Config>() {
             Ok(config) => {
-                let config = config.with_secret_from_file(&mut mistakes);
+                let config = config.with_secrets_from_files(&defaults, &mut mistakes);
                 check::check(&config, sources.needs_secret, sources.signs, &mut mistakes);
                 if mistakes.is_empty() {
                     return Ok(config);
@@ -112,7 +113,9 @@ mod tests {
 
     #[test]
     fn the_defaults_need_only_a_secret() {
-        assert!(load(&[SECRET]).is_ok());
+        let config = load(&[SECRET]).expect("valid");
+        let secret = SECRET.split_once('=').expect("a pair").1;
+        assert_eq!(config.auth(), crate::front::AuthSettings::with_secret(secret));
         let error = load(&[]).expect_err("no secret").to_string();
         assert!(error.contains("auth.secret"), "{error}");
     }

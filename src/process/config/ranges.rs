@@ -20,13 +20,16 @@ pub(super) fn check(config: &Config, mistakes: &mut Vec<String>) {
 }
 
 /// The buyers' side.
-fn serving(config: &Config) -> [Range; 10] {
+fn serving(config: &Config) -> [Range; 13] {
     [
         ("front.connections", config.front.connections, 1, 1_000_000),
+        ("front.address_connections", config.front.address_connections, 0, 1_000_000),
         ("front.header_within_ms", config.front.header_within_ms, 100, 60_000),
         ("front.body_within_ms", config.front.body_within_ms, 100, 60_000),
         ("front.request_within_ms", config.front.request_within_ms, 1_000, 60_000),
         ("front.body_limit_bytes", config.front.body_limit_bytes, 256, 1_048_576),
+        ("auth.jwks_every_s", config.auth.jwks_every_s, 1, 86_400),
+        ("auth.longest_life_s", config.auth.longest_life_s, 60, 31_536_000),
         ("auth.leeway_s", config.auth.leeway_s, 0, 5),
         ("intake.confirm_within_ms", config.intake.confirm_within_ms, 10, 10_000),
         ("intake.sale_cache_ms", config.intake.sale_cache_ms, 0, 60_000),

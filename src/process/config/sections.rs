@@ -46,13 +46,20 @@ sections! {
     }
     Front {
         listen: String, connections: u64, header_within_ms: u64, body_within_ms: u64,
-        request_within_ms: u64, body_limit_bytes: u64, address_rate: String, address_header: String,
+        request_within_ms: u64, body_limit_bytes: u64, address_rate: String,
+        address_connections: u64, trusted_proxies: String, address_header: String,
     }
     Operations { listen: String }
-    Auth { secret: String, secret_file: String, public_key: String, issuer: String, audience: String, leeway_s: u64 }
-    Redis { url: String, prefix: String, timeout_ms: u64, check_settings: bool }
-    Queue { url: String, prefix: String, timeout_ms: u64, window: u64, delivery_limit: u64, log_hours: u64, log_mb: u64 }
-    Database { url: String, connections: u64, timeout_ms: u64 }
+    Auth {
+        secret: String, secret_file: String, public_key: String, jwks: String, jwks_every_s: u64, issuer: String,
+        audience: String, operators_audience: String, role_claim: String, longest_life_s: u64, leeway_s: u64,
+    }
+    Redis { url: String, url_file: String, prefix: String, timeout_ms: u64, check_settings: bool }
+    Queue {
+        url: String, url_file: String, prefix: String, timeout_ms: u64, window: u64, delivery_limit: u64, log_hours: u64,
+        log_mb: u64,
+    }
+    Database { url: String, url_file: String, connections: u64, timeout_ms: u64 }
     Gate { outbox_bound: u64, outbox_bound_in_all: u64, batch: u64, backlog: u64, rebuild: RebuildPolicy }
     Intake {
         durability: DurabilityPolicy, confirm_within_ms: u64, sale_cache_ms: u64, watch_every_ms: u64,
@@ -67,15 +74,24 @@ sections! {
 }
 
 impl Config {
-    /// Reads secrets from the files that the configuration names.
-    pub(super) fn with_secret_from_file(mut self, mistakes: &mut Vec<String>) -> Self {
-        for (name, secret, file) in [
-            ("auth.secret_file", &mut self.auth.secret, &self.auth.secret_file),
-            ("payments.secrets_file", &mut self.payments.secrets, &self.payments.secrets_file),
+    /// Reads secrets, and URLs with their passwords, from the files that the configuration names. A file counts only where
+    /// the value itself is as in `defaults`: whoever names a server on the command line gets that server.
+    pub(super) fn with_secrets_from_files(mut self, defaults: &Self, mistakes: &mut Vec<String>) -> Self {
+        for (name, value, default, file) in [
+            ("auth.secret_file", &mut self.auth.secret, &defaults.auth.secret, &self.auth.secret_file),
+            (
+                "payments.secrets_file",
+                &mut self.payments.secrets,
+                &defaults.payments.secrets,
+                &self.payments.secrets_file,
+            ),
+            ("redis.url_file", &mut self.redis.url, &defaults.redis.url, &self.redis.url_file),
+            ("queue.url_file", &mut self.queue.url, &defaults.queue.url, &self.queue.url_file),
+            ("database.url_file", &mut self.database.url, &defaults.database.url, &self.database.url_file),
         ] {
-            if secret.is_empty() && !file.is_empty() {
+            if value == default && !file.is_empty() {
                 match std::fs::read_to_string(file) {
-                    Ok(text) => text.trim_end().clone_into(secret),
+                    Ok(text) => text.trim_end().clone_into(value),
                     Err(error) => mistakes.push(format!("{name} {file}: {error}")),
                 }
             }

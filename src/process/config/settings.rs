@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::sections::Config;
 use crate::domain::{Invalid, Rate};
-use crate::front::{AuthSettings, FrontSettings, Providers, ServerSettings, ThrottleSettings};
+use crate::front::{
+    AuthSettings, FrontSettings, JwkSetSource, Providers, ServerSettings, ThrottleSettings, TrustedProxies,
+};
 use crate::gate::GateSettings;
 use crate::intake::IntakeSettings;
 use crate::link::{Member, RedisSettings};
@@ -15,6 +17,10 @@ use crate::worker::WorkerSettings;
 
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
+}
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
 }
 
 /// Lossless on a 64-bit machine, and the ranges are smaller anyway.
@@ -81,9 +87,15 @@ impl Config {
         AuthSettings {
             secret: self.auth.secret.clone(),
             public_key: self.auth.public_key.clone(),
+            // A value that cannot be parsed was refused when the configuration was loaded.
+            jwks: JwkSetSource::parse(&self.auth.jwks).unwrap_or_default(),
+            jwks_every: secs(self.auth.jwks_every_s),
             issuer: self.auth.issuer.clone(),
             audience: self.auth.audience.clone(),
-            leeway: self.auth.leeway_s,
+            operators_audience: self.auth.operators_audience.clone(),
+            role_claim: self.auth.role_claim.clone(),
+            longest_life: secs(self.auth.longest_life_s),
+            leeway: secs(self.auth.leeway_s),
         }
     }
 
@@ -101,6 +113,8 @@ impl Config {
     pub fn server(&self) -> ServerSettings {
         ServerSettings {
             connections: count(self.front.connections),
+            of_address: (self.front.address_connections > 0).then(|| count(self.front.address_connections)),
+            proxies: self.trusted_proxies(),
             header_within: ms(self.front.header_within_ms),
             request_within: ms(self.front.request_within_ms),
             drain: ms(self.process.drain_ms),
@@ -146,7 +160,7 @@ impl Config {
     /// How long the orders of archived sales are kept; `None` for ever.
     pub fn purge_after(&self) -> Option<Duration> {
         let days = self.maintenance.purge_after_days;
-        (days > 0).then(|| Duration::from_secs(days * 86_400))
+        (days > 0).then(|| secs(days * 86_400))
     }
 
     pub(super) fn address_rate(&self) -> Result<Option<Rate>, Invalid> {
@@ -154,10 +168,19 @@ impl Config {
         if text.is_empty() { Ok(None) } else { text.parse().map(Some) }
     }
 
+    /// A value that cannot be parsed was refused when the configuration was loaded.
+    fn trusted_proxies(&self) -> TrustedProxies {
+        TrustedProxies::parse(&self.front.trusted_proxies).unwrap_or_default()
+    }
+
     /// How many requests one address may send.
     pub fn throttle(&self) -> ThrottleSettings {
         let header = Some(self.front.address_header.to_lowercase()).filter(|header| !header.is_empty());
-        ThrottleSettings { rate: self.address_rate().unwrap_or_default(), header }
+        ThrottleSettings {
+            rate: self.address_rate().unwrap_or_default(),
+            proxies: self.trusted_proxies(),
+            header,
+        }
     }
 
     /// Who may send payment events. A value that cannot be parsed was refused when the configuration was loaded.

@@ -5,7 +5,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::control::DeadLetterActs;
-use crate::front::{self, Operations, Readiness};
+use crate::front::{self, Operations, OperatorTokens, Readiness};
 use crate::process::listen::for_operators;
 use crate::process::shared::Shared;
 use crate::process::tasks::Tasks;
@@ -28,7 +28,7 @@ pub(in crate::process) fn start(
         orders: shared.orders.clone(),
         gate: parts.gate.clone(),
         store: parts.store.clone(),
-        tokens: shared.tokens.clone(),
+        tokens: OperatorTokens::new(&shared.auth, shared.keys.clone()),
         settings: config.front(),
         readiness,
         metrics: Box::new(move || metrics.render()),

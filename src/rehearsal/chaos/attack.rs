@@ -13,7 +13,7 @@ use super::nemesis;
 use super::report::{ChaosReport, Inflicted};
 use super::stack::Stack;
 use super::supervisor::supervise;
-use crate::front::{AuthSettings, Tokens};
+use crate::front::{AuthSettings, Signer};
 use crate::rehearsal::drill::{self, Arrival, Clicks, DrillRun, FollowUp, Plan, Progress, Steering, Target};
 use crate::rehearsal::servers::Kind;
 
@@ -98,13 +98,7 @@ async fn attack(
 }
 
 fn target(stack: &Stack) -> Target {
-    let tokens = Tokens::new(AuthSettings {
-        secret: stack.secret().to_owned(),
-        public_key: String::new(),
-        issuer: "doorbuster".into(),
-        audience: "doorbuster".into(),
-        leeway: 2,
-    });
+    let tokens = Signer::new(AuthSettings::with_secret(stack.secret()));
     let payment_secret = stack.payment_secret().to_owned();
     Target { buyers: stack.buyers(), operations: stack.operations(), tokens, payment_secret }
 }

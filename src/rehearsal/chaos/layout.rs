@@ -56,7 +56,6 @@ pub(super) struct Layout {
 pub(super) struct Settings<'a> {
     /// The database's real URL, not through a proxy.
     pub(super) database_url: &'a str,
-    pub(super) payment_secret: &'a str,
     /// Pairs of `section.key=value` from the command line.
     pub(super) overrides: &'a [String],
 }
@@ -100,7 +99,6 @@ impl Layout {
             format!("redis.url=redis://{to_redis}"),
             format!("queue.url=amqp://{to_broker}"),
             format!("database.url={}", with_address(settings.database_url, to_database)),
-            format!("payments.secrets=drill {}", settings.payment_secret),
             "log.format=json".to_owned(),
         ];
         pairs.extend_from_slice(settings.overrides);

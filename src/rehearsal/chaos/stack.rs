@@ -55,7 +55,7 @@ impl Stack {
             Server::start(Kind::Rabbitmq, home),
             Server::start(database, home),
         )?;
-        let settings = Settings { database_url: &data.url, payment_secret: &payment_secret, overrides };
+        let settings = Settings { database_url: &data.url, overrides };
         let layout = Layout::plan(&settings).await?;
         let stack = Self {
             shared: Arc::new(Shared {
@@ -208,7 +208,10 @@ impl Stack {
 
     pub(super) fn start_process(&self, nth: usize) -> Result<(), ServerError> {
         let home = self.shared.home.join(format!("{}-{nth}", PROCESSES[nth]));
-        let env = vec![("DOORBUSTER__AUTH__SECRET", self.shared.secret.clone())];
+        let env = vec![
+            ("DOORBUSTER__AUTH__SECRET", self.shared.secret.clone()),
+            ("DOORBUSTER__PAYMENTS__SECRETS", format!("drill {}", self.payment_secret())),
+        ];
         let child = start_self(PROCESSES[nth], &self.shared.layout.arguments[nth], env, &home)?;
         self.slots()[nth] = Slot { child: Some(child), killed: false };
         Ok(())

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::error::DrillError;
 use super::http::Connection;
 use crate::domain::UserId;
-use crate::front::{Role, Tokens};
+use crate::front::{Role, Signer};
 
 /// The target stack of a drill.
 pub struct Target {
@@ -18,7 +18,7 @@ pub struct Target {
     /// The operations listener.
     pub operations: SocketAddr,
     /// Signs tokens for buyers and the operator with the stack's secret.
-    pub tokens: Tokens,
+    pub tokens: Signer,
     /// Signs the callbacks of the payment provider `drill`; empty if the stack does not know it.
     pub payment_secret: String,
 }

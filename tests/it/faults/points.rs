@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use doorbuster::audit::audit;
 use doorbuster::domain::{Millis, OrderStatus, Terms};
 use doorbuster::fault::{CHANGE_POINTS, POINTS};
-use doorbuster::front::{Role, Tokens, signature};
+use doorbuster::front::{Role, Signer, signature};
 use doorbuster::lease::LeaseOptions;
 use tokio::sync::Semaphore;
 
@@ -56,7 +56,7 @@ async fn changes_with_fault(fault: String) {
         ..sale(&world.name, 3, 1)
     };
     world.open_sale(&parts, &sale).await;
-    let tokens = Tokens::new(world.config().auth());
+    let tokens = Signer::new(world.config().auth());
     let mut front = Doorbuster::start_with(&world, "front", Some(&fault)).await;
     let mut fired = false;
     // Repeats a request until it succeeds, since a front that dies gives no answer.
@@ -169,7 +169,7 @@ async fn orders_with_fault(fault: String) {
     let mut worker = Doorbuster::start_with(&world, "worker", armed(!in_front)).await;
     let (mut fired, mut second) = (false, None);
     let stalls = fault.ends_with("=pause");
-    let tokens = Tokens::new(world.config().auth());
+    let tokens = Signer::new(world.config().auth());
 
     let mut answers: Vec<Option<Answer>> = vec![None; 4];
     let books = until(&format!("{fault}: every order has ended"), Duration::from_secs(90), async || {
@@ -231,7 +231,7 @@ async fn lease_is_free_before_the_commit() -> Option<bool> {
         front.has_logged("publisher connected").then_some(())
     })
     .await;
-    let buyer = Buyer::with(front.buyers.expect("a front"), &Tokens::new(world.config().auth()), "ada", None);
+    let buyer = Buyer::with(front.buyers.expect("a front"), &Signer::new(world.config().auth()), "ada", None);
     let accepted = until("the order is accepted", Duration::from_secs(60), async || {
         buyer.try_buy(sale.id.as_str(), "k").await.filter(|answer| answer.status == 202)
     })

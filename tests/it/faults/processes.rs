@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use doorbuster::audit::audit;
-use doorbuster::front::Tokens;
+use doorbuster::front::Signer;
 
 use crate::support::{Answer, Buyer, Database, Doorbuster, World, run, sale, until};
 
 async fn buy_all(
     fronts: &[Doorbuster],
-    tokens: &Tokens,
+    tokens: &Signer,
     sale: &str,
     users: std::ops::Range<u32>,
 ) -> Vec<(Buyer, Answer)> {
@@ -39,7 +39,7 @@ async fn killing_a_worker_mid_sale_loses_nothing() {
     let fronts = [Doorbuster::start(&world, "front").await, Doorbuster::start(&world, "front").await];
     let mut doomed = Doorbuster::start(&world, "worker").await;
     let worker = Doorbuster::start(&world, "worker").await;
-    let tokens = Tokens::new(world.config().auth());
+    let tokens = Signer::new(world.config().auth());
 
     let sold = async || parts.store.sale(&sale.id).await.unwrap().expect("a row").items[0].sold;
     let buying = buy_all(&fronts, &tokens, sale.id.as_str(), 0..600);
@@ -111,7 +111,7 @@ async fn killing_a_front_leaves_its_orders_to_the_others() {
     let sale = sale(&world.name, 200, 1);
     world.open_sale(&parts, &sale).await;
     let mut fronts = vec![Doorbuster::start(&world, "front").await, Doorbuster::start(&world, "front").await];
-    let tokens = Tokens::new(world.config().auth());
+    let tokens = Signer::new(world.config().auth());
     let answers = buy_all(&fronts, &tokens, sale.id.as_str(), 0..150).await;
     assert!(answers.iter().all(|(_, answer)| answer.status == 202));
     fronts[0].kill();
@@ -132,7 +132,7 @@ async fn a_buyer_who_waits_is_answered_before_the_front_stops() {
     world.open_sale(&parts, &sale).await;
     // Without a worker nothing is confirmed, so the buyer waits.
     let mut front = Doorbuster::start(&world, "front").await;
-    let tokens = Tokens::new(world.config().auth());
+    let tokens = Signer::new(world.config().auth());
     let buyer = Buyer::with(front.buyers.expect("a front"), &tokens, "ada", None);
     let path = format!("/v1/sales/{}/orders", sale.id);
     let waiting = tokio::spawn(async move { buyer.post(&path, &[("prefer", "wait=10")], "").await });

@@ -2,17 +2,15 @@
 
 use std::time::Duration;
 
-use doorbuster::front::{AuthSettings, Tokens};
+use doorbuster::front::Signer;
 use doorbuster::process::Running;
-use jsonwebtoken::{Algorithm, EncodingKey, Header};
-use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::support::{Buyer, Database, Doorbuster, World, request, sale, send_raw, until};
 
 /// A running front and worker with an open sale. Returns the path of its orders.
-async fn with_open_sale(overrides: &[&str]) -> (World, Running, String) {
+pub async fn with_open_sale(overrides: &[&str]) -> (World, Running, String) {
     let mut world = World::new(Database::Sqlite).await;
     for pair in overrides {
         world.set(pair);
@@ -27,142 +25,6 @@ async fn with_open_sale(overrides: &[&str]) -> (World, Running, String) {
 async fn assert_still_sells(running: &Running, path: &str) {
     let answer = Buyer::of(running, "survivor").post(path, &[], "").await;
     assert!([200, 202].contains(&answer.status), "{}", answer.text);
-}
-
-/// The Ed25519 key of a shop's login, and the `x` of its JWK.
-fn login_key() -> (EncodingKey, String) {
-    use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
-    use base64::Engine as _;
-    let key = Ed25519KeyPair::generate().unwrap();
-    let x = base64::prelude::BASE64_URL_SAFE_NO_PAD.encode(key.public_key().as_ref());
-    (EncodingKey::from_ed_der(key.to_pkcs8().unwrap().as_ref()), x)
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_login_may_sign_with_ed25519_and_each_key_verifies_one_algorithm() {
-    let (key, x) = login_key();
-    let public_key = format!("auth.public_key={x}");
-    let (world, running, path) = with_open_sale(&[&public_key]).await;
-    let config = world.config();
-    let now = doorbuster::domain::Millis::now().0 / 1000;
-    let claims = |user: &str, exp: i64| json!({"sub":user,"iss":config.auth.issuer,"aud":config.auth.audience,"exp":exp,"nbf":now - 10});
-    let sign = |claims: &serde_json::Value, algorithm, key: &EncodingKey| {
-        jsonwebtoken::encode(&Header::new(algorithm), claims, key).unwrap()
-    };
-    let at = running.buyers.unwrap();
-    let post = async |token: String| Buyer { at, token }.post(&path, &[], "").await;
-    let signed = sign(&claims("ada", now + 600), Algorithm::EdDSA, &key);
-    for _ in 0..2 {
-        let answer = post(signed.clone()).await;
-        assert!([200, 202].contains(&answer.status), "{}", answer.text);
-    }
-    let secret = EncodingKey::from_secret(config.auth.secret.as_bytes());
-    let answer = post(sign(&claims("bob", now + 600), Algorithm::HS256, &secret)).await;
-    assert_eq!(answer.status, 202, "the shared secret is accepted as well: {}", answer.text);
-    let (stranger, _) = login_key();
-    // The public key is known to everyone who reads the JWK, so it must not work as an HMAC secret.
-    let as_secret = EncodingKey::from_secret(x.as_bytes());
-    let raw = base64::Engine::decode(&base64::prelude::BASE64_URL_SAFE_NO_PAD, &x).unwrap();
-    for (what, token) in [
-        ("another key", sign(&claims("eve", now + 600), Algorithm::EdDSA, &stranger)),
-        ("the public key as a secret", sign(&claims("eve", now + 600), Algorithm::HS256, &as_secret)),
-        (
-            "the public key's bytes as a secret",
-            sign(&claims("eve", now + 600), Algorithm::HS256, &EncodingKey::from_secret(&raw)),
-        ),
-        ("expired", sign(&claims("eve", now - 60), Algorithm::EdDSA, &key)),
-    ] {
-        let answer = post(token).await;
-        assert_eq!((answer.status, answer.code()), (401, "unauthenticated"), "{what}: {}", answer.text);
-    }
-    running.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_valid_token_is_refused_once_it_expires() {
-    let (world, running, path) = with_open_sale(&["auth.leeway_s=0"]).await;
-    let config = world.config();
-    let now = doorbuster::domain::Millis::now().0 / 1000;
-    let claims =
-        json!({"sub":"ada","iss":config.auth.issuer,"aud":config.auth.audience,"exp":now + 3,"nbf":now - 10});
-    let key = EncodingKey::from_secret(config.auth.secret.as_bytes());
-    let token = jsonwebtoken::encode(&Header::new(Algorithm::HS256), &claims, &key).unwrap();
-    let buyer = Buyer { at: running.buyers.unwrap(), token };
-    let answer = buyer.post(&path, &[], "").await;
-    assert_eq!(answer.status, 202, "{}", answer.text);
-    crate::support::until("the token is refused", Duration::from_secs(20), async || {
-        let answer = buyer.post(&path, &[], "").await;
-        assert!([200, 202, 401].contains(&answer.status), "{}", answer.text);
-        (answer.status == 401).then_some(())
-    })
-    .await;
-    assert!(doorbuster::domain::Millis::now().0 / 1000 >= now + 3, "it is not refused early");
-    running.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn missing_expired_forged_and_unsigned_tokens_are_refused() {
-    let (world, running, path) = with_open_sale(&[]).await;
-    let config = world.config();
-    let now = doorbuster::domain::Millis::now().0 / 1000;
-    let claims =
-        json!({"sub":"ada","iss":config.auth.issuer,"aud":config.auth.audience,"exp":now + 600,"nbf":now});
-    let secret = config.auth.secret.as_bytes();
-    let sign = |claims: &serde_json::Value, algorithm, secret: &[u8]| {
-        jsonwebtoken::encode(&Header::new(algorithm), claims, &EncodingKey::from_secret(secret)).unwrap()
-    };
-    let changed = |name: &str, value: serde_json::Value| {
-        let mut claims = claims.clone();
-        claims[name] = value;
-        sign(&claims, Algorithm::HS256, secret)
-    };
-    let without = |name: &str| {
-        let mut claims = claims.clone();
-        claims.as_object_mut().unwrap().remove(name);
-        sign(&claims, Algorithm::HS256, secret)
-    };
-    let good = sign(&claims, Algorithm::HS256, secret);
-    let (_, rest) = good.split_once('.').unwrap();
-    let (payload, _) = rest.split_once('.').unwrap();
-    // {"alg":"none","typ":"JWT"}
-    let unsigned = format!("eyJhbGciOiJub25lIiwidHlwIjoiSldUIn0.{payload}.");
-    let other = Tokens::new(AuthSettings {
-        secret: "another secret, also long enough for HS256".into(),
-        ..config.auth()
-    });
-    for (what, token) in [
-        ("expired", changed("exp", (now - 60).into())),
-        ("not valid yet", changed("nbf", (now + 600).into())),
-        ("of another issuer", changed("iss", "other".into())),
-        ("for another audience", changed("aud", "other".into())),
-        ("a sub with a space", changed("sub", "a b".into())),
-        ("a sub with a control character", changed("sub", "a\u{0}b".into())),
-        ("an empty sub", changed("sub", "".into())),
-        ("without sub", without("sub")),
-        ("without exp", without("exp")),
-        ("without nbf", without("nbf")),
-        ("without aud", without("aud")),
-        ("HS384", sign(&claims, Algorithm::HS384, secret)),
-        ("forged", other.mint(&crate::support::id("ada"), None, 600)),
-        ("alg none", unsigned),
-        ("garbage", "garbage".into()),
-        ("empty", String::new()),
-    ] {
-        let answer = Buyer { at: running.buyers.unwrap(), token }.post(&path, &[], "").await;
-        assert_eq!((answer.status, answer.code()), (401, "unauthenticated"), "{what}: {}", answer.text);
-    }
-    for header in [vec![], vec![("authorization", "Basic YTpi")], vec![("authorization", "Bearer")]] {
-        let answer = request(running.buyers.unwrap(), "POST", &path, &header, b"").await;
-        assert_eq!((answer.status, answer.code()), (401, "unauthenticated"), "{header:?}");
-    }
-    // The shop's own roles and further audiences do not make a token invalid.
-    for token in [changed("role", "customer".into()), changed("aud", json!(["shop", config.auth.audience]))] {
-        let answer = Buyer { at: running.buyers.unwrap(), token }.get(&format!("{path}/mine")).await;
-        assert_eq!(answer.status, 200, "{}", answer.text);
-    }
-    let answer = Buyer { at: running.buyers.unwrap(), token: good }.post(&path, &[], "").await;
-    assert_eq!(answer.status, 202, "the same claims with a valid signature: {}", answer.text);
-    running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -307,7 +169,7 @@ async fn a_flood_of_connections_leaves_a_front_the_open_files_it_needs() {
     });
     tokio::time::timeout(Duration::from_secs(30), ready).await.expect("the front answers its operators");
     drop(silent);
-    let tokens = Tokens::new(world.config().auth());
+    let tokens = Signer::new(world.config().auth());
     let answer = Buyer::with(front.buyers.unwrap(), &tokens, "ada", None).buy(sale.id.as_str(), "k").await;
     assert_eq!(answer.status, 202, "{}", answer.text);
 }

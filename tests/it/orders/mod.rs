@@ -5,6 +5,8 @@ pub mod life;
 pub mod path;
 pub mod payment_log;
 pub mod payments;
+pub mod rotation;
 pub mod strangers;
 pub mod terms;
 pub mod together;
+pub mod tokens;

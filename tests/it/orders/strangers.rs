@@ -99,3 +99,38 @@ async fn known_and_unknown_providers_answer_alike() {
     }
     front.stop().await;
 }
+
+/// A stranger's header names no other address, and one address gets no more than its share of connections.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_that_is_no_proxy_has_its_own_limits() {
+    let mut world = World::new(Database::Sqlite).await;
+    world
+        .set("front.trusted_proxies=192.0.2.1")
+        .set("front.address_header=x-forwarded-for")
+        .set("front.address_rate=5/1000s")
+        .set("front.address_connections=3");
+    let front = world.running_as(doorbuster::process::Role::Front).await;
+    let at = front.buyers.unwrap();
+    let mut statuses = Vec::new();
+    for nth in 0..6 {
+        let passed = [("x-forwarded-for", format!("10.0.0.{nth}"))];
+        let passed: Vec<_> = passed.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        statuses.push(request(at, "GET", "/v1/sales/nothing", &passed, b"").await.status);
+    }
+    assert_eq!(statuses, [404, 404, 404, 404, 404, 429]);
+    let mut open = Vec::new();
+    for _ in 0..3 {
+        open.push(tokio::net::TcpStream::connect(at).await.unwrap());
+    }
+    let refused = async || send_raw(at, b"GET / HTTP/1.1\r\nhost: t\r\n\r\n", Duration::from_secs(10)).await;
+    crate::support::until("the fourth connection is closed", Duration::from_secs(10), async || {
+        refused().await.filter(|answer| answer.is_empty())
+    })
+    .await;
+    drop(open);
+    crate::support::until("there is room again", Duration::from_secs(10), async || {
+        refused().await.filter(|answer| answer.starts_with("HTTP/1.1 4"))
+    })
+    .await;
+    front.stop().await;
+}

@@ -144,6 +144,7 @@ async fn without_rebuy_a_user_is_referred_to_their_ended_order() {
 async fn an_address_above_its_rate_gets_429() {
     let mut world = World::new(Database::Sqlite).await;
     world.set("front.address_rate=3/1000s").set("front.address_header=X-Forwarded-For");
+    world.set("front.trusted_proxies=127.0.0.0/8");
     let running = world.running().await;
     let sale = sale(&world.name, 3, 1);
     world.open_sale(&running.parts, &sale).await;
@@ -165,6 +166,7 @@ async fn an_address_above_its_rate_gets_429() {
     assert!(limited.headers.contains_key("retry-after") && limited.headers.contains_key("ratelimit"));
     assert_eq!(from("10.0.0.2").await.status, 200, "another address");
     assert_eq!(from("1.2.3.4, 10.0.0.1:4711").await.status, 429, "the port does not matter");
+    assert_eq!(from("10.0.0.2, 127.0.0.9").await.status, 200, "behind a second proxy of ours");
     // An unreadable header does not evade the rate: the connection's own address counts.
     for _ in 0..3 {
         assert_eq!(from("nobody").await.status, 200);

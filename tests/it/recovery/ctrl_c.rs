@@ -9,7 +9,9 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
 use super::repair::{act, left};
-use crate::support::{Backup, Database, World, at_rest, buy, everything_is_witnessed, run, sale, until};
+use crate::support::{
+    Backup, Database, World, at_rest, buy, configure, everything_is_witnessed, run, sale, until,
+};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -37,7 +39,7 @@ async fn ctrl_c_ends_a_replay_after_its_batch_and_names_the_command_that_resumes
     database.restore().await;
     until("the loss of the database is noticed", LONG, async || running.parts.store.behind()).await;
     let mut replay = Command::new(env!("CARGO_BIN_EXE_doorbuster"));
-    replay.args(world.overrides.iter().flat_map(|pair| ["--set", pair]));
+    configure(&mut replay, &world);
     replay.args(["replay", "run", "log", "--rate", "2", "--yes"]).kill_on_drop(true);
     let mut replay = replay.stderr(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(replay.stderr.take().unwrap()).lines();
@@ -67,7 +69,8 @@ async fn interrupted_while_it_reads(world: &World, arguments: &[&str]) -> (Optio
     let mut holder = PgConnection::connect(&world.config().database.url).await.unwrap();
     holder.execute("BEGIN; LOCK TABLE orders IN ACCESS EXCLUSIVE MODE").await.unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_doorbuster"));
-    command.args(world.overrides.iter().flat_map(|pair| ["--set", pair])).args(arguments);
+    configure(&mut command, world);
+    command.args(arguments);
     let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
     let mut watcher = PgConnection::connect(&world.config().database.url).await.unwrap();
     until("the command waits for the table", LONG, async || {
@@ -87,7 +90,8 @@ async fn interrupted_while_it_reads(world: &World, arguments: &[&str]) -> (Optio
 /// Runs a command that hangs at a failure point, and ends it there by Ctrl-C.
 async fn interrupted_at(world: &World, point: &str, arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_doorbuster"));
-    command.args(world.overrides.iter().flat_map(|pair| ["--set", pair])).args(arguments);
+    configure(&mut command, world);
+    command.args(arguments);
     command.env("DOORBUSTER_FAULT", format!("{point}=hang")).kill_on_drop(true);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let (mut lines, mut said) = (BufReader::new(child.stderr.take().unwrap()).lines(), String::new());

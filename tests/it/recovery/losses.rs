@@ -11,8 +11,8 @@ use tokio::process::Command;
 use super::log_reach::delete_log;
 use super::repair::{act, forget};
 use crate::support::{
-    Backup, Buyer, Database, World, ask_redis, at_rest, attempt, buy, everything_is_witnessed, run, sale,
-    servers, until, verdicts,
+    Backup, Buyer, Database, World, ask_redis, at_rest, attempt, buy, configure, everything_is_witnessed,
+    run, sale, servers, until, verdicts,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -101,7 +101,7 @@ async fn a_database_that_is_restored_during_a_replay_stays_behind() {
 
     // Two orders a second.
     let mut replay = Command::new(env!("CARGO_BIN_EXE_doorbuster"));
-    replay.args(world.overrides.iter().flat_map(|pair| ["--set", pair]));
+    configure(&mut replay, &world);
     replay.args(["replay", "run", "log", "--rate", "2", "--yes"]).kill_on_drop(true);
     let replay = replay.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
     let replay = replay.spawn().unwrap();

@@ -9,6 +9,17 @@ use tokio::process::{Child, Command};
 
 use super::World;
 
+/// Gives a process the settings of its world: secrets in the environment, as the command refuses them as options.
+pub fn configure(command: &mut Command, world: &World) {
+    for pair in &world.overrides {
+        match pair.split_once('=') {
+            Some(("auth.secret", secret)) => command.env("DOORBUSTER__AUTH__SECRET", secret),
+            Some(("payments.secrets", secrets)) => command.env("DOORBUSTER__PAYMENTS__SECRETS", secrets),
+            _ => command.args(["--set", pair]),
+        };
+    }
+}
+
 /// Runs a command to its end. Returns exit code, standard output and standard error.
 pub async fn run(world: Option<&World>, args: &[&str]) -> (i32, String, String) {
     run_with(world, args, None).await
@@ -17,8 +28,8 @@ pub async fn run(world: Option<&World>, args: &[&str]) -> (i32, String, String) 
 /// The same with a failure point armed, such as `commit.after=abort`.
 pub async fn run_with(world: Option<&World>, args: &[&str], fault: Option<&str>) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_doorbuster"));
-    for pair in world.iter().flat_map(|world| &world.overrides) {
-        command.args(["--set", pair]);
+    if let Some(world) = world {
+        configure(&mut command, world);
     }
     let command = command.envs(fault.map(|fault| ("DOORBUSTER_FAULT", fault)));
     let output = command.args(args).stdin(Stdio::null()).kill_on_drop(true).output();
@@ -74,9 +85,7 @@ impl Doorbuster {
 
     /// Returns the log as `Err` if the process ends before it has logged its addresses.
     async fn launch(mut command: Command, world: &World, verb: &str) -> Result<Self, Vec<String>> {
-        for pair in &world.overrides {
-            command.args(["--set", pair]);
-        }
+        configure(&mut command, world);
         let mut child = command
             .args(["--set", "log.format=json", verb])
             .stdin(Stdio::null())

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use doorbuster::front::{Role, Tokens};
+use doorbuster::front::{Role, Signer};
 use doorbuster::process::Running;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -38,14 +38,20 @@ pub struct Buyer {
 
 impl Buyer {
     pub fn of(running: &Running, user: &str) -> Self {
-        Self { at: running.buyers.expect("a front"), token: running.tokens.mint(&id(user), None, 600) }
+        Self {
+            at: running.buyers.expect("a front"),
+            token: Signer::new(running.auth.clone()).mint(&id(user), None, 600),
+        }
     }
 
     pub fn operator(running: &Running, role: Role) -> Self {
-        Self { at: running.operations, token: running.tokens.mint(&id("op"), Some(role), 600) }
+        Self {
+            at: running.operations,
+            token: Signer::new(running.auth.clone()).mint(&id("op"), Some(role), 600),
+        }
     }
 
-    pub fn with(at: SocketAddr, tokens: &Tokens, user: &str, role: Option<Role>) -> Self {
+    pub fn with(at: SocketAddr, tokens: &Signer, user: &str, role: Option<Role>) -> Self {
         Self { at, token: tokens.mint(&id(user), role, 600) }
     }
 

@@ -12,7 +12,7 @@ mod wait;
 mod world;
 
 pub use backup::{Backup, everything_is_witnessed};
-pub use binary::{Doorbuster, run, run_with};
+pub use binary::{Doorbuster, configure, run, run_with};
 pub use books::at_rest;
 pub use crowd::{Crowd, PAYMENT_SECRETS};
 pub use http::{Answer, Buyer, buy, request, send_raw};

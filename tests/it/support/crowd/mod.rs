@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use doorbuster::domain::{OrderId, OrderStatus, Sale};
-use doorbuster::front::Tokens;
+use doorbuster::front::Signer;
 use doorbuster::process::Running;
 use futures_util::StreamExt as _;
 use tokio::sync::{OwnedRwLockWriteGuard, RwLock};
@@ -33,7 +33,7 @@ const LONG: Duration = Duration::from_secs(120);
 /// What the buyers share.
 struct Scene {
     front: SocketAddr,
-    tokens: Arc<Tokens>,
+    tokens: Arc<Signer>,
     sale: Sale,
     began: Instant,
     stop: CancellationToken,
@@ -72,7 +72,7 @@ impl Crowd {
     pub fn start(running: &Running, sale: &Sale) -> Self {
         let scene = Arc::new(Scene {
             front: running.buyers.expect("a front"),
-            tokens: running.tokens.clone(),
+            tokens: Arc::new(Signer::new(running.auth.clone())),
             sale: sale.clone(),
             began: Instant::now(),
             stop: CancellationToken::new(),

@@ -1,6 +1,6 @@
 //! A cache of verified tokens, so that a buyer who clicks ten times is verified once. Its size is bounded, and each
-//! token stays no longer than its `exp`. Revocation is not supported, with or without the cache: a token is valid
-//! until it expires.
+//! token stays no longer than its `exp`, and no longer than the keys stay the same. A single token cannot be revoked,
+//! with or without the cache: it is valid until it expires or its key is withdrawn.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -14,6 +14,8 @@ pub(super) struct Known<T> {
     pub(super) claims: T,
     /// When it expires, in seconds since 1970, leeway included.
     pub(super) until: i64,
+    /// The version of the keys that it was verified with.
+    pub(super) keys: u64,
 }
 
 /// Keyed by two keyed hashes of the token, 128 bits that nobody outside this process can predict, so nobody can make
@@ -34,12 +36,12 @@ impl<T> KnownTokens<T> {
         Self { keys: Default::default(), generations: RwLock::new(generations) }
     }
 
-    /// The token, unless it has expired at `now`, in seconds since 1970.
-    pub(super) fn get(&self, token: &str, now: i64) -> Option<Arc<Known<T>>> {
+    /// The token, unless it has expired at `now`, in seconds since 1970, or the keys have changed.
+    pub(super) fn get(&self, token: &str, now: i64, keys: u64) -> Option<Arc<Known<T>>> {
         let name = self.name(token);
         let generations = self.generations.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         let known = generations.younger.get(&name).or_else(|| generations.elder.get(&name))?;
-        (now < known.until).then(|| known.clone())
+        (now < known.until && keys == known.keys).then(|| known.clone())
     }
 
     pub(super) fn put(&self, token: &str, known: Known<T>) -> Arc<Known<T>> {
@@ -65,10 +67,11 @@ mod tests {
     #[test]
     fn a_token_is_known_until_it_expires_and_no_longer() {
         let known = KnownTokens::new();
-        known.put("a", Known { claims: "ada", until: 100 });
-        assert_eq!(known.get("a", 99).map(|known| known.claims), Some("ada"));
-        assert!(known.get("a", 100).is_none());
-        assert!(known.get("b", 99).is_none());
+        known.put("a", Known { claims: "ada", until: 100, keys: 1 });
+        assert_eq!(known.get("a", 99, 1).map(|known| known.claims), Some("ada"));
+        assert!(known.get("a", 100, 1).is_none());
+        assert!(known.get("a", 99, 2).is_none(), "its key may be withdrawn");
+        assert!(known.get("b", 99, 1).is_none());
     }
 
     #[test]
@@ -76,11 +79,11 @@ mod tests {
         let known = KnownTokens::new();
         let all = 3 * GENERATION;
         for nth in 0..all {
-            known.put(&nth.to_string(), Known { claims: nth, until: 100 });
+            known.put(&nth.to_string(), Known { claims: nth, until: 100, keys: 0 });
         }
-        let kept = (0..all).filter(|nth| known.get(&nth.to_string(), 0).is_some()).count();
+        let kept = (0..all).filter(|nth| known.get(&nth.to_string(), 0, 0).is_some()).count();
         assert!((GENERATION..=2 * GENERATION).contains(&kept), "{kept}");
-        assert!(known.get(&(all - 1).to_string(), 0).is_some());
-        assert!(known.get("0", 0).is_none());
+        assert!(known.get(&(all - 1).to_string(), 0, 0).is_some());
+        assert!(known.get("0", 0, 0).is_none());
     }
 }

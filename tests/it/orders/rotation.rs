@@ -1,0 +1,179 @@
+//! The login replaces its keys while people buy: nobody is logged out, and a withdrawn key is worth nothing.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use doorbuster::domain::Millis;
+use doorbuster::process::{Role, Running};
+use jsonwebtoken::{Algorithm, EncodingKey, Header};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
+use super::tokens::login_key;
+use crate::support::{Answer, Buyer, Database, World, sale, until};
+
+/// One key of the login.
+struct LoginKey {
+    kid: &'static str,
+    key: EncodingKey,
+    jwk: Value,
+}
+
+impl LoginKey {
+    fn new(kid: &'static str) -> Self {
+        let (key, x) = login_key();
+        Self { kid, key, jwk: json!({"kty": "OKP", "crv": "Ed25519", "use": "sig", "kid": kid, "x": x}) }
+    }
+
+    fn token(&self, user: &str) -> String {
+        let now = Millis::now().0 / 1000;
+        let claims =
+            json!({"sub": user, "iss": "doorbuster", "aud": "doorbuster", "exp": now + 600, "nbf": now - 5});
+        let header = Header { kid: Some(self.kid.into()), ..Header::new(Algorithm::EdDSA) };
+        jsonwebtoken::encode(&header, &claims, &self.key).unwrap()
+    }
+}
+
+fn set_of(keys: &[&LoginKey]) -> String {
+    json!({"keys": keys.iter().map(|key| &key.jwk).collect::<Vec<_>>()}).to_string()
+}
+
+/// As a careful program replaces a file: whole, or not at all.
+fn publish(path: &Path, keys: &[&LoginKey]) {
+    let new = path.with_extension("new");
+    std::fs::write(&new, set_of(keys)).unwrap();
+    std::fs::rename(&new, path).unwrap();
+}
+
+/// A front that takes tokens of the login alone, with an open sale; and the path of its orders.
+async fn front(jwks: &str, every_s: u32) -> (World, Running, String) {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("auth.secret=").set(&format!("auth.jwks={jwks}")).set(&format!("auth.jwks_every_s={every_s}"));
+    let running = world.running_as(Role::Front).await;
+    let sale = sale(&world.name, 100_000, 1);
+    world.open_sale(&running.parts, &sale).await;
+    let path = format!("/v1/sales/{}/orders", sale.id);
+    (world, running, path)
+}
+
+async fn post(running: &Running, path: &str, token: String) -> Answer {
+    Buyer { at: running.buyers.expect("a front"), token }.post(path, &[], "").await
+}
+
+/// Buys with tokens of `signs` until `stop`; returns how many were bought.
+async fn rush(running: &Running, path: &str, signs: &Mutex<Arc<LoginKey>>, stop: &Mutex<bool>) -> u32 {
+    static BUYER: AtomicU32 = AtomicU32::new(0);
+    let mut bought = 0;
+    while !*stop.lock().unwrap() {
+        let key = signs.lock().unwrap().clone();
+        let answer =
+            post(running, path, key.token(&format!("user{}", BUYER.fetch_add(1, Ordering::Relaxed)))).await;
+        assert_eq!(answer.status, 202, "signed with {}: {}", key.kid, answer.text);
+        bought += 1;
+    }
+    bought
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rotation_in_a_rush_logs_nobody_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("keys.json");
+    let keys: Vec<Arc<LoginKey>> =
+        ["a", "b", "c"].into_iter().map(|kid| Arc::new(LoginKey::new(kid))).collect();
+    publish(&file, &[&keys[0]]);
+    // An hour: only a token with an unknown key has the set read again.
+    let (_world, running, path) = front(file.to_str().unwrap(), 3_600).await;
+    let (signs, stop) = (Mutex::new(keys[0].clone()), Mutex::new(false));
+    let login = async {
+        for pair in keys.windows(2) {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            publish(&file, &[&pair[0], &pair[1]]);
+            *signs.lock().unwrap() = pair[1].clone();
+            tokio::time::sleep(Duration::from_millis(1_500)).await;
+            publish(&file, &[&pair[1]]);
+        }
+        *stop.lock().unwrap() = true;
+    };
+    let buyers = futures_util::future::join_all((0..8).map(|_| rush(&running, &path, &signs, &stop)));
+    let (bought, ()) = tokio::join!(buyers, login);
+    assert!(bought.iter().all(|bought| *bought > 0), "{bought:?}");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_withdrawn_key_is_worth_nothing_and_a_broken_set_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("keys.json");
+    let (old, new) = (LoginKey::new("old"), LoginKey::new("new"));
+    publish(&file, &[&old]);
+    let (_world, running, path) = front(file.to_str().unwrap(), 1).await;
+    let remembered = old.token("ada");
+    assert_eq!(post(&running, &path, remembered.clone()).await.status, 202);
+    for broken in ["", "{", "{\"keys\":[]}", "[]", "{\"keys\":[{\"kty\":\"oct\",\"k\":\"c2VjcmV0\"}]}"] {
+        std::fs::write(&file, broken).unwrap();
+        // A token of a key that is not known has the set read now.
+        assert_eq!(post(&running, &path, new.token("eve")).await.code(), "unauthenticated", "{broken}");
+        assert_eq!(post(&running, &path, remembered.clone()).await.status, 202, "{broken}");
+    }
+    publish(&file, &[&new]);
+    assert_eq!(post(&running, &path, new.token("bob")).await.status, 202);
+    let answer = post(&running, &path, remembered).await;
+    assert_eq!((answer.status, answer.code()), (401, "unauthenticated"), "{}", answer.text);
+    running.stop().await;
+}
+
+/// Serves the set over HTTP, while it is given one, and counts how often it was asked for.
+async fn login_server(set: Arc<Mutex<Option<String>>>) -> (SocketAddr, Arc<AtomicU32>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (at, asked) = (listener.local_addr().unwrap(), Arc::new(AtomicU32::new(0)));
+    let count = asked.clone();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            count.fetch_add(1, Ordering::Relaxed);
+            let _ = stream.read(&mut [0; 4_096]).await;
+            let answer = match set.lock().unwrap().clone() {
+                Some(set) => format!(
+                    "HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{set}",
+                    set.len()
+                ),
+                None => "HTTP/1.1 500 Away\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_owned(),
+            };
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    (at, asked)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_login_that_is_away_delays_buyers_and_refuses_none() {
+    let key = LoginKey::new("a");
+    let set = Arc::new(Mutex::new(None));
+    let (login, asked) = login_server(set.clone()).await;
+    let (_world, running, path) = front(&format!("http://{login}/keys"), 3_600).await;
+    let answer = post(&running, &path, key.token("ada")).await;
+    assert_eq!((answer.status, answer.code()), (503, "keys_unavailable"), "{}", answer.text);
+    assert_eq!(answer.headers["retry-after"], "1");
+    *set.lock().unwrap() = Some(set_of(&[&key]));
+    until("the keys are read", Duration::from_secs(20), async || {
+        let answer = post(&running, &path, key.token("ada")).await;
+        assert!([202, 503].contains(&answer.status), "{}", answer.text);
+        (answer.status == 202).then_some(())
+    })
+    .await;
+    // From then on the login may be away, and a stranger who names new keys does not pass on to it.
+    *set.lock().unwrap() = None;
+    let (before, stranger, began) =
+        (asked.load(Ordering::Relaxed), LoginKey::new("x"), std::time::Instant::now());
+    let strangers = (0..50).map(|nth| post(&running, &path, stranger.token(&format!("eve{nth}"))));
+    for answer in futures_util::future::join_all(strangers).await {
+        assert_eq!((answer.status, answer.code()), (401, "unauthenticated"), "{}", answer.text);
+    }
+    assert_eq!(post(&running, &path, key.token("bob")).await.status, 202);
+    let (passed, readings) = (began.elapsed().as_secs(), asked.load(Ordering::Relaxed) - before);
+    assert!(u64::from(readings) <= passed + 2, "{readings} readings in {passed} s");
+    running.stop().await;
+}
