@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::gate::{Gate, GateError};
 use crate::queue::{DeadLetter, DeadLetters, HeldDeadLetter, PublishError, QueueError};
-use crate::settlement::{SettlementError, settle_order};
+use crate::settlement::settlement_of;
 use crate::store::{Recorded, Store, StoreError};
 
 /// Dead letters in one listing.
@@ -38,15 +38,6 @@ pub enum DeadLetterError {
     /// The database failed. The rows may be committed: repeat the act.
     #[error(transparent)]
     Store(#[from] StoreError),
-}
-
-impl From<SettlementError> for DeadLetterError {
-    fn from(error: SettlementError) -> Self {
-        match error {
-            SettlementError::Gate(error) => Self::Gate(error),
-            SettlementError::Store(error) => Self::Store(error),
-        }
-    }
 }
 
 /// A dead letter as JSON, for the admin API and the command line; with its payload if `whole`.
@@ -159,7 +150,10 @@ impl DeadLetterActs {
                     Recorded::Already(_, failure) => failure,
                     Recorded::Confirmed | Recorded::Stale | Recorded::Locked => None,
                 };
-                settle_order(&self.gate, &self.store, order, failure).await?;
+                // If another order of its user replaced it, the sweep settles it under the user's lease.
+                if let Some(settlement) = settlement_of(order, failure) {
+                    self.gate.settle(&order.sale, &[settlement]).await?;
+                }
             }
             Ok(done)
         };

@@ -16,8 +16,8 @@ use crate::gate::Gate;
 use crate::intake::Relay;
 use crate::lease::{Guard, Leases};
 use crate::queue::DeadLetters;
-use crate::settlement::settlement_of;
-use crate::store::Store;
+use crate::settlement::{Settler, settlement_of};
+use crate::store::{OrderRow, Store};
 
 /// How often to sweep, and how much at once.
 #[derive(Debug, Clone)]
@@ -174,11 +174,17 @@ impl Sweep {
             return Vec::new();
         }
         let Ok(rows) = self.store.orders_by_id(&ids).await else { return Vec::new() };
+        let settler = Settler { gate: &self.gate, store: &self.store, leases: &self.leases };
         let mut settlements = Vec::with_capacity(rows.len());
-        for row in &rows {
-            match settlement_of(&self.store, &row.order, row.failure).await {
-                Ok(settlement) => settlements.push(settlement),
-                Err(error) => tracing::debug!(order_id = %row.order.id, %error, "left for the next round"),
+        for OrderRow { order, failure, .. } in &rows {
+            match settlement_of(order, *failure) {
+                Some(settlement) => settlements.push(settlement),
+                None => {
+                    let settled = settler.settle_order(order, *failure).await;
+                    if !matches!(settled, Ok(true)) {
+                        tracing::debug!(order_id = %order.id, ?settled, "left for the next round");
+                    }
+                }
             }
         }
         if !settlements.is_empty()

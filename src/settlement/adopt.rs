@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{SettlementError, Settler};
 use crate::domain::{OrderId, SaleId, UserId};
 use crate::gate::GateError;
-use crate::lease::{Guard, LeaseOptions};
+use crate::lease::{COMMIT_MARGIN, Guard, LeaseOptions};
 
 /// Attempts to take the user's lease while another process holds it, with a longer pause after each.
 const TRIES: u32 = 5;
@@ -21,7 +21,7 @@ impl Settler<'_> {
     /// holds the lease; the next comparison finds the order again. Idempotent.
     pub async fn adopt(&self, sale: &SaleId, user: &UserId, id: OrderId) -> Result<bool, SettlementError> {
         let Some(guard) = self.lease(sale, user).await else { return Ok(false) };
-        let adopted = self.adopt_if_live(sale, id).await;
+        let adopted = self.adopt_if_live(sale, id, &guard).await;
         let _ = guard.release().await;
         if matches!(adopted, Ok(true)) {
             metrics::counter!("gate_adopted_total").increment(1);
@@ -31,7 +31,7 @@ impl Settler<'_> {
     }
 
     /// `None` if another process keeps the lease, or Redis is unavailable.
-    async fn lease(&self, sale: &SaleId, user: &UserId) -> Option<Guard> {
+    pub(super) async fn lease(&self, sale: &SaleId, user: &UserId) -> Option<Guard> {
         for tries in 1..=TRIES {
             let options = LeaseOptions::lasting(LEASE);
             let taken = self.leases.take(sale.as_str(), [user.as_str()], options).await;
@@ -43,10 +43,19 @@ impl Settler<'_> {
         None
     }
 
-    async fn adopt_if_live(&self, sale: &SaleId, id: OrderId) -> Result<bool, SettlementError> {
+    async fn adopt_if_live(
+        &self,
+        sale: &SaleId,
+        id: OrderId,
+        guard: &Guard,
+    ) -> Result<bool, SettlementError> {
         let Some(row) = self.store.order(id).await?.filter(|row| row.status.is_live()) else {
             return Ok(false);
         };
+        // The reading may have taken longer than the lease lasts.
+        if !guard.is_valid_for(COMMIT_MARGIN) {
+            return Ok(false);
+        }
         match self.gate.adopt(&row.order).await {
             // The row records the number, so that a Redis that comes back without this write is
             // recognised as behind.

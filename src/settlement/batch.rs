@@ -6,7 +6,7 @@ use super::{Settler, settlement_of};
 use crate::domain::{Failure, Order, SaleId, SaleState};
 use crate::gate::{GateError, Moved, Outcome, Settlement};
 use crate::link::call_together;
-use crate::store::{Recorded, Store, StoreError};
+use crate::store::Recorded;
 
 /// Collects the committed outcomes of a batch, sale by sale.
 #[derive(Default)]
@@ -21,18 +21,20 @@ struct SaleOutcomes {
     settlements: Vec<Settlement>,
     /// The epoch in which each order was accepted.
     epochs: Vec<i64>,
+    /// Refused, because another order of the user was there first.
+    replaced: Vec<Order>,
 }
 
 impl Outcomes {
     /// Adds what the database recorded for one order. A refused fencing token or a locked row is no outcome and is left
-    /// out. On an error the order is not added.
-    pub async fn add(&mut self, store: &Store, order: &Order, recorded: Recorded) -> Result<(), StoreError> {
-        let failure = match &recorded {
+    /// out.
+    pub fn add(&mut self, order: &Order, recorded: &Recorded) {
+        let failure = match recorded {
             Recorded::Stale => {
                 metrics::counter!("worker_fence_refused_total").increment(1);
-                return Ok(());
+                return;
             }
-            Recorded::Locked => return Ok(()),
+            Recorded::Locked => return,
             Recorded::Confirmed => None,
             Recorded::Already(_, failure) => {
                 metrics::counter!("worker_duplicates_total").increment(1);
@@ -45,13 +47,6 @@ impl Outcomes {
             let status = if failure.is_some() { "failed" } else { "confirmed" };
             metrics::counter!("worker_orders_total", "status" => status).increment(1);
         }
-        let settlement = match recorded {
-            Recorded::Failed(Failure::OverLimit, winner) => {
-                let outcome = Outcome::Replaced(winner);
-                Settlement { id: order.id, user: order.user.clone(), outcome }
-            }
-            _ => settlement_of(store, order, failure).await?,
-        };
         if let Some(failure) = failure {
             if new {
                 tracing::error!(order_id = %order.id, sale = %order.sale, failure = failure.as_str(), "the database refused an accepted order");
@@ -61,12 +56,17 @@ impl Outcomes {
             }
         }
         let outcomes = self.sales.entry(order.sale.clone()).or_default();
-        outcomes.settlements.push(settlement);
-        outcomes.epochs.push(order.number.epoch);
-        Ok(())
+        match settlement_of(order, failure) {
+            Some(settlement) => {
+                outcomes.settlements.push(settlement);
+                outcomes.epochs.push(order.number.epoch);
+            }
+            None => outcomes.replaced.push(order.clone()),
+        }
     }
 
-    /// Reports everything to the gates, one call per sale, all at once. Failures are logged and left to
+    /// Reports everything to the gates, one call per sale, all at once. Call it after the users' leases were released: it
+    /// takes that of a user whose order another one replaced. Failures are logged and left to
     /// the sweep.
     ///
     /// Pauses sales first: a gate that has promised a unit that does not exist must not free its buyer to
@@ -100,7 +100,19 @@ async fn pause(settler: Settler<'_>, sale: &SaleId, failure: Failure) {
 
 impl SaleOutcomes {
     async fn settle(self, settler: Settler<'_>, sale: SaleId) {
-        let Self { settlements, epochs } = self;
+        let Self { settlements, epochs, replaced } = self;
+        for order in replaced {
+            match settler.settle_order(&order, Some(Failure::OverLimit)).await {
+                Ok(true) => {}
+                Ok(false) => {
+                    tracing::warn!(order_id = %order.id, "left to the sweep to settle: its user is busy")
+                }
+                Err(error) => tracing::warn!(order_id = %order.id, %error, "left to the sweep to settle"),
+            }
+        }
+        if settlements.is_empty() {
+            return;
+        }
         // The gate witnesses what was committed just now, at no further call.
         settler.gate.observe_place(&sale, settler.store.highest_place(&sale));
         let number = match settler.gate.settle(&sale, &settlements).await {

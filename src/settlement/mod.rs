@@ -9,9 +9,10 @@ mod adopt;
 mod batch;
 mod places;
 mod recorded;
+mod replaced;
 mod returns;
 
-use crate::domain::{Failure, Number, Order};
+use crate::domain::{Failure, Order};
 use crate::gate::{Gate, GateError, Outcome, Settlement};
 use crate::lease::Leases;
 use crate::store::{Store, StoreError};
@@ -39,35 +40,19 @@ pub struct Settler<'a> {
     pub gate: &'a Gate,
     /// Has the rows with the outcomes.
     pub store: &'a Store,
-    /// Protects a user's orders while one of them is adopted.
+    /// Protects a user's orders while the gate learns of one of them.
     pub leases: &'a Leases,
 }
 
-/// Builds the settlement of an order whose row is committed. `failure` is the row's. Reads the store
-/// only if another order of the user won.
-pub async fn settlement_of(
-    store: &Store,
-    order: &Order,
-    failure: Option<Failure>,
-) -> Result<Settlement, StoreError> {
+/// The settlement of an order whose row is committed; `failure` is the row's. `None` if another order of its user
+/// replaced it: what the gate learns of that order must still be true, so only [`Settler::settle_order`] judges it.
+pub fn settlement_of(order: &Order, failure: Option<Failure>) -> Option<Settlement> {
     let outcome = match failure {
         None => Outcome::Kept,
-        Some(Failure::OverLimit) => Outcome::Replaced(store.live_order_of(order).await?.map(Box::new)),
+        Some(Failure::OverLimit) => return None,
         // Its unit exists, and nobody has it.
         Some(Failure::GivenUp) => Outcome::Returned,
         Some(Failure::OutOfStock | Failure::NumberReused | Failure::UnknownItem) => Outcome::Dropped,
     };
-    Ok(Settlement { id: order.id, user: order.user.clone(), outcome })
-}
-
-/// Settles one order whose row is committed; `failure` is the row's. On `Ok` the gate has the outcome, and
-/// the value is the gate's number afterwards.
-pub async fn settle_order(
-    gate: &Gate,
-    store: &Store,
-    order: &Order,
-    failure: Option<Failure>,
-) -> Result<Number, SettlementError> {
-    let settlement = settlement_of(store, order, failure).await?;
-    Ok(gate.settle(&order.sale, &[settlement]).await?)
+    Some(Settlement { id: order.id, user: order.user.clone(), outcome })
 }

@@ -130,7 +130,7 @@ impl Worker {
         let after = recorded.iter().map(After::of).collect();
         let mut outcomes = Outcomes::default();
         for (claim, recorded) in claimed.claims.iter().zip(recorded) {
-            outcomes.add(&self.store, &claim.order, recorded).await?;
+            outcomes.add(&claim.order, &recorded);
         }
         Ok((outcomes, after))
     }

@@ -7,11 +7,11 @@ mod units;
 use std::time::Duration;
 
 use super::compare::{Comparison, Difference, DifferenceKind};
-use crate::domain::{ActRequest, Order, OrderStatus};
+use crate::domain::{ActRequest, Failure, Order, OrderStatus};
 use crate::gate::Gate;
 use crate::lease::{COMMIT_MARGIN, LeaseOptions, Leases};
 use crate::queue::{PublishError, Publisher};
-use crate::settlement::{Settler, give_back, settle_order};
+use crate::settlement::{Settler, give_back};
 use crate::store::{Claim, Return, Store};
 
 pub use outcome::{RepairError, Repaired};
@@ -68,22 +68,20 @@ impl Repair {
             DifferenceKind::Leaked => self.end_leaked(order, request).await,
             DifferenceKind::Unsettled => {
                 let Some(row) = self.store.order(order.id).await? else { return Ok("its row is gone") };
-                settle_order(&self.gate, &self.store, &row.order, row.failure).await?;
+                self.settle(&row.order, row.failure).await?;
                 Ok("settled in the gate")
             }
             DifferenceKind::Unreturned => {
                 let Some(row) = self.store.order(order.id).await? else { return Ok("its row is gone") };
                 match row.failure {
                     // Settling frees the user, just as it would have done when the order failed.
-                    Some(_) => _ = settle_order(&self.gate, &self.store, order, row.failure).await?,
+                    Some(_) => self.settle(order, row.failure).await?,
                     None => self.return_units(order).await?,
                 }
                 Ok("its units are on sale again")
             }
             DifferenceKind::UnknownToGate => {
-                let Self { gate, store, leases, .. } = self;
-                let settler = Settler { gate, store, leases };
-                match settler.adopt(&order.sale, &order.user, order.id).await? {
+                match self.settler().adopt(&order.sale, &order.user, order.id).await? {
                     true => Ok("the gate holds it"),
                     false => Err(RepairError::Busy),
                 }
@@ -92,6 +90,17 @@ impl Repair {
             | DifferenceKind::Duplicate
             | DifferenceKind::Oversold
             | DifferenceKind::DatabaseBehind => Ok("left"),
+        }
+    }
+
+    fn settler(&self) -> Settler<'_> {
+        Settler { gate: &self.gate, store: &self.store, leases: &self.leases }
+    }
+
+    async fn settle(&self, order: &Order, failure: Option<Failure>) -> Result<(), RepairError> {
+        match self.settler().settle_order(order, failure).await? {
+            true => Ok(()),
+            false => Err(RepairError::Busy),
         }
     }
 

@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::error::ReplayError;
+use super::parts::Replay;
 use super::rows::{self, count_row};
 use super::work::Work;
 use crate::domain::{Order, SaleId, Ticket};
 use crate::queue::PublishError;
-use crate::settlement::settlement_of;
-use crate::store::{OrderRow, StoreError};
+use crate::settlement::Settler;
+use crate::store::OrderRow;
 
 /// Orders that are published together.
 const BATCH: usize = 500;
@@ -69,7 +70,7 @@ impl Work<'_> {
                 Some(row) => {
                     count_row(&mut self.report.counts, row.status);
                     if self.run.is_some() {
-                        self.settle(row).await?;
+                        self.settle(row).await;
                     }
                 }
                 None if ticket.parked => self.report.counts.parked += 1,
@@ -83,11 +84,10 @@ impl Work<'_> {
         Ok(())
     }
 
-    async fn settle(&self, row: &OrderRow) -> Result<(), StoreError> {
-        let settlement = settlement_of(&self.replay.store, &row.order, row.failure).await?;
-        // If this fails, the sweep settles the order.
-        let _ = self.replay.gate.settle(&row.order.sale, &[settlement]).await;
-        Ok(())
+    /// If this fails, the sweep settles the order.
+    async fn settle(&self, row: &OrderRow) {
+        let Replay { gate, store, leases, .. } = self.replay;
+        let _ = Settler { gate, store, leases }.settle_order(&row.order, row.failure).await;
     }
 
     async fn publish(&mut self, orders: &[&Order]) {

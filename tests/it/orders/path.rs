@@ -4,12 +4,17 @@ use std::time::Duration;
 
 use doorbuster::audit::audit;
 use doorbuster::control::Control;
-use doorbuster::domain::{ActRequest, Failure, Millis, Number, OrderStatus, SaleState};
+use doorbuster::domain::{Act, ActRequest, Failure, Millis, Number, OrderStatus, SaleState, Verdict};
 use doorbuster::gate::Versions;
 use doorbuster::lease::LeaseOptions;
 use doorbuster::process::{Role, Running};
 use doorbuster::queue::Publisher;
+use doorbuster::settlement::Settler;
+use doorbuster::store::Recorded;
 
+use super::control::{admit, left};
+use crate::recovery::repair::act;
+use crate::seams::store::claim;
 use crate::support::{
     Backup, Buyer, Database, Doorbuster, World, ask_redis, at_rest, attempt, order, request, run, sale,
     servers, until,
@@ -111,11 +116,42 @@ async fn a_forgotten_users_second_order_fails_and_the_first_takes_its_place() {
     })
     .await;
     assert_eq!(read.json["failure"], Failure::OverLimit.as_str());
-    let books = audit(&running.parts.gate, &running.parts.store, &sale.id).await.unwrap();
-    assert!(books.balances() && books.is_at_rest(), "{books:?}");
+    at_rest(&running, &sale).await;
     let again = ada.buy(sale.id.as_str(), "another").await;
     assert_eq!((again.code(), again.order_id()), ("already_ordered", forgotten.id.to_string().as_str()));
     running.stop().await;
+}
+
+/// The gate learns of the order that won as well. If that one could end at the same moment, its user would keep an order
+/// that has ended, and its unit would never be sold.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_gate_learns_of_a_winner_is_still_true_then() {
+    let world = World::new(Database::Sqlite).await;
+    let parts = world.parts().await;
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&parts, &sale).await;
+    // The gate has forgotten the first order.
+    let first =
+        doorbuster::domain::Order { number: Number { epoch: 0, seq: 1 }, ..order(&sale.id, "ada", 1) };
+    parts.store.record(&[claim(&first, 1)], &|| true).await.unwrap();
+    let Verdict::Accepted(second) = admit(&parts, &sale, "ada", Some("k"), 1).await else {
+        panic!("refused")
+    };
+    let recorded = parts.store.record(&[claim(&second, 2)], &|| true).await.unwrap();
+    assert!(matches!(recorded[..], [Recorded::Failed(Failure::OverLimit, Some(_))]), "{recorded:?}");
+
+    let settler = Settler { gate: &parts.gate, store: &parts.store, leases: &parts.leases };
+    let settle = || settler.settle_order(&second, Some(Failure::OverLimit));
+    let acting = LeaseOptions::lasting(Duration::from_secs(30));
+    let lease = parts.leases.take(sale.id.as_str(), ["ada"], acting).await.unwrap().guard.expect("free");
+    assert!(!settle().await.unwrap(), "somebody may end the first order now");
+    assert_eq!(parts.gate.in_flight(&sale.id).await.unwrap().len(), 1);
+    lease.release().await.unwrap();
+    act(&parts, &sale, first.id, Act::Cancel).await;
+    assert!(settle().await.unwrap());
+    assert!(settle().await.unwrap(), "it may be repeated");
+    assert_eq!((left(&parts, &sale).await, parts.gate.in_flight(&sale.id).await.unwrap().len()), (5, 0));
+    assert!(matches!(admit(&parts, &sale, "ada", Some("another"), 1).await, Verdict::Accepted(_)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
