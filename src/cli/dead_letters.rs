@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::ended::{Ended, Failed};
 use super::output::Output;
+use super::terms::Reason;
 use crate::control::{DeadLetterActs, DeadLetterEnd, DeadLetterError, dead_letter_json};
 use crate::process::{Config, Parts};
 use crate::queue::{DeadLetter, DeadLetters};
@@ -24,10 +25,10 @@ pub(super) enum Verb {
     },
     /// Return them to the workers, once the cause is fixed.
     #[command(after_help = "Example:\n  doorbuster dead-letters replay --all")]
-    Replay(Which),
+    Replay(Decision),
     /// Fail their orders: buyers see `failed`, and the units are on sale again.
     #[command(after_help = "Example:\n  doorbuster dead-letters fail 0190c2a4-7b1e-7c3a-9d51-3f6f1a2b4c5d")]
-    Fail(Which),
+    Fail(Decision),
 }
 
 #[derive(Debug, clap::Args)]
@@ -38,6 +39,14 @@ pub(super) struct Which {
     /// Every dead letter that exists now.
     #[arg(long, conflicts_with = "ids")]
     all: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Decision {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    reason: Reason,
 }
 
 /// How long connecting to the broker may take.
@@ -56,13 +65,17 @@ pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
             print_one(&dead.show(&id).await?, &output);
             Ok(Ended::Done)
         }
-        Verb::Replay(which) => {
+        Verb::Replay(Decision { which, reason }) => {
             tokio::time::timeout(CONNECT_WITHIN, letters.wait_until_up()).await.map_err(|_| {
                 Failed::Other(format!("the broker could not be reached within {CONNECT_WITHIN:?}"))
             })?;
-            each(&dead, which, async |id| dead.replay(id).await).await
+            let request = reason.request();
+            each(&dead, which, async |id| dead.replay(id, &request).await).await
         }
-        Verb::Fail(which) => each(&dead, which, async |id| dead.fail(id).await).await,
+        Verb::Fail(Decision { which, reason }) => {
+            let request = reason.request();
+            each(&dead, which, async |id| dead.fail(id, &request).await).await
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //! A command reads its options, calls one of the modules below, and prints the result. Standard output carries only
 //! the result, standard error everything else; the exit code says how the command ended.
 
+mod acts;
 mod audit;
 mod backup;
 mod bench;
@@ -85,6 +86,9 @@ enum Verb {
     /// List the events of payment providers.
     #[command(subcommand, after_help = "Example:\n  doorbuster payment list --state late")]
     Payment(payment::Verb),
+    /// List what operators have done, newest first.
+    #[command(after_help = "Example:\n  doorbuster acts --limit 20")]
+    Acts(acts::Args),
     /// Erase a person's name.
     #[command(subcommand, after_help = "Example:\n  doorbuster user erase ada --yes")]
     User(user::Verb),
@@ -168,6 +172,7 @@ impl Verb {
             Self::Sale(verb) => sale::run(&load(sources)?, verb).await,
             Self::Order(verb) => order::run(&load(sources)?, verb).await,
             Self::Payment(verb) => payment::run(&load(sources)?, verb).await,
+            Self::Acts(args) => acts::run(&load(sources)?, &args).await,
             Self::User(verb) => user::run(&load(sources)?, verb).await,
             Self::DeadLetters(verb) => dead_letters::run(&load(sources)?, verb).await,
             Self::Audit(args) => audit::run(&load(sources)?, args).await,

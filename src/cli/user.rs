@@ -1,6 +1,7 @@
 //! `user`: erases a person's name from archived sales.
 
 use super::ended::{Ended, Failed};
+use super::terms::Reason;
 use crate::control::Control;
 use crate::domain::{SaleId, UserId};
 use crate::process::{Config, Parts};
@@ -14,16 +15,18 @@ pub(super) enum Verb {
         /// Required, because it cannot be undone.
         #[arg(long)]
         yes: bool,
+        #[command(flatten)]
+        reason: Reason,
     },
 }
 
 pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
-    let Verb::Erase { user, yes } = verb;
+    let Verb::Erase { user, yes, reason } = verb;
     if !yes {
         return Err(Failed::Usage("this cannot be undone: add --yes".into()));
     }
     let parts = Parts::open(config).await?;
-    let erased = Control::new(parts.gate, parts.store).erase(&user).await?;
+    let erased = Control::new(parts.gate, parts.store).erase(&user, &reason.request()).await?;
     if erased.orders == 0 && erased.left.is_empty() {
         println!("no sale knows {user}");
         return Ok(Ended::ItemsLeft);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::error::ControlError;
+use super::operator_acts::recorded;
 use super::record::StateAct;
 use super::sales::Control;
 use crate::audit::{Audit, ItemBooks, audit};
@@ -81,8 +82,14 @@ impl Control {
 
     /// Replaces a user's name with a random one in all archived sales. Sales that are not archived are left alone,
     /// and the result lists them.
-    pub async fn erase(&self, user: &UserId) -> Result<Erased, ControlError> {
-        Ok(self.store.erase_user(user).await?)
+    pub async fn erase(&self, user: &UserId, request: &ActRequest) -> Result<Erased, ControlError> {
+        request.check()?;
+        let erasing = async { Ok(self.store.erase_user(user).await?) };
+        let describe = |erased: &Erased| {
+            format!("{} in {} orders; {} sales left", erased.pseudonym, erased.orders, erased.left.len())
+        };
+        // The record would keep the very name that is to go.
+        recorded(&self.store, ("erase", "a user"), request, erasing, describe).await
     }
 }
 

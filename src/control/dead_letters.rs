@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use super::operator_acts::recorded;
+use crate::domain::ActRequest;
 use crate::gate::{Gate, GateError};
 use crate::queue::{DeadLetter, DeadLetters, HeldDeadLetter, PublishError, QueueError};
 use crate::settlement::settlement_of;
@@ -116,7 +118,13 @@ impl DeadLetterActs {
     ///
     /// The order of steps: publish and await the confirm, clear the parked mark in the gate, remove the dead
     /// letter. A crash in between leaves both messages, and a worker recognises an order that it has seen.
-    pub async fn replay(&self, id: &str) -> Result<DeadLetterEnd, DeadLetterError> {
+    pub async fn replay(&self, id: &str, request: &ActRequest) -> Result<DeadLetterEnd, DeadLetterError> {
+        let act = ("dead-letter replay", id);
+        recorded(&self.store, act, request, self.publish_again(id), |end| end.as_str().to_owned()).await
+    }
+
+    /// As [`DeadLetterActs::replay`], for a replay run, which is recorded itself.
+    pub async fn publish_again(&self, id: &str) -> Result<DeadLetterEnd, DeadLetterError> {
         let held = self.take(id).await?;
         let replayed = async {
             let orders = match &held.letter.orders {
@@ -136,7 +144,12 @@ impl DeadLetterActs {
     /// repeated.
     ///
     /// The order of steps: commit the failed rows, settle them with the gate, remove the dead letter.
-    pub async fn fail(&self, id: &str) -> Result<DeadLetterEnd, DeadLetterError> {
+    pub async fn fail(&self, id: &str, request: &ActRequest) -> Result<DeadLetterEnd, DeadLetterError> {
+        let act = ("dead-letter fail", id);
+        recorded(&self.store, act, request, self.fail_orders(id), |end| end.as_str().to_owned()).await
+    }
+
+    async fn fail_orders(&self, id: &str) -> Result<DeadLetterEnd, DeadLetterError> {
         let held = self.take(id).await?;
         let failed = async {
             let Ok(orders) = &held.letter.orders else { return Ok(DeadLetterEnd::Discarded) };

@@ -10,6 +10,7 @@ mod check;
 mod dead_letters;
 mod error;
 mod lifecycle;
+mod operator_acts;
 mod record;
 mod sales;
 

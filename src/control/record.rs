@@ -4,7 +4,7 @@
 use super::error::ControlError;
 use super::sales::Control;
 use crate::domain::{ActRequest, Number, SaleId};
-use crate::store::{ActState, BegunAct, NotBegun, SaleAct};
+use crate::store::{ActState, BegunAct, NotBegun, OperatorAct, SaleAct};
 
 /// An act that moves a sale between states.
 pub(super) struct StateAct<'a> {
@@ -27,6 +27,11 @@ impl Control {
     pub async fn acts(&self, sale: &SaleId, limit: u64) -> Result<Vec<SaleAct>, ControlError> {
         self.row(sale).await?;
         Ok(self.store.acts(sale, limit).await?)
+    }
+
+    /// The latest acts of operators, on sales and otherwise, newest first. Acts on orders are in each order's history.
+    pub async fn latest_acts(&self, limit: u64) -> Result<Vec<OperatorAct>, ControlError> {
+        Ok(self.store.latest_acts(limit).await?)
     }
 
     /// Records the act, does it, and records its result.

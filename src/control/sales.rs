@@ -1,7 +1,8 @@
 //! [`Control`] itself, which creates, lists and shows sales.
 
 use super::error::ControlError;
-use crate::domain::{Sale, SaleId, SaleState};
+use super::operator_acts::recorded;
+use crate::domain::{ActRequest, Sale, SaleId, SaleState};
 use crate::gate::{Gate, GateSale};
 use crate::store::{SaleRow, Store, StoreError};
 
@@ -35,12 +36,16 @@ impl Control {
     }
 
     /// Creates a draft in the database. The gate does not have it until it is opened.
-    pub async fn create(&self, sale: &Sale) -> Result<(), ControlError> {
+    pub async fn create(&self, sale: &Sale, request: &ActRequest) -> Result<(), ControlError> {
         sale.check()?;
-        match self.store.create_sale(sale).await {
-            Err(StoreError::Exists(_)) => Err(ControlError::Exists(sale.id.clone())),
-            other => Ok(other?),
-        }
+        request.check()?;
+        let creating = async {
+            match self.store.create_sale(sale).await {
+                Err(StoreError::Exists(_)) => Err(ControlError::Exists(sale.id.clone())),
+                other => Ok(other?),
+            }
+        };
+        recorded(&self.store, ("create", sale.id.as_str()), request, creating, |()| "created".into()).await
     }
 
     /// All sales, newest first. While Redis is unavailable, only the rows.

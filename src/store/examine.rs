@@ -15,13 +15,14 @@ use super::handle::{Store, StoreSettings};
 use super::session::GivenUp;
 
 /// Tables, and a column of each that this build updates, if there is one.
-const WRITTEN: [(&str, Option<&str>); 14] = [
+const WRITTEN: [(&str, Option<&str>); 15] = [
     ("backup", Some("made_at_ms")),
     ("gate_returns", None),
     ("installation", None),
     ("items", Some("sold")),
     ("log_position", Some("replay_from_ms")),
     ("log_outbox", None),
+    ("operator_acts", Some("result")),
     ("order_events", None),
     ("orders", Some("status")),
     ("payment_events", Some("state")),

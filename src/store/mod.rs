@@ -16,6 +16,7 @@ mod handle;
 mod installation;
 mod log_outbox;
 mod many;
+mod operator_acts;
 mod orders;
 mod payments;
 mod places;
@@ -32,6 +33,7 @@ pub use error::StoreError;
 pub use examine::DatabaseFacts;
 pub use halves::Halves;
 pub use handle::{Store, StoreSettings};
+pub use operator_acts::{BegunOperatorAct, OperatorAct};
 pub use orders::{
     Backlog, Change, Changed, Claim, KnownTotals, OlderEpoch, OlderOrders, OrderEvent, OrderPages, OrderRow,
     OverdueOrder, Recorded, Return, SaleSnapshot, Totals,

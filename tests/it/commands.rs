@@ -151,19 +151,41 @@ async fn the_shown_configuration_hides_secrets() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("secrets.toml");
     let url_file = folder.path().join("redis");
-    std::fs::write(&url_file, "redis://:hunter2@cache\n").unwrap();
+    std::fs::write(&url_file, "rediss://:hunter2@cache\n").unwrap();
     let secrets = format!(
         "[auth]\nsecret = \"0123456789abcdef0123456789abcdef\"\n[redis]\nurl_file = {:?}\n[database]\nurl = \
-         \"postgres://h/d?user=a&password=hunter2\"\n",
+         \"postgres://h/d?user=a&password=hunter2&sslmode=require\"\n",
         url_file.display().to_string()
     );
     std::fs::write(&file, secrets).unwrap();
     let (code, out, err) = run(None, &["config", "show", "--config", file.to_str().unwrap()]).await;
     assert_eq!(code, 0, "{err}");
     assert!(!out.contains("hunter2") && !out.contains("0123456789abcdef"), "{out}");
-    for shown in ["[worker]", "redis://:***@cache", "password=***"] {
+    for shown in ["[worker]", "rediss://:***@cache", "password=***"] {
         assert!(out.contains(shown), "{out}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plaintext_to_another_host_is_refused_unless_it_is_named() {
+    let away = [
+        "--set",
+        "redis.url=redis://cache",
+        "--set",
+        "queue.url=amqp://rabbit",
+        "--set",
+        "database.url=postgres://db/shop",
+        "--set",
+        "operations.listen=0.0.0.0:9090",
+    ];
+    let (code, _, err) = run(None, &[&["config", "show"][..], &away].concat()).await;
+    assert_eq!(code, 2, "{err}");
+    for says in ["rediss://", "amqps://", "sslmode=verify-full", "operations.exposed = true", "4 mistakes"] {
+        assert!(err.contains(says), "{says:?} is not in {err}");
+    }
+    let named = ["--set", "process.plaintext_hosts=cache, rabbit,db", "--set", "operations.exposed=true"];
+    let (code, _, err) = run(None, &[&["config", "show"][..], &away, &named].concat()).await;
+    assert_eq!(code, 0, "{err}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -150,8 +150,8 @@ async fn a_productions_addresses_in_the_environment_are_not_met() {
     let mut dev = Dev::start_with(
         &["--data-dir", data.to_str().unwrap()],
         &[
-            ("DOORBUSTER__REDIS__URL", "redis://production.invalid"),
-            ("DOORBUSTER__QUEUE__URL", "amqp://production.invalid"),
+            ("DOORBUSTER__REDIS__URL", "rediss://production.invalid"),
+            ("DOORBUSTER__QUEUE__URL", "amqps://production.invalid"),
         ],
     );
     dev.says("broker up").await;
@@ -188,14 +188,15 @@ async fn a_running_dev_is_found_from_its_folder_and_below_and_one_that_ended_is_
     let (code, out, err) = run_in(&below, &["token", "ada"], &[]).await;
     assert!(code == 0 && err.starts_with("using /") && err.lines().count() == 1, "{out}{err}");
     // A command that starts servers, or names one, meets no others.
-    let (_, out, err) = run_in(&here, &["config", "show", "--set", "redis.url=redis://elsewhere"], &[]).await;
+    let (_, out, err) =
+        run_in(&here, &["config", "show", "--set", "redis.url=rediss://elsewhere"], &[]).await;
     assert!(
-        err.is_empty() && out.contains("redis://elsewhere") && out.contains("sqlite:doorbuster.db"),
+        err.is_empty() && out.contains("rediss://elsewhere") && out.contains("sqlite:doorbuster.db"),
         "{out}{err}"
     );
-    let named = [("DOORBUSTER__QUEUE__URL", "amqp://elsewhere")];
+    let named = [("DOORBUSTER__QUEUE__URL", "amqps://elsewhere")];
     let (_, out, err) = run_in(&here, &["config", "show"], &named).await;
-    assert!(err.is_empty() && out.contains("amqp://elsewhere"), "{out}{err}");
+    assert!(err.is_empty() && out.contains("amqps://elsewhere"), "{out}{err}");
 
     let other = here.join("other.toml");
     std::fs::write(&other, "worker.batch = 7\n").unwrap();

@@ -120,4 +120,6 @@ pub(in crate::cli) struct Create {
     pub(super) name: Option<String>,
     #[command(flatten)]
     pub(super) terms: TermsArgs,
+    #[command(flatten)]
+    pub(super) reason: Reason,
 }

@@ -24,7 +24,7 @@ pub(super) async fn create(control: &Control, create: Create) -> Result<Ended, F
         id,
     };
     let sale = create.terms.change()?.apply(&plain, now)?;
-    control.create(&sale).await?;
+    control.create(&sale, &create.reason.request()).await?;
     println!("created {}; open it with: doorbuster sale open {}", sale.id, sale.id);
     Ok(Ended::Done)
 }

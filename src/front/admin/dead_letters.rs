@@ -11,9 +11,10 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::control::{DeadLetterEnd, DeadLetterError, dead_letter_json};
+use crate::domain::ActRequest;
 use crate::front::auth::Role;
 use crate::front::body;
-use crate::front::codes::{ACT_UNFINISHED, INTERNAL, LETTER_NOT_FOUND, LETTER_UNREADABLE};
+use crate::front::codes::{ACT_UNFINISHED, INTERNAL, LETTER_NOT_FOUND, LETTER_UNREADABLE, MALFORMED};
 use crate::front::problem::{Answered, Problem, respond_to_operator};
 use crate::front::request::{PathOf, in_path};
 use crate::front::state::Operations;
@@ -26,6 +27,8 @@ type App = State<Arc<Operations>>;
 #[serde(deny_unknown_fields)]
 struct DeadLetterBody {
     id: String,
+    #[serde(default)]
+    reason: Option<String>,
 }
 
 pub(super) async fn list(State(app): App, headers: HeaderMap) -> Response {
@@ -49,27 +52,28 @@ pub(super) async fn show(State(app): App, path: PathOf<String>, headers: HeaderM
 
 pub(super) async fn replay(State(app): App, headers: HeaderMap, body: Body) -> Response {
     let answer = async {
-        let id = requested_id(&app, &headers, body, "replay").await?;
-        ended(&id, app.dead_letters.replay(&id).await)
+        let (id, request) = requested(&app, &headers, body).await?;
+        ended(&id, app.dead_letters.replay(&id, &request).await)
     };
     respond_to_operator(answer.await, &headers)
 }
 
 pub(super) async fn fail(State(app): App, headers: HeaderMap, body: Body) -> Response {
     let answer = async {
-        let id = requested_id(&app, &headers, body, "fail").await?;
-        ended(&id, app.dead_letters.fail(&id).await)
+        let (id, request) = requested(&app, &headers, body).await?;
+        ended(&id, app.dead_letters.fail(&id, &request).await)
     };
     respond_to_operator(answer.await, &headers)
 }
 
-/// The id of the dead letter to act on. Logs the act, because no table records it.
-async fn requested_id(app: &Operations, headers: &HeaderMap, body: Body, act: &str) -> Answered<String> {
+/// The id of the dead letter to act on, with who acts and why.
+async fn requested(app: &Operations, headers: &HeaderMap, body: Body) -> Answered<(String, ActRequest)> {
     let operator = app.tokens.operator(headers, Role::Operator).await?;
     let bytes = body::read(body, app.settings.body_limit, app.settings.body_within).await?;
-    let DeadLetterBody { id } = body::json(&bytes)?;
-    tracing::info!(dead_letter_id = id, act, by = operator, "an operator acts on a dead letter");
-    Ok(id)
+    let DeadLetterBody { id, reason } = body::json(&bytes)?;
+    let request = ActRequest::by(format!("operator {operator}")).because(reason);
+    request.check().map_err(|error| Problem::new(MALFORMED, error.to_string()))?;
+    Ok((id, request))
 }
 
 fn ended(id: &str, result: Result<DeadLetterEnd, DeadLetterError>) -> Answered {

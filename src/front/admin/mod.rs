@@ -24,6 +24,7 @@ pub(super) fn routes() -> Router<Arc<Operations>> {
         .route("/v1/admin/sales/{sale}/check", get(sales::check))
         .route("/v1/admin/sales/{sale}/orders", get(orders::list))
         .route("/v1/admin/sales/{sale}/orders/{id}", get(orders::show).post(orders::act))
+        .route("/v1/admin/acts", get(sale_acts::list_all))
         .route("/v1/admin/dead-letters", get(dead_letters::list))
         .route("/v1/admin/dead-letters/{id}", get(dead_letters::show))
         .route("/v1/admin/dead-letters:replay", post(dead_letters::replay))

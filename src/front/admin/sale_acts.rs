@@ -114,6 +114,16 @@ async fn perform(
     done.map_err(control_problem)
 }
 
+/// The latest acts of all operators, on sales, dead letters and users.
+pub(super) async fn list_all(State(app): State<Arc<Operations>>, headers: HeaderMap) -> Response {
+    let answer = async {
+        app.tokens.operator(&headers, Role::Viewer).await?;
+        let acts = app.control.latest_acts(PAGE).await.map_err(control_problem)?;
+        Ok(Json(json!({ "acts": acts })).into_response())
+    };
+    respond_to_operator(answer.await, &headers)
+}
+
 pub(super) async fn list(
     State(app): State<Arc<Operations>>,
     path: PathOf<String>,

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::errors::control_problem;
 use super::views::{AdminSaleJson, AuditJson};
-use crate::domain::{Item, Millis, Sale, Terms, Window};
+use crate::domain::{ActRequest, Item, Millis, Sale, Terms, Window};
 use crate::front::auth::Role;
 use crate::front::body;
 use crate::front::codes::INVALID_SALE;
@@ -57,10 +57,13 @@ impl SaleBody {
 
 pub(super) async fn create(State(app): App, headers: HeaderMap, body: Body) -> Response {
     let answer = async {
-        app.tokens.operator(&headers, Role::Admin).await?;
+        let operator = app.tokens.operator(&headers, Role::Admin).await?;
         let bytes = body::read(body, body::LARGE, app.settings.body_within).await?;
         let sale = body::json::<SaleBody>(&bytes)?.sale()?;
-        app.control.create(&sale).await.map_err(control_problem)?;
+        app.control
+            .create(&sale, &ActRequest::by(format!("operator {operator}")))
+            .await
+            .map_err(control_problem)?;
         Ok((StatusCode::CREATED, Json(AdminSaleJson::draft(&sale))).into_response())
     };
     respond_to_operator(answer.await, &headers)

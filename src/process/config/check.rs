@@ -7,6 +7,7 @@ use tracing_subscriber::EnvFilter;
 use super::ranges;
 use super::redact::redact;
 use super::sections::Config;
+use super::transport;
 use crate::front::{JwkSetSource, Providers, TrustedProxies, check_public_key};
 
 const SHORT_SECRET: &str = "auth.secret has fewer than 32 bytes; set DOORBUSTER__AUTH__SECRET, or auth.secret_file, \
@@ -17,6 +18,7 @@ pub(super) fn check(config: &Config, needs_secret: bool, signs: bool, mistakes: 
     listeners(config, mistakes);
     secrets(config, needs_secret, signs, mistakes);
     urls(config, mistakes);
+    transport::check(config, mistakes);
     prefixes(config, mistakes);
     log(config, mistakes);
     ranges::check(config, mistakes);

@@ -6,6 +6,7 @@ mod ranges;
 mod redact;
 mod sections;
 mod settings;
+mod transport;
 
 use std::path::PathBuf;
 
@@ -148,7 +149,8 @@ mod tests {
 
     #[test]
     fn every_default_lies_in_its_range_and_secrets_are_not_shown() {
-        let config = load(&[SECRET, "database.url=postgres://shop:hunter2@db/shop"]).expect("valid");
+        let config =
+            load(&[SECRET, "database.url=postgres://shop:hunter2@db/shop?sslmode=require"]).expect("valid");
         let shown = config.redacted();
         assert!(!shown.contains("0123456789") && !shown.contains("hunter2"), "{shown}");
         assert!(shown.contains("shop:***@db"), "{shown}");

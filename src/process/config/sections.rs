@@ -49,7 +49,7 @@ sections! {
         request_within_ms: u64, body_limit_bytes: u64, address_rate: String,
         address_connections: u64, trusted_proxies: String, address_header: String,
     }
-    Operations { listen: String }
+    Operations { listen: String, exposed: bool }
     Auth {
         secret: String, secret_file: String, public_key: String, jwks: String, jwks_every_s: u64, issuer: String,
         audience: String, operators_audience: String, role_claim: String, longest_life_s: u64, leeway_s: u64,
@@ -69,7 +69,7 @@ sections! {
     Maintenance { every_ms: u64, batch: u64, purge_after_days: u64 }
     Audit { every_s: u64, pause_sale: bool }
     Payments { secrets: String, secrets_file: String, without_broker: WithoutBroker }
-    Process { drain_ms: u64 }
+    Process { drain_ms: u64, plaintext_hosts: String }
     Log { format: String, level: String }
 }
 

@@ -98,7 +98,7 @@ impl Work<'_> {
         let ids: Vec<_> = orders.iter().map(|order| order.id).collect();
         let rows = rows::read(&self.replay.store, &ids).await?;
         if self.run.is_some() {
-            match acts.replay(&letter.id).await {
+            match acts.publish_again(&letter.id).await {
                 Ok(_) => {}
                 // Another process holds the queue, or has removed this dead letter meanwhile.
                 Err(DeadLetterError::NotFound(id)) => {

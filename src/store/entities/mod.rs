@@ -6,6 +6,7 @@ pub(in crate::store) mod installation;
 pub(in crate::store) mod item;
 pub(in crate::store) mod log_outbox;
 pub(in crate::store) mod log_position;
+pub(in crate::store) mod operator_act;
 pub(in crate::store) mod order;
 pub(in crate::store) mod order_event;
 pub(in crate::store) mod payment_event;

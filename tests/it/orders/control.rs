@@ -143,7 +143,7 @@ async fn changes_to_a_draft_reach_the_gate_when_it_opens() {
     let parts = world.parts().await;
     let control = Control::new(parts.gate.clone(), parts.store.clone());
     let sale = sale(&world.name, 5, 1);
-    control.create(&sale).await.unwrap();
+    control.create(&sale, &ActRequest::by("test")).await.unwrap();
     control.restock(&sale.id, &id("unit"), 3, &keyed("r1")).await.unwrap();
     let refused = control.restock(&sale.id, &id("unit"), -9, &keyed("r2")).await;
     assert!(matches!(refused, Err(ControlError::Refused(_))), "{refused:?}");

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use doorbuster::audit::audit;
 use doorbuster::control::Control;
 use doorbuster::domain::{Act, ActRequest, Failure, Millis, Number, OrderStatus, SaleState, Verdict};
 use doorbuster::gate::Versions;
@@ -275,7 +274,7 @@ async fn opening_resumes_after_a_crash_and_never_sells_twice() {
     let parts = world.parts().await;
     let control = Control::new(parts.gate.clone(), parts.store.clone());
     let sale = sale(&world.name, 5, 1);
-    control.create(&sale).await.unwrap();
+    control.create(&sale, &ActRequest::by("test")).await.unwrap();
     // A crash after the load: nothing is sold yet, and opening again resumes.
     parts.gate.load(&sale, &Versions::default()).await.unwrap();
     let verdict = parts.gate.admit(attempt(&sale.id, "ada", None, 1)).await.unwrap();

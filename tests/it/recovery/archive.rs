@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use doorbuster::audit::audit;
 use doorbuster::control::{Control, ControlError};
-use doorbuster::domain::{Millis, OrderStatus, Sale, SaleState, Terms, Window};
+use doorbuster::domain::{ActRequest, Millis, OrderStatus, Sale, SaleState, Terms, Window};
 use doorbuster::front::Role;
 use doorbuster::process::Running;
+use serde_json::json;
 
 use crate::orders::control::{keyed, with_open_sale};
 use crate::support::{Answer, Buyer, Database, World, at_rest, run, sale, until};
@@ -39,7 +40,8 @@ async fn a_sale_is_checked_closed_archived_and_purged() {
     assert!(code == 1 && err.contains("a sale that is open cannot be archived"), "{err}");
     let (code, _, err) = cli(&["user", "erase", "ada"]).await;
     assert!(code == 2 && err.contains("--yes"), "{err}");
-    let (code, out, _) = cli(&["user", "erase", "ada", "--yes"]).await;
+    let (code, out, _) =
+        cli(&["user", "erase", "ada", "--yes", "--by", "grace", "--reason", "by letter of 3 May"]).await;
     assert!(code == 3 && out.contains(name), "the sale is not archived: {out}");
     assert_eq!(cli(&["sale", "close", name]).await.0, 0);
     for _ in 0..2 {
@@ -59,7 +61,8 @@ async fn a_sale_is_checked_closed_archived_and_purged() {
     assert_eq!(read.json["status"], "confirmed", "the order can still be read: {}", read.text);
     let books = audit(&running.parts.gate, &running.parts.store, &sale.id).await.unwrap();
     assert!(books.balances() && books.is_at_rest(), "{books:?}");
-    let (code, out, _) = cli(&["user", "erase", "ada", "--yes"]).await;
+    let (code, out, _) =
+        cli(&["user", "erase", "ada", "--yes", "--by", "grace", "--reason", "by letter of 3 May"]).await;
     assert!(code == 0 && out.contains("in 1 orders"), "{out}");
     let row = running.parts.store.order(order.order_id().parse().unwrap()).await.unwrap().expect("a row");
     assert!(row.order.user.as_str().starts_with("erased-"), "{row:?}");
@@ -73,9 +76,37 @@ async fn a_sale_is_checked_closed_archived_and_purged() {
     assert!(code == 0 && out.contains("its orders are deleted"), "{out}{err}");
     let books = audit(&running.parts.gate, &running.parts.store, &sale.id).await.unwrap();
     assert!(books.balances() && books.live_orders == 0, "{books:?}");
-    let again = control.create(&sale).await;
+    let again = control.create(&sale, &ActRequest::by("test")).await;
     assert!(matches!(again, Err(ControlError::Exists(_))), "its id cannot be used again: {again:?}");
     assert!(running.parts.store.order(order.order_id().parse().unwrap()).await.unwrap().is_none());
+
+    // What was done, by whom and why; never the name that was erased.
+    let (code, out, err) = cli(&["acts", "--output", "json"]).await;
+    assert_eq!(code, 0, "{err}");
+    assert!(!out.contains("ada"), "{out}");
+    let acts: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let kinds: Vec<&str> =
+        acts["acts"].as_array().unwrap().iter().filter_map(|act| act["kind"].as_str()).collect();
+    assert_eq!(
+        kinds,
+        [
+            "create", "purge", "erase", "erase", "archive", "archive", "close", "erase", "archive", "open",
+            "create"
+        ],
+        "{out}"
+    );
+    let erase = &acts["acts"][3];
+    assert_eq!(
+        (&erase["by"], &erase["reason"]),
+        (&json!("operator grace"), &json!("by letter of 3 May")),
+        "{erase}"
+    );
+    assert!(erase["result"].as_str().unwrap().contains("in 1 orders"), "{erase}");
+    assert!(acts["acts"][0]["result"].as_str().unwrap().starts_with("refused"), "{out}");
+    let (_, out, _) = cli(&["acts", "--limit", "1"]).await;
+    assert!(out.lines().count() == 2 && out.contains("refused"), "{out}");
+    let viewer = Buyer::operator(&running, doorbuster::front::Role::Viewer);
+    assert_eq!(viewer.get("/v1/admin/acts").await.json["acts"].as_array().unwrap().len(), kinds.len());
     running.stop().await;
 }
 

@@ -126,6 +126,18 @@ async fn a_message_that_kills_its_workers_becomes_a_dead_letter_that_an_operator
     assert!(books.balances() && books.is_at_rest(), "{books:?}");
     assert_eq!(books.items[0].left, 2, "its unit is on sale again");
     assert_eq!(ada.buy(sale.id.as_str(), "other").await.status, 202, "its buyer may buy again");
+    let acts = operator.get("/v1/admin/acts").await;
+    let last = &acts.json["acts"][0];
+    assert_eq!(
+        (last["kind"].as_str(), last["by"].as_str()),
+        (Some("dead-letter fail"), Some("operator op")),
+        "{last}"
+    );
+    assert_eq!(
+        (last["subject"].as_str(), last["result"].as_str()),
+        (Some(accepted.order_id()), Some("failed")),
+        "{last}"
+    );
     let again = operator.post("/v1/admin/dead-letters:fail", &[], &body).await;
     assert_eq!((again.status, again.code()), (404, "letter_not_found"), "{}", again.text);
     running.stop().await;

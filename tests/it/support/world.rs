@@ -163,7 +163,7 @@ impl World {
     /// Opens a sale in gate and database.
     pub async fn open_sale(&self, parts: &Parts, sale: &Sale) {
         let control = doorbuster::control::Control::new(parts.gate.clone(), parts.store.clone());
-        control.create(sale).await.expect("created");
+        control.create(sale, &ActRequest::by("test")).await.expect("created");
         control.open(&sale.id, &ActRequest::by("test")).await.expect("opened");
     }
 
