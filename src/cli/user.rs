@@ -32,6 +32,10 @@ pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
         return Ok(Ended::ItemsLeft);
     }
     println!("{user} is {} now, in {} orders", erased.pseudonym, erased.orders);
+    println!(
+        "the order log has the name until its entries are {} hours old; exports and backups keep it until you delete them",
+        config.queue.log_hours
+    );
     if erased.left.is_empty() {
         return Ok(Ended::Done);
     }

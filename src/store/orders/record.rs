@@ -35,9 +35,9 @@ impl Store {
     /// Records claims; the outcomes are in the order of the claims, and durable. After [`StoreError::Away`] the same
     /// claims may be repeated: orders that were recorded meanwhile get [`Recorded::Already`].
     ///
-    /// A refused claim does not fail its batch: the batch is halved until the claim stands alone. Nor does a row that
-    /// another session holds: the claims of each sale are then recorded apart, at the same time, and those of the sale
-    /// with that row get [`Recorded::Locked`].
+    /// A refused claim does not fail its batch: the claims of each sale are then recorded apart, at the same time, and
+    /// those of its sale are halved until it stands alone. Nor does a row that another session holds: the claims of the
+    /// sale with that row get [`Recorded::Locked`].
     ///
     /// `may_commit` is called before each COMMIT, because the caller's leases may have expired since the transaction
     /// began. If it returns `false`, the answer is [`StoreError::LeaseEnded`].
@@ -55,27 +55,36 @@ impl Store {
         }
     }
 
-    /// The claims of each sale in a transaction of their own. Sales whose items are locked now are left out: waiting for
-    /// them once more would take as long as before.
+    /// As [`Store::record`] after a lock. Sales whose items are locked now are left out: waiting for them once more would
+    /// take as long as before.
     async fn record_apart(
         &self,
         claims: &[Claim],
         may_commit: MayCommit<'_>,
     ) -> Result<Vec<Recorded>, StoreError> {
-        let sales: Vec<_> = claims.chunk_by(|one, next| one.order.sale == next.order.sale).collect();
-        if sales.len() <= 1 {
+        if is_of_one_sale(claims) {
             return Ok(vec![Recorded::Locked; claims.len()]);
         }
         let locked = self.within(self.locked_items(claims)).await?;
-        let mut apart = Vec::with_capacity(sales.len());
-        for claims in sales {
-            let is_locked =
-                claims.iter().any(|claim| locked.contains(&(&claim.order.sale, &claim.order.sku)));
+        let is_locked = |claim: &Claim| locked.contains(&(&claim.order.sale, &claim.order.sku));
+        self.each_sale(claims, &is_locked, may_commit).await
+    }
+
+    /// The claims of each sale in transactions of their own, some sales at the same time. Those of a sale with a claim that
+    /// `is_locked` are not tried.
+    async fn each_sale(
+        &self,
+        claims: &[Claim],
+        is_locked: &(dyn Fn(&Claim) -> bool + Sync),
+        may_commit: MayCommit<'_>,
+    ) -> Result<Vec<Recorded>, StoreError> {
+        let mut apart = Vec::new();
+        for claims in claims.chunk_by(|one, next| one.order.sale == next.order.sale) {
             apart.push(async move {
-                if is_locked {
+                if claims.iter().any(is_locked) {
                     return Ok(vec![Recorded::Locked; claims.len()]);
                 }
-                match self.record_together(claims, may_commit).await {
+                match self.record_one_sale(claims, may_commit).await {
                     Err(StoreError::Locked(_)) => Ok(vec![Recorded::Locked; claims.len()]),
                     recorded => recorded,
                 }
@@ -107,7 +116,23 @@ impl Store {
         Ok(items)
     }
 
+    /// All claims in one transaction, and if that is refused, the claims of each sale apart.
     async fn record_together(
+        &self,
+        claims: &[Claim],
+        may_commit: MayCommit<'_>,
+    ) -> Result<Vec<Recorded>, StoreError> {
+        if is_of_one_sale(claims) {
+            return self.record_one_sale(claims, may_commit).await;
+        }
+        match self.within(self.try_batch(claims, may_commit)).await? {
+            Ok(recorded) => Ok(recorded),
+            Err(_) => self.each_sale(claims, &|_| false, may_commit).await,
+        }
+    }
+
+    /// Claims of one sale, halved until what is refused stands alone.
+    async fn record_one_sale(
         &self,
         claims: &[Claim],
         may_commit: MayCommit<'_>,
@@ -167,6 +192,10 @@ impl Store {
         fault!("commit.after", return Err(StoreError::Away("injected".into())));
         Ok(Ok(answers))
     }
+}
+
+fn is_of_one_sale(claims: &[Claim]) -> bool {
+    claims.windows(2).all(|pair| pair[0].order.sale == pair[1].order.sale)
 }
 
 /// The outcome of each claim, and the claims that are new. `None` for a claim that was neither written nor known.

@@ -8,7 +8,7 @@ use sea_orm::{
 use uuid::Uuid;
 
 use crate::domain::{Millis, SaleId, SaleState, UserId};
-use crate::store::entities::{gate_return, order, payment_event, user_units};
+use crate::store::entities::{gate_return, order, order_event, payment_event, user_units};
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
 use crate::store::log_outbox::{Touched, log};
@@ -82,6 +82,12 @@ impl Store {
             .col_expr(user_units::Column::UserId, Expr::val(to.as_str()))
             .filter(user_units::Column::SaleId.eq(sale.as_str()))
             .filter(user_units::Column::UserId.eq(user.as_str()))
+            .exec(&transaction)
+            .await?;
+        // People write names into reasons.
+        order_event::Entity::update_many()
+            .col_expr(order_event::Column::Reason, Expr::val(Option::<String>::None))
+            .filter(is_one_of(&transaction, order_event::Column::OrderId, ids.iter().copied()))
             .exec(&transaction)
             .await?;
         // A new version, so that a replay of the log does not bring the name back.

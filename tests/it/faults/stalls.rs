@@ -4,9 +4,11 @@ use std::time::{Duration, Instant};
 
 use doorbuster::domain::Sale;
 use doorbuster::process::{Role, Running};
+use doorbuster::store::Recorded;
 use sqlx::{Connection as _, Executor as _, MySqlConnection, PgConnection, Row as _};
 
 use crate::recovery::log_reach::gauge;
+use crate::seams::store::{claim, orders};
 use crate::support::{Buyer, Database, Doorbuster, World, at_rest, buy, request, sale, until};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -222,4 +224,29 @@ async fn a_query_that_was_given_up_does_not_keep_its_connection() {
     })
     .await;
     holder.execute("ROLLBACK".into()).await;
+}
+
+/// A sale whose stock refuses orders is halved by itself; the orders of the others stay in one transaction each.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sale_that_refuses_orders_splits_up_no_other() {
+    let world = World::new(Database::Postgres).await;
+    let store = world.parts().await.store;
+    let sales = [sale("first", 50, 1), sale("refuses", 3, 1), sale("third", 50, 1)];
+    let mut claims = Vec::new();
+    for sale in &sales {
+        store.create_sale(sale).await.unwrap();
+        claims.extend(orders(sale, 0..20).iter().map(|order| claim(order, 1)));
+    }
+    let recorded = store.record(&claims, &|| true).await.unwrap();
+    let confirmed = recorded.iter().filter(|recorded| **recorded == Recorded::Confirmed).count();
+    assert_eq!((recorded.len(), confirmed), (60, 43), "{recorded:?}");
+    let mut session = Session::open(&world).await;
+    for (sale, transactions) in sales.iter().zip([1, 3, 1]) {
+        let query = format!(
+            "SELECT count(DISTINCT attempt_id) FROM orders WHERE status = 'confirmed' AND sale_id = '{}'",
+            sale.id.as_str()
+        );
+        let found = session.numbers(query).await[0];
+        assert!(found <= transactions, "{}: {found} transactions", sale.id);
+    }
 }

@@ -110,6 +110,29 @@ async fn a_sale_is_checked_closed_archived_and_purged() {
     running.stop().await;
 }
 
+/// People write names into reasons.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_erased_name_is_in_no_reason_either() {
+    let world = World::new(Database::Sqlite).await;
+    let (running, sale, order) = with_one_order(&world).await;
+    let name = sale.id.as_str();
+    let cli = async |args: &[&str]| run(Some(&world), args).await;
+    let (code, out, err) = cli(&["order", "pay", name, order.order_id(), "--reason", "ada called us"]).await;
+    assert_eq!(code, 0, "{out}{err}");
+    at_rest(&running, &sale).await;
+    let shown = async || cli(&["order", "show", name, order.order_id()]).await.1;
+    assert!(shown().await.contains("ada called us"));
+    assert_eq!(cli(&["sale", "close", name]).await.0, 0);
+    let (code, out, err) = cli(&["sale", "archive", name]).await;
+    assert_eq!(code, 0, "{out}{err}");
+    let (code, out, err) = cli(&["user", "erase", "ada", "--yes"]).await;
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(out.contains("168 hours") && out.contains("exports and backups"), "{out}");
+    let after = shown().await;
+    assert!(after.contains("paid") && !after.contains("ada"), "{after}");
+    running.stop().await;
+}
+
 /// A unit that comes back after the sale was archived has no gate to return to, and the books must still balance.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_that_ends_after_its_sale_was_archived_is_settled() {
