@@ -10,6 +10,7 @@ mod auth;
 mod body;
 mod buyers;
 mod codes;
+mod keyed_limit;
 mod operations;
 mod order_errors;
 mod problem;
@@ -33,7 +34,7 @@ pub use readiness::{Dependency, Readiness};
 pub use server::{ServerSettings, serve};
 pub use signatures::{Providers, SecretsError, signature};
 pub use state::{Buyers, FrontSettings, Operations};
-pub use throttle::ThrottleSettings;
+pub use throttle::{BuyerLimit, ThrottleSettings};
 
 /// The routes for buyers and payment providers.
 pub fn buyers(buyers: Buyers) -> axum::Router {

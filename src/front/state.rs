@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use super::auth::{BuyerTokens, OperatorTokens};
 use super::readiness::Readiness;
 use super::signatures::Providers;
-use super::throttle::ThrottleSettings;
+use super::throttle::{BuyerLimit, ThrottleSettings};
 use crate::control::{Control, DeadLetterActs};
 use crate::gate::Gate;
 use crate::intake::Intake;
@@ -37,6 +37,8 @@ pub struct Buyers {
     pub providers: Providers,
     /// The limit per address.
     pub throttle: ThrottleSettings,
+    /// The limit per buyer.
+    pub limit: BuyerLimit,
     /// Verifies buyers' tokens.
     pub tokens: BuyerTokens,
     /// Limits that hold for every request.

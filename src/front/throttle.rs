@@ -3,22 +3,18 @@
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
-use governor::clock::{Clock as _, DefaultClock};
-use governor::{DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota, RateLimiter};
+use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 
 use super::addresses::{TrustedProxies, network};
 use super::codes::RATE_LIMITED;
-use super::problem::Problem;
+use super::keyed_limit::KeyedLimit;
+use super::problem::{Answered, Problem};
 use super::server::Peer;
-use crate::domain::{Limited, Rate};
-
-/// Requests between two removals of idle addresses.
-const TIDY_EVERY: u64 = 50_000;
+use crate::domain::{Limited, Rate, UserId};
 
 /// The limit per address, and where the address is read from.
 #[derive(Debug, Clone)]
@@ -32,40 +28,29 @@ pub struct ThrottleSettings {
 }
 
 pub(super) struct Throttle {
-    limiter: DefaultKeyedRateLimiter<IpAddr>,
-    clock: DefaultClock,
-    rate: Rate,
+    limit: KeyedLimit<IpAddr>,
     proxies: TrustedProxies,
     header: Option<String>,
-    seen: std::sync::atomic::AtomicU64,
     /// How often an address above the limit is logged.
     warned: DefaultDirectRateLimiter,
 }
 
 impl Throttle {
     pub(super) fn new(settings: &ThrottleSettings) -> Option<Arc<Self>> {
-        let rate = settings.rate?;
-        let burst = NonZeroU32::new(rate.count())?;
-        let every = Duration::from_secs(rate.seconds().into()) / rate.count();
         Some(Arc::new(Self {
-            limiter: RateLimiter::keyed(Quota::with_period(every)?.allow_burst(burst)),
-            clock: DefaultClock::default(),
-            rate,
+            limit: KeyedLimit::new(settings.rate?)?,
             proxies: settings.proxies.clone(),
             header: settings.header.clone(),
-            seen: Default::default(),
             warned: RateLimiter::direct(Quota::per_minute(NonZeroU32::MIN)),
         }))
     }
-}
 
-impl Throttle {
     /// A proxy that is not named would have one limit for everybody behind it, so an operator must learn of it.
     fn warn_of(&self, client: IpAddr) {
         if self.warned.check().is_ok() {
             tracing::warn!(
                 %client,
-                rate = %self.rate,
+                rate = %self.limit.rate,
                 "an address has reached front.address_rate; if it is your proxy, name it in front.trusted_proxies"
             );
         }
@@ -83,15 +68,10 @@ pub(super) async fn throttle(
         .and_then(|peer| throttle.proxies.client(peer, request.headers(), throttle.header.as_deref()))
         .map(network);
     let Some(client) = client else { return next.run(request).await };
-    if throttle.seen.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % TIDY_EVERY == TIDY_EVERY - 1 {
-        throttle.limiter.retain_recent();
-    }
-    match throttle.limiter.check_key(&client) {
+    match throttle.limit.check(&client) {
         Ok(()) => next.run(request).await,
-        Err(not_until) => {
+        Err(limited) => {
             throttle.warn_of(client);
-            let wait = not_until.wait_time_from(throttle.clock.now());
-            let limited = Limited { of_user: false, rate: throttle.rate, retry_after: wait };
             rate_limited(&limited, "address").of_request(request.headers()).into_response()
         }
     }
@@ -107,4 +87,20 @@ pub(super) fn rate_limited(limited: &Limited, whose: &'static str) -> Box<Proble
         .retry_after(seconds)
         .header("ratelimit-policy", format!("\"{whose}\";q={};w={}", rate.count(), rate.seconds()))
         .header("ratelimit", format!("\"{whose}\";r=0;t={seconds}"))
+}
+
+/// The limit of what one buyer may read and cancel. Orders have limits in the sale's terms.
+pub struct BuyerLimit(Option<KeyedLimit<UserId>>);
+
+impl BuyerLimit {
+    /// `None` for no limit.
+    pub fn new(rate: Option<Rate>) -> Self {
+        Self(rate.and_then(KeyedLimit::new))
+    }
+
+    /// Counts a request of the buyer, or refuses it.
+    pub(super) fn check(&self, user: &UserId) -> Answered<()> {
+        let Some(limit) = &self.0 else { return Ok(()) };
+        limit.check(user).map_err(|limited| rate_limited(&limited, "user"))
+    }
 }

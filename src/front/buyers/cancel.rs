@@ -26,6 +26,7 @@ pub(super) async fn cancel(
 ) -> Response {
     let answer = async {
         let user = app.tokens.user(&headers).await?;
+        app.limit.check(&user)?;
         let (sale, id, act) = order_and_act(path)?;
         if act != "cancel" {
             return Err(Problem::new(NOT_FOUND, "a buyer's act on an order is :cancel"));

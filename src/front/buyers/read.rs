@@ -30,6 +30,7 @@ pub(super) async fn order(
 ) -> Response {
     let answer = async {
         let user = app.tokens.user(&headers).await?;
+        app.limit.check(&user)?;
         let (sale, id) = in_path(path)?;
         let sale = sale_id(&sale)?;
         let id = order_id(&id)?;
@@ -50,6 +51,7 @@ pub(super) async fn order(
 pub(super) async fn my_orders(State(app): App, path: PathOf<String>, headers: HeaderMap) -> Response {
     let answer = async {
         let user = app.tokens.user(&headers).await?;
+        app.limit.check(&user)?;
         let sale = sale_id(&in_path(path)?)?;
         if let Ok(KnownSale::Missing) = app.intake.sales().get(&sale).await {
             return Err(sale_not_found());

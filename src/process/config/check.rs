@@ -37,6 +37,9 @@ fn listeners(config: &Config, mistakes: &mut Vec<String>) {
     if let Err(wrong) = TrustedProxies::parse(&config.front.trusted_proxies) {
         mistakes.push(format!("front.trusted_proxies: {wrong}"));
     }
+    if let Err(wrong) = config.buyer_rate() {
+        mistakes.push(format!("front.buyer_rate is {:?}; {wrong}", config.front.buyer_rate));
+    }
     if let Err(wrong) = config.address_rate() {
         mistakes.push(format!("front.address_rate is {:?}; {wrong}", config.front.address_rate));
     }

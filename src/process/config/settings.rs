@@ -23,6 +23,11 @@ fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
+/// `None` for an empty text.
+fn rate(text: &str) -> Result<Option<Rate>, Invalid> {
+    if text.is_empty() { Ok(None) } else { text.parse().map(Some) }
+}
+
 /// Lossless on a 64-bit machine, and the ranges are smaller anyway.
 fn count(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
@@ -164,8 +169,12 @@ impl Config {
     }
 
     pub(super) fn address_rate(&self) -> Result<Option<Rate>, Invalid> {
-        let text = &self.front.address_rate;
-        if text.is_empty() { Ok(None) } else { text.parse().map(Some) }
+        rate(&self.front.address_rate)
+    }
+
+    /// How often one buyer may read and cancel.
+    pub fn buyer_rate(&self) -> Result<Option<Rate>, Invalid> {
+        rate(&self.front.buyer_rate)
     }
 
     /// A value that cannot be parsed was refused when the configuration was loaded.

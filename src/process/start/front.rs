@@ -4,7 +4,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::maintenance::{self, Maintained};
-use crate::front::{self, BuyerTokens, Buyers};
+use crate::front::{self, BuyerLimit, BuyerTokens, Buyers};
 use crate::intake::Intake;
 use crate::maintenance::{NotCompared, RestartCheck};
 use crate::orders::{PaymentLog, Payments};
@@ -37,6 +37,7 @@ pub(in crate::process) fn start(
         payments: payments.clone(),
         providers: config.providers(),
         throttle: config.throttle(),
+        limit: BuyerLimit::new(config.buyer_rate().unwrap_or_default()),
         tokens: BuyerTokens::new(&shared.auth, shared.keys.clone()),
         settings: config.front(),
         stop: stop.clone(),

@@ -134,3 +134,35 @@ async fn an_address_that_is_no_proxy_has_its_own_limits() {
     .await;
     front.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_buyer_may_read_and_cancel_only_so_often() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("front.buyer_rate=5/1000s");
+    let front = world.running_as(doorbuster::process::Role::Front).await;
+    let sale = crate::support::sale(&world.name, 5, 1);
+    world.open_sale(&front.parts, &sale).await;
+    let ada = crate::support::Buyer::of(&front, "ada");
+    let order = ada.buy(sale.id.as_str(), "k").await;
+    let (path, mine) = (&order.headers["location"], format!("/v1/sales/{}/orders/mine", sale.id));
+    for nth in 0..6 {
+        let answers = match nth % 3 {
+            0 => ada.get(path).await,
+            1 => ada.get(&mine).await,
+            _ => ada.post(&format!("{path}:cancel"), &[], r#"{"reason":7}"#).await,
+        };
+        assert_eq!(answers.status == 429, nth == 5, "{nth}: {}", answers.text);
+    }
+    let limited = ada.get(path).await;
+    assert_eq!(
+        (limited.code(), limited.json["limit"].as_str()),
+        ("rate_limited", Some("5/1000s")),
+        "{}",
+        limited.text
+    );
+    assert!(limited.headers.contains_key("retry-after"));
+    assert_eq!(ada.buy(sale.id.as_str(), "k").await.order_id(), order.order_id(), "a repeat is no reading");
+    let bob = crate::support::Buyer::of(&front, "bob");
+    assert_eq!(bob.get(&mine).await.status, 200, "another buyer");
+    front.stop().await;
+}
