@@ -28,6 +28,7 @@ mod sample;
 mod size;
 mod speed;
 mod stats;
+mod strangers;
 mod world;
 
 pub use bare::http as bare_http;

@@ -3,7 +3,7 @@
 use super::error::{BenchError, broken};
 use super::report::{Figure, Report};
 use super::world::World;
-use super::{accepted, growth, memory, parts, persist, refusals, rush};
+use super::{accepted, growth, memory, parts, persist, refusals, rush, strangers};
 use crate::rehearsal::servers::Kind;
 
 /// The parts of the benchmark.
@@ -17,6 +17,8 @@ pub enum Part {
     Backlog,
     /// Latency at a fixed rate.
     Rush,
+    /// The same, next to a flood of forged tokens.
+    Strangers,
     /// The gate and the publisher alone.
     Parts,
     /// The store alone, on each database.
@@ -28,11 +30,12 @@ pub enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Refusals,
         Self::Accepted,
         Self::Backlog,
         Self::Rush,
+        Self::Strangers,
         Self::Parts,
         Self::Stores,
         Self::Memory,
@@ -83,6 +86,7 @@ async fn measure(part: Part, world: &mut World, announce: &impl Fn(&str)) -> Res
         Part::Accepted => accepted::accepted(world, announce).await,
         Part::Backlog => persist::backlog(world, announce).await,
         Part::Rush => rush::rush(world, announce).await,
+        Part::Strangers => strangers::strangers(world, announce).await,
         Part::Parts => {
             let mut figures = parts::gate(world, announce).await?;
             figures.extend(parts::publisher(world, announce).await?);
