@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use axum::http::Uri;
+use axum::http::{Response, Uri};
 use http_body_util::{BodyExt as _, Empty, Limited};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper_rustls::{ConfigBuilderExt as _, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::{Client, Error as ClientError};
 use hyper_util::rt::TokioExecutor;
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey};
@@ -83,21 +83,27 @@ impl JwkSetSource {
 
 async fn fetch(uri: &Uri) -> Result<Vec<u8>, JwkSetError> {
     let unreadable = JwkSetError::Unreadable;
+    if uri.scheme_str() == Some("http") {
+        let client: Client<_, Empty<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
+        return body_of(client.get(uri.clone()).await).await;
+    }
     let tls = rustls::ClientConfig::builder()
         .with_native_roots()
         .map_err(|error| unreadable(format!("this host has no root certificates: {error}")))?
         .with_no_client_auth();
-    let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().build();
+    let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http1().build();
     let client: Client<_, Empty<Bytes>> = Client::builder(TokioExecutor::new()).build(connector);
-    let answer = client.get(uri.clone()).await.map_err(|error| unreadable(chain(&error)))?;
+    body_of(client.get(uri.clone()).await).await
+}
+
+async fn body_of(answer: Result<Response<Incoming>, ClientError>) -> Result<Vec<u8>, JwkSetError> {
+    let unreadable = JwkSetError::Unreadable;
+    let answer = answer.map_err(|error| unreadable(chain(&error)))?;
     if !answer.status().is_success() {
         return Err(unreadable(format!("the answer is {}", answer.status())));
     }
-    let body = Limited::new(answer.into_body(), LARGEST)
-        .collect()
-        .await
-        .map_err(|error| unreadable(error.to_string()))?;
-    Ok(body.to_bytes().into())
+    let body = Limited::new(answer.into_body(), LARGEST).collect().await;
+    Ok(body.map_err(|error| unreadable(error.to_string()))?.to_bytes().into())
 }
 
 /// An error with its causes: that of the client alone says only "connect".

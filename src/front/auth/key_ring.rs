@@ -74,7 +74,7 @@ impl KeyRing {
     pub async fn keep_current(self, stop: CancellationToken) {
         let Some(source) = &self.0.source else { return stop.cancelled().await };
         while !stop.is_cancelled() {
-            self.read_after(source, Instant::now()).await;
+            stop.run_until_cancelled(self.read_after(source, Instant::now())).await;
             let pause = if self.is_complete() { self.0.every } else { APART };
             stop.run_until_cancelled(tokio::time::sleep(pause)).await;
         }

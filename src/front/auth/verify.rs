@@ -150,8 +150,10 @@ impl<C: Claims> Verifier<C> {
             Err(Refused::UnknownKey) => {}
         }
         // Boxed, because few requests come here.
-        Box::pin(self.keys.read_again(Instant::now())).await;
-        match self.verify(token, &self.keys.current()) {
+        let is_newer = Box::pin(self.keys.read_again(Instant::now())).await;
+        let again =
+            if is_newer { self.verify(token, &self.keys.current()) } else { Err(Refused::UnknownKey) };
+        match again {
             Ok(known) => Ok(known),
             Err(Refused::Because(problem)) => Err(problem),
             Err(Refused::UnknownKey) if !self.keys.is_complete() => {
