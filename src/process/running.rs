@@ -101,7 +101,7 @@ impl Running {
 }
 
 /// What a process demands of tokens. A worker serves no buyers and takes operators by their login's public keys: with the
-/// secret, whoever reads a worker's memory could make tokens.
+/// secret, somebody who reads a worker's memory could make tokens.
 fn auth(config: &Config, role: Role) -> AuthSettings {
     let auth = config.auth();
     if role != Role::Worker {

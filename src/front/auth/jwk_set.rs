@@ -25,7 +25,7 @@ const WITHIN: Duration = Duration::from_secs(5);
 /// Where a JWK set is read from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JwkSetSource {
-    /// A file, which whoever rotates the keys replaces.
+    /// A file, which is replaced when the keys are rotated.
     File(PathBuf),
     /// An `https:` URL, or an `http:` URL of this host.
     Url(Uri),
@@ -58,7 +58,7 @@ impl JwkSetSource {
         let host = uri.host().ok_or(JwkSetError::Source)?;
         match uri.scheme_str() {
             Some("https") => Ok(Some(Self::Url(uri))),
-            // Whoever can change the keys on their way can sign for everybody.
+            // Somebody who changes the keys on their way can sign for everybody.
             Some("http") if ["127.0.0.1", "[::1]", "localhost"].contains(&host) => Ok(Some(Self::Url(uri))),
             _ => Err(JwkSetError::Source),
         }

@@ -75,7 +75,7 @@ sections! {
 
 impl Config {
     /// Reads secrets, and URLs with their passwords, from the files that the configuration names. A file counts only where
-    /// the value itself is as in `defaults`: whoever names a server on the command line gets that server.
+    /// the value itself is as in `defaults`: a server that the command line names is the one that is used.
     pub(super) fn with_secrets_from_files(mut self, defaults: &Self, mistakes: &mut Vec<String>) -> Self {
         for (name, value, default, file) in [
             ("auth.secret_file", &mut self.auth.secret, &defaults.auth.secret, &self.auth.secret_file),

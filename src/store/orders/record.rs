@@ -6,10 +6,13 @@
 //! deadlock.
 
 use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use sea_orm::sea_query::{LockBehavior, LockType};
-use sea_orm::{ColumnTrait as _, DatabaseTransaction, EntityTrait as _, QueryFilter as _, QuerySelect as _};
+use sea_orm::{
+    ColumnTrait as _, DatabaseTransaction, DbBackend, EntityTrait as _, QueryFilter as _, QuerySelect as _,
+};
 use uuid::Uuid;
 
 use super::claim::{Claim, Recorded, Refusal};
@@ -31,6 +34,10 @@ type Existing = BTreeMap<OrderId, (OrderStatus, Option<Failure>)>;
 /// Sales that are recorded at the same time, each in its own transaction.
 const APART: usize = 4;
 
+/// Looks after which an item counts as locked by somebody who does not let go.
+const LOOKS: u32 = 6;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+
 impl Store {
     /// Records claims; the outcomes are in the order of the claims, and durable. After [`StoreError::Away`] the same
     /// claims may be repeated: orders that were recorded meanwhile get [`Recorded::Already`].
@@ -46,6 +53,14 @@ impl Store {
         claims: &[Claim],
         may_commit: MayCommit<'_>,
     ) -> Result<Vec<Recorded>, StoreError> {
+        // A lock wait cannot be short there, so locks are found before anything waits for them.
+        if self.db.get_database_backend() == DbBackend::MySql && !is_of_one_sale(claims) {
+            let locked = self.items_that_stay_locked(claims).await?;
+            if !locked.is_empty() {
+                let is_locked = |claim: &Claim| locked.contains(&(&claim.order.sale, &claim.order.sku));
+                return self.each_sale(claims, &is_locked, may_commit).await;
+            }
+        }
         match self.record_together(claims, may_commit).await {
             Err(StoreError::Locked(why)) => {
                 tracing::debug!(why, orders = claims.len(), "a row is locked by another session");
@@ -91,6 +106,23 @@ impl Store {
             });
         }
         stream::iter(apart).buffered(APART).try_concat().await
+    }
+
+    /// The claimed items that are locked in each of several looks. Other batches hold an item for some milliseconds.
+    async fn items_that_stay_locked<'a>(
+        &self,
+        claims: &'a [Claim],
+    ) -> Result<HashSet<(&'a SaleId, &'a Sku)>, StoreError> {
+        let mut locked = self.within(self.locked_items(claims)).await?;
+        for _ in 1..LOOKS {
+            if locked.is_empty() {
+                break;
+            }
+            tokio::time::sleep(BETWEEN_LOOKS).await;
+            let still = self.within(self.locked_items(claims)).await?;
+            locked.retain(|item| still.contains(item));
+        }
+        Ok(locked)
     }
 
     /// The claimed items whose rows another transaction holds at this moment.

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -64,43 +64,66 @@ async fn post(running: &Running, path: &str, token: String) -> Answer {
     Buyer { at: running.buyers.expect("a front"), token }.post(path, &[], "").await
 }
 
-/// Buys with tokens of `signs` until `stop`; returns how many were bought.
-async fn rush(running: &Running, path: &str, signs: &Mutex<Arc<LoginKey>>, stop: &Mutex<bool>) -> u32 {
-    static BUYER: AtomicU32 = AtomicU32::new(0);
-    let mut bought = 0;
-    while !*stop.lock().unwrap() {
-        let key = signs.lock().unwrap().clone();
-        let answer =
-            post(running, path, key.token(&format!("user{}", BUYER.fetch_add(1, Ordering::Relaxed)))).await;
-        assert_eq!(answer.status, 202, "signed with {}: {}", key.kid, answer.text);
-        bought += 1;
+/// The login during a rush: the key that it signs with, how many orders were placed with that key, and whether it is over.
+struct Login {
+    signs: Mutex<Arc<LoginKey>>,
+    bought: AtomicU32,
+    is_over: AtomicBool,
+}
+
+impl Login {
+    /// Signs with this key from now on.
+    fn sign_with(&self, key: &Arc<LoginKey>) {
+        *self.signs.lock().unwrap() = key.clone();
+        self.bought.store(0, Ordering::Relaxed);
     }
-    bought
+
+    /// Returns once many have bought with the present key.
+    async fn many_have_bought(&self) {
+        until("many buy with the present key", Duration::from_secs(60), async || {
+            (self.bought.load(Ordering::Relaxed) > 50).then_some(())
+        })
+        .await;
+    }
+
+    /// Buys with one new user after the other until the rush is over.
+    async fn rush(&self, running: &Running, path: &str) {
+        static BUYER: AtomicU32 = AtomicU32::new(0);
+        while !self.is_over.load(Ordering::Relaxed) {
+            let key = self.signs.lock().unwrap().clone();
+            let user = format!("user{}", BUYER.fetch_add(1, Ordering::Relaxed));
+            let answer = post(running, path, key.token(&user)).await;
+            assert_eq!(answer.status, 202, "signed with {}: {}", key.kid, answer.text);
+            self.bought.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rotation_in_a_rush_logs_nobody_out() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("keys.json");
-    let keys: Vec<Arc<LoginKey>> =
-        ["a", "b", "c"].into_iter().map(|kid| Arc::new(LoginKey::new(kid))).collect();
+    let keys = ["a", "b", "c"].map(|kid| Arc::new(LoginKey::new(kid)));
     publish(&file, &[&keys[0]]);
     // An hour: only a token with an unknown key has the set read again.
     let (_world, running, path) = front(file.to_str().unwrap(), 3_600).await;
-    let (signs, stop) = (Mutex::new(keys[0].clone()), Mutex::new(false));
-    let login = async {
+    let login = Login {
+        signs: Mutex::new(keys[0].clone()),
+        bought: AtomicU32::new(0),
+        is_over: AtomicBool::new(false),
+    };
+    let rotations = async {
+        login.many_have_bought().await;
         for pair in keys.windows(2) {
-            tokio::time::sleep(Duration::from_millis(500)).await;
             publish(&file, &[&pair[0], &pair[1]]);
-            *signs.lock().unwrap() = pair[1].clone();
-            tokio::time::sleep(Duration::from_millis(1_500)).await;
+            login.sign_with(&pair[1]);
+            login.many_have_bought().await;
             publish(&file, &[&pair[1]]);
         }
-        *stop.lock().unwrap() = true;
+        login.is_over.store(true, Ordering::Relaxed);
     };
-    let buyers = futures_util::future::join_all((0..8).map(|_| rush(&running, &path, &signs, &stop)));
-    let (bought, ()) = tokio::join!(buyers, login);
-    assert!(bought.iter().all(|bought| *bought > 0), "{bought:?}");
+    let buyers = futures_util::future::join_all((0..8).map(|_| login.rush(&running, &path)));
+    tokio::join!(buyers, rotations);
     running.stop().await;
 }
 

@@ -149,7 +149,7 @@ async fn missing_expired_forged_and_unsigned_tokens_are_refused() {
     running.stop().await;
 }
 
-/// A shop's login knows roles of its own, and whoever may sell in its back office is still only a buyer here.
+/// A shop's login knows roles of its own. An administrator of its back office is only a buyer here.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_for_buyers_has_no_right_of_an_operator_whatever_it_says() {
     let (world, running, path) = with_open_sale(&[]).await;
