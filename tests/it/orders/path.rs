@@ -178,15 +178,21 @@ async fn a_busy_user_delays_only_their_own_delivery() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_waits_for_its_tables_and_loses_nothing() {
     let world = World::new(Database::Postgres).await;
-    let running = world.running().await;
+    let running = world.running_as(Role::Front).await;
+    // A process of its own has metrics of its own.
+    let worker = Doorbuster::start(&world, "worker").await;
     let sale = sale(&world.name, 5, 1);
     world.open_sale(&running.parts, &sale).await;
     let database = Backup::of(&world);
     database.execute_in_place("ALTER TABLE orders RENAME TO orders_elsewhere").await;
     let accepted = Buyer::of(&running, "ada").buy(sale.id.as_str(), "k").await;
     assert_eq!(accepted.status, 202, "{}", accepted.text);
-    // Long enough for several attempts.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    until("the worker has tried several times", Duration::from_secs(30), async || {
+        let metrics = request(worker.operations, "GET", "/metrics", &[], b"").await.text;
+        let waits = metrics.lines().find_map(|line| line.strip_prefix("worker_waits_total ")?.parse().ok());
+        waits.filter(|waits: &u64| *waits >= 3)
+    })
+    .await;
     database.execute_in_place("ALTER TABLE orders_elsewhere RENAME TO orders").await;
     let books = at_rest(&running, &sale).await;
     assert_eq!((books.live_orders, books.failed_orders), (1, 0), "{books:?}");

@@ -10,8 +10,8 @@ use uuid::Uuid;
 
 use super::pages::private_redis_behind;
 use crate::support::{
-    Backup, Buyer, Database, World, ask_redis, at_rest, buy, everything_is_witnessed, private_redis, run,
-    sale, until,
+    Backup, Buyer, Database, Doorbuster, World, ask_redis, at_rest, buy, everything_is_witnessed,
+    private_redis, run, sale, until,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -110,9 +110,13 @@ async fn a_broker_of_another_installation_is_not_used() {
         let (code, out, err) = run(Some(&other), command).await;
         assert!(code != 0 && err.contains(&id) && err.contains(&theirs), "{command:?}: {code} {out}{err}");
     }
-    let worker = Running::start(&other.config(), Role::Worker).await.unwrap();
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    worker.stop().await;
+    let worker = Doorbuster::start(&other, "worker").await;
+    // It refuses again with each attempt to connect.
+    until("the worker has refused several times", LONG, async || {
+        (worker.logged(&theirs).len() >= 2).then_some(())
+    })
+    .await;
+    drop(worker);
     // Our worker gets every order, none of them a second time.
     let running = ours.running().await;
     at_rest(&running, &sale).await;
@@ -209,7 +213,9 @@ async fn a_running_worker_writes_nothing_to_another_installations_database() {
     .await;
     // The front sells on, and the orders wait.
     let waiting = buy(&running, &sale, 5..8).await;
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    for id in &waiting {
+        assert!(running.parts.store.order(*id).await.ok().flatten().is_none(), "{id} has a row");
+    }
     backup.execute_in_place(&format!("UPDATE installation SET id = '{ours}'")).await;
     until("the orders have rows", LONG, async || {
         for id in &waiting {
