@@ -15,7 +15,7 @@ pub(super) async fn recorded<T, E: From<StoreError> + std::fmt::Display>(
     let done = work.await;
     let result = match &done {
         Ok(done) => describe(done),
-        Err(error) => format!("refused: {error}"),
+        Err(error) => format!("error: {error}"),
     };
     if let Err(error) = store.end_operator_act(act, &result).await {
         tracing::warn!(kind, subject, result, %error, "the result of an act is not recorded");

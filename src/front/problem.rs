@@ -57,9 +57,9 @@ impl Problem {
         self
     }
 
-    /// Tells the cause as well: an operator needs it.
+    /// Adds the cause to the detail, for operators.
     pub(super) fn with_its_cause(mut self: Box<Self>) -> Box<Self> {
-        if let Some(cause) = self.cause.take() {
+        if let Some(cause) = &self.cause {
             self.detail = format!("{}: {cause}", self.detail);
         }
         self
@@ -109,7 +109,7 @@ pub(super) fn respond(answered: Answered, headers: &HeaderMap) -> Response {
     answered.unwrap_or_else(|problem| problem.of_request(headers).into_response())
 }
 
-/// As [`respond`], for operators: a problem tells its cause.
+/// As [`respond`], for operators, who get the cause of a problem as well.
 pub(super) fn respond_to_operator(answered: Answered, headers: &HeaderMap) -> Response {
     respond(answered.map_err(Problem::with_its_cause), headers)
 }

@@ -174,17 +174,18 @@ impl Sweep {
             return Vec::new();
         }
         let Ok(rows) = self.store.orders_by_id(&ids).await else { return Vec::new() };
-        let settler = Settler { gate: &self.gate, store: &self.store, leases: &self.leases };
-        let mut settlements = Vec::with_capacity(rows.len());
+        let (mut settlements, mut replaced) = (Vec::with_capacity(rows.len()), Vec::new());
         for OrderRow { order, failure, .. } in &rows {
             match settlement_of(order, *failure) {
                 Some(settlement) => settlements.push(settlement),
-                None => {
-                    let settled = settler.settle_order(order, *failure).await;
-                    if !matches!(settled, Ok(true)) {
-                        tracing::debug!(order_id = %order.id, ?settled, "left for the next round");
-                    }
-                }
+                None => replaced.push(order),
+            }
+        }
+        let settler = Settler { gate: &self.gate, store: &self.store, leases: &self.leases };
+        match settler.settle_replaced(&replaced).await {
+            Ok(settled) if settled == replaced.len() => {}
+            settled => {
+                tracing::debug!(%sale, orders = replaced.len(), ?settled, "some are left for the next round")
             }
         }
         if !settlements.is_empty()

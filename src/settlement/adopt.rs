@@ -13,7 +13,7 @@ const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Longer than one row read and one script call take.
-const LEASE: Duration = Duration::from_secs(5);
+pub(super) const LEASE: Duration = Duration::from_secs(5);
 
 impl Settler<'_> {
     /// Makes the gate hold an order whose row is live. The row is read under the user's lease, so nobody
@@ -31,7 +31,7 @@ impl Settler<'_> {
     }
 
     /// `None` if another process keeps the lease, or Redis is unavailable.
-    pub(super) async fn lease(&self, sale: &SaleId, user: &UserId) -> Option<Guard> {
+    async fn lease(&self, sale: &SaleId, user: &UserId) -> Option<Guard> {
         for tries in 1..=TRIES {
             let options = LeaseOptions::lasting(LEASE);
             let taken = self.leases.take(sale.as_str(), [user.as_str()], options).await;

@@ -101,13 +101,14 @@ async fn pause(settler: Settler<'_>, sale: &SaleId, failure: Failure) {
 impl SaleOutcomes {
     async fn settle(self, settler: Settler<'_>, sale: SaleId) {
         let Self { settlements, epochs, replaced } = self;
-        for order in replaced {
-            match settler.settle_order(&order, Some(Failure::OverLimit)).await {
-                Ok(true) => {}
-                Ok(false) => {
-                    tracing::warn!(order_id = %order.id, "left to the sweep to settle: its user is busy")
-                }
-                Err(error) => tracing::warn!(order_id = %order.id, %error, "left to the sweep to settle"),
+        let replaced: Vec<&Order> = replaced.iter().collect();
+        match settler.settle_replaced(&replaced).await {
+            Ok(settled) if settled == replaced.len() => {}
+            Ok(settled) => {
+                tracing::warn!(%sale, orders = replaced.len() - settled, "left to the sweep to settle: users are busy");
+            }
+            Err(error) => {
+                tracing::warn!(%sale, orders = replaced.len(), %error, "left to the sweep to settle")
             }
         }
         if settlements.is_empty() {

@@ -1,10 +1,15 @@
-//! An order that the database refused because its user had another one. The gate learns of the other one too, so nobody
-//! may end that meanwhile: it is read, and the gate called, under the user's lease.
+//! Orders that the database refused because their users had others. The gate learns of the others too, so nobody may end
+//! one of them meanwhile: they are read, and the gate called, under the users' leases.
+
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 
 use super::{SettlementError, Settler, settlement_of};
 use crate::domain::{Failure, Order};
 use crate::gate::{Outcome, Settlement};
-use crate::lease::COMMIT_MARGIN;
+use crate::lease::{COMMIT_MARGIN, LeaseOptions, release_all};
+
+/// Orders whose winners are read at the same time.
+const READS: usize = 4;
 
 impl Settler<'_> {
     /// Settles one order whose row is committed; `failure` is the row's. On `Ok(true)` the gate has the outcome. `false`
@@ -16,26 +21,43 @@ impl Settler<'_> {
     ) -> Result<bool, SettlementError> {
         match settlement_of(order, failure) {
             Some(settlement) => {
-                self.gate.settle(&order.sale, &[settlement]).await.map(|_| true).map_err(Into::into)
+                self.gate.settle(&order.sale, &[settlement]).await?;
+                Ok(true)
             }
-            None => self.replace(order).await,
+            None => Ok(self.settle_replaced(&[order]).await? == 1),
         }
     }
 
-    async fn replace(&self, order: &Order) -> Result<bool, SettlementError> {
-        let Some(guard) = self.lease(&order.sale, &order.user).await else { return Ok(false) };
-        let replaced = async {
-            let winner = self.store.live_order_of(order).await?.map(Box::new);
-            if !guard.is_valid_for(COMMIT_MARGIN) {
-                return Ok(false);
+    /// Settles orders of one sale, each of which another order of its user replaced, and returns how many. Those whose
+    /// users' leases are held elsewhere are left out: leave them to the sweep. Idempotent.
+    pub async fn settle_replaced(&self, orders: &[&Order]) -> Result<usize, SettlementError> {
+        let Some(sale) = orders.first().map(|order| &order.sale) else { return Ok(0) };
+        let users: Vec<_> = orders.iter().map(|order| (sale.as_str(), order.user.as_str())).collect();
+        let options = LeaseOptions::lasting(super::adopt::LEASE);
+        // Without Redis, no user can be protected.
+        let Ok((guards, tokens)) = self.leases.take_in_scopes(users, options).await else { return Ok(0) };
+        let mut reads = Vec::with_capacity(orders.len());
+        for order in orders {
+            if tokens.contains_key(&(sale.as_str(), order.user.as_str())) {
+                reads.push(self.replacement(order));
             }
-            let outcome = Outcome::Replaced(winner);
-            let settlement = Settlement { id: order.id, user: order.user.clone(), outcome };
-            self.gate.settle(&order.sale, &[settlement]).await?;
-            Ok(true)
+        }
+        let settled = async {
+            let settlements: Vec<_> = stream::iter(reads).buffered(READS).try_collect().await?;
+            // The reading may have taken longer than the leases last.
+            if settlements.is_empty() || !guards.iter().all(|guard| guard.is_valid_for(COMMIT_MARGIN)) {
+                return Ok(0);
+            }
+            self.gate.settle(sale, &settlements).await?;
+            Ok(settlements.len())
         };
-        let replaced = replaced.await;
-        let _ = guard.release().await;
-        replaced
+        let settled = settled.await;
+        release_all(guards).await;
+        settled
+    }
+
+    async fn replacement(&self, order: &Order) -> Result<Settlement, SettlementError> {
+        let outcome = Outcome::Replaced(self.store.live_order_of(order).await?.map(Box::new));
+        Ok(Settlement { id: order.id, user: order.user.clone(), outcome })
     }
 }
