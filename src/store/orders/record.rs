@@ -125,26 +125,29 @@ impl Store {
         Ok(locked)
     }
 
-    /// The claimed items whose rows another transaction holds at this moment.
+    /// The claimed items whose rows another transaction holds at this moment. An item without a row is not one of them:
+    /// its orders are refused.
     async fn locked_items<'a>(
         &self,
         claims: &'a [Claim],
     ) -> Result<HashSet<(&'a SaleId, &'a Sku)>, StoreError> {
         let mut items: HashSet<_> =
             claims.iter().map(|claim| (&claim.order.sale, &claim.order.sku)).collect();
-        let transaction = self.begin().await?;
-        let free: Vec<(String, String)> = item::Entity::find()
+        let of_sales = item::Entity::find()
             .select_only()
             .columns([item::Column::SaleId, item::Column::Sku])
-            .filter(item::Column::SaleId.is_in(items.iter().map(|(sale, _)| sale.as_str())))
-            .lock_with_behavior(LockType::Update, LockBehavior::SkipLocked)
-            .into_tuple()
-            .all(&transaction)
-            .await?;
-        transaction.rollback().await?;
-        let free: HashSet<(&str, &str)> =
-            free.iter().map(|(sale, sku)| (sale.as_str(), sku.as_str())).collect();
+            .filter(item::Column::SaleId.is_in(items.iter().map(|(sale, _)| sale.as_str())));
+        let transaction = self.begin().await?;
+        let free = of_sales.clone().lock_with_behavior(LockType::Update, LockBehavior::SkipLocked);
+        let free: Vec<(String, String)> = free.into_tuple().all(&transaction).await?;
+        let free = keys(&free);
         items.retain(|(sale, sku)| !free.contains(&(sale.as_str(), sku.as_str())));
+        if !items.is_empty() {
+            let known: Vec<(String, String)> = of_sales.into_tuple().all(&transaction).await?;
+            let known = keys(&known);
+            items.retain(|(sale, sku)| known.contains(&(sale.as_str(), sku.as_str())));
+        }
+        transaction.rollback().await?;
         Ok(items)
     }
 
@@ -224,6 +227,10 @@ impl Store {
         fault!("commit.after", return Err(StoreError::Away("injected".into())));
         Ok(Ok(answers))
     }
+}
+
+fn keys(rows: &[(String, String)]) -> HashSet<(&str, &str)> {
+    rows.iter().map(|(sale, sku)| (sale.as_str(), sku.as_str())).collect()
 }
 
 fn is_of_one_sale(claims: &[Claim]) -> bool {

@@ -25,6 +25,11 @@ async fn with_one_order(world: &World) -> (Running, Sale, Answer) {
     (running, sale, order)
 }
 
+/// Whether a text has this name as a word. A pseudonym is random, and may have its letters.
+fn names(text: &str, name: &str) -> bool {
+    text.split(|c: char| !c.is_alphanumeric()).any(|word| word == name)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sale_is_checked_closed_archived_and_purged() {
     let world = World::new(Database::Postgres).await;
@@ -83,7 +88,7 @@ async fn a_sale_is_checked_closed_archived_and_purged() {
     // What was done, by whom and why; never the name that was erased.
     let (code, out, err) = cli(&["acts", "--output", "json"]).await;
     assert_eq!(code, 0, "{err}");
-    assert!(!out.contains("ada"), "{out}");
+    assert!(!names(&out, "ada"), "{out}");
     let acts: serde_json::Value = serde_json::from_str(&out).unwrap();
     let kinds: Vec<&str> =
         acts["acts"].as_array().unwrap().iter().filter_map(|act| act["kind"].as_str()).collect();
@@ -121,7 +126,8 @@ async fn an_erased_name_is_in_no_reason_either() {
     assert_eq!(code, 0, "{out}{err}");
     at_rest(&running, &sale).await;
     let shown = async || cli(&["order", "show", name, order.order_id()]).await.1;
-    assert!(shown().await.contains("ada called us"));
+    let before = shown().await;
+    assert!(before.contains("ada called us") && names(&before, "ada"), "{before}");
     assert_eq!(cli(&["sale", "close", name]).await.0, 0);
     let (code, out, err) = cli(&["sale", "archive", name]).await;
     assert_eq!(code, 0, "{out}{err}");
@@ -129,7 +135,7 @@ async fn an_erased_name_is_in_no_reason_either() {
     assert_eq!(code, 0, "{out}{err}");
     assert!(out.contains("168 hours") && out.contains("exports and backups"), "{out}");
     let after = shown().await;
-    assert!(after.contains("paid") && !after.contains("ada"), "{after}");
+    assert!(after.contains("paid") && !names(&after, "ada"), "{after}");
     running.stop().await;
 }
 
