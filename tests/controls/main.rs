@@ -35,6 +35,10 @@ fn main() -> ExitCode {
     let text = std::fs::read_to_string(root.join("tests/controls/controls.toml")).expect("controls.toml");
     let Controls { control: mut controls } = toml::from_str(&text).expect("controls as TOML");
     let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    if let Some(unknown) = wanted.iter().find(|name| controls.iter().all(|control| control.name != **name)) {
+        eprintln!("{unknown} is no control: the names are in tests/controls/controls.toml");
+        return ExitCode::FAILURE;
+    }
     controls.retain(|control| wanted.is_empty() || wanted.contains(&control.name));
     let folder = tempfile::tempdir().expect("a temporary folder");
     let copy = folder.path().join("doorbuster");

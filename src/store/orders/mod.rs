@@ -6,6 +6,7 @@ mod claim;
 mod counters;
 mod history;
 mod insert;
+mod locked_items;
 mod new_rows;
 mod older_epochs;
 mod order_pages;

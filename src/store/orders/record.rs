@@ -6,21 +6,17 @@
 //! deadlock.
 
 use std::collections::{BTreeMap, HashSet};
-use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
-use sea_orm::sea_query::{LockBehavior, LockType};
-use sea_orm::{
-    ColumnTrait as _, DatabaseTransaction, DbBackend, EntityTrait as _, QueryFilter as _, QuerySelect as _,
-};
+use sea_orm::{DatabaseTransaction, DbBackend, EntityTrait as _, QueryFilter as _, QuerySelect as _};
 use uuid::Uuid;
 
 use super::claim::{Claim, Recorded, Refusal};
 use super::counters::raise_sold;
 use super::new_rows::confirmed_row;
-use crate::domain::{Failure, OrderId, OrderStatus, SaleId, Sku};
+use crate::domain::{Failure, OrderId, OrderStatus};
 use crate::fault::fault;
-use crate::store::entities::{item, order};
+use crate::store::entities::order;
 use crate::store::error::StoreError;
 use crate::store::halves::Halves;
 use crate::store::handle::Store;
@@ -33,10 +29,6 @@ type Existing = BTreeMap<OrderId, (OrderStatus, Option<Failure>)>;
 
 /// Sales that are recorded at the same time, each in its own transaction.
 const APART: usize = 4;
-
-/// Looks after which an item counts as locked by somebody who does not let go.
-const LOOKS: u32 = 6;
-const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
 impl Store {
     /// Records claims; the outcomes are in the order of the claims, and durable. After [`StoreError::Away`] the same
@@ -55,9 +47,9 @@ impl Store {
     ) -> Result<Vec<Recorded>, StoreError> {
         // A lock wait cannot be short there, so locks are found before anything waits for them.
         if self.db.get_database_backend() == DbBackend::MySql && !is_of_one_sale(claims) {
-            let locked = self.items_that_stay_locked(claims).await?;
-            if !locked.is_empty() {
-                let is_locked = |claim: &Claim| locked.contains(&(&claim.order.sale, &claim.order.sku));
+            let stalled = self.stalled_items(claims).await?;
+            if !stalled.is_empty() {
+                let is_locked = |claim: &Claim| stalled.contains(&(&claim.order.sale, &claim.order.sku));
                 return self.each_sale(claims, &is_locked, may_commit).await;
             }
         }
@@ -80,8 +72,8 @@ impl Store {
         if is_of_one_sale(claims) {
             return Ok(vec![Recorded::Locked; claims.len()]);
         }
-        let locked = self.within(self.locked_items(claims)).await?;
-        let is_locked = |claim: &Claim| locked.contains(&(&claim.order.sale, &claim.order.sku));
+        let locked = self.locked_items(claims).await?;
+        let is_locked = |claim: &Claim| locked.contains_key(&(&claim.order.sale, &claim.order.sku));
         self.each_sale(claims, &is_locked, may_commit).await
     }
 
@@ -106,49 +98,6 @@ impl Store {
             });
         }
         stream::iter(apart).buffered(APART).try_concat().await
-    }
-
-    /// The claimed items that are locked in each of several looks. Other batches hold an item for some milliseconds.
-    async fn items_that_stay_locked<'a>(
-        &self,
-        claims: &'a [Claim],
-    ) -> Result<HashSet<(&'a SaleId, &'a Sku)>, StoreError> {
-        let mut locked = self.within(self.locked_items(claims)).await?;
-        for _ in 1..LOOKS {
-            if locked.is_empty() {
-                break;
-            }
-            tokio::time::sleep(BETWEEN_LOOKS).await;
-            let still = self.within(self.locked_items(claims)).await?;
-            locked.retain(|item| still.contains(item));
-        }
-        Ok(locked)
-    }
-
-    /// The claimed items whose rows another transaction holds at this moment. An item without a row is not one of them:
-    /// its orders are refused.
-    async fn locked_items<'a>(
-        &self,
-        claims: &'a [Claim],
-    ) -> Result<HashSet<(&'a SaleId, &'a Sku)>, StoreError> {
-        let mut items: HashSet<_> =
-            claims.iter().map(|claim| (&claim.order.sale, &claim.order.sku)).collect();
-        let of_sales = item::Entity::find()
-            .select_only()
-            .columns([item::Column::SaleId, item::Column::Sku])
-            .filter(item::Column::SaleId.is_in(items.iter().map(|(sale, _)| sale.as_str())));
-        let transaction = self.begin().await?;
-        let free = of_sales.clone().lock_with_behavior(LockType::Update, LockBehavior::SkipLocked);
-        let free: Vec<(String, String)> = free.into_tuple().all(&transaction).await?;
-        let free = keys(&free);
-        items.retain(|(sale, sku)| !free.contains(&(sale.as_str(), sku.as_str())));
-        if !items.is_empty() {
-            let known: Vec<(String, String)> = of_sales.into_tuple().all(&transaction).await?;
-            let known = keys(&known);
-            items.retain(|(sale, sku)| known.contains(&(sale.as_str(), sku.as_str())));
-        }
-        transaction.rollback().await?;
-        Ok(items)
     }
 
     /// All claims in one transaction, and if that is refused, the claims of each sale apart.
@@ -227,10 +176,6 @@ impl Store {
         fault!("commit.after", return Err(StoreError::Away("injected".into())));
         Ok(Ok(answers))
     }
-}
-
-fn keys(rows: &[(String, String)]) -> HashSet<(&str, &str)> {
-    rows.iter().map(|(sale, sku)| (sale.as_str(), sku.as_str())).collect()
 }
 
 fn is_of_one_sale(claims: &[Claim]) -> bool {

@@ -250,3 +250,52 @@ async fn a_sale_that_refuses_orders_splits_up_no_other() {
         assert!(found <= transactions, "{}: {found} transactions", sale.id);
     }
 }
+
+/// Two sessions that take turns: each waits for the row, changes it, and holds it until the other one waits.
+async fn take_turns(world: &World, sale: &Sale, ends: Instant) {
+    let url = world.config().database.url;
+    let turns = (0..2).map(|_| async {
+        let mut session = MySqlConnection::connect(&url).await.unwrap();
+        let id = sale.id.as_str();
+        let mut commits = 0;
+        while Instant::now() < ends {
+            let update = format!("UPDATE items SET sold = sold + 1 WHERE sale_id = '{id}'");
+            session.execute("BEGIN").await.unwrap();
+            session.execute(sqlx::AssertSqlSafe(update)).await.unwrap();
+            tokio::time::sleep(HELD).await;
+            session.execute("COMMIT").await.unwrap();
+            commits += 1;
+        }
+        commits
+    });
+    let commits = futures_util::future::join_all(turns).await;
+    assert!(commits.iter().all(|commits| *commits > 10), "nobody took turns: {commits:?}");
+}
+
+/// How long each turn holds the row: several looks of a batch fall into a change from one holder to the next.
+const HELD: Duration = Duration::from_millis(60);
+
+/// The item is locked at every look, but by other sessions that go on. Its sale is busy and not stalled.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_item_that_writers_take_turns_at_is_not_set_aside_in_mariadb() {
+    let world = World::new(Database::Mariadb).await;
+    let store = world.parts().await.store;
+    let (busy, quiet) = (sale("busy", 50_000, 1), sale("quiet", 50_000, 1));
+    for sale in [&busy, &quiet] {
+        store.create_sale(sale).await.unwrap();
+    }
+    let turns = take_turns(&world, &busy, Instant::now() + Duration::from_secs(4));
+    let batches = async {
+        tokio::time::sleep(HELD).await;
+        for nth in 0..5 {
+            let claims: Vec<_> = [&busy, &quiet]
+                .iter()
+                .flat_map(|sale| orders(sale, nth..nth + 1))
+                .map(|order| claim(&order, 1))
+                .collect();
+            let recorded = store.record(&claims, &|| true).await.unwrap();
+            assert_eq!(recorded, vec![Recorded::Confirmed; 2], "batch {nth}");
+        }
+    };
+    tokio::join!(turns, batches);
+}

@@ -282,19 +282,26 @@ async fn writers_of_many_sales_do_not_deadlock(database: Database) {
     let writers = (0..4).map(|writer| {
         let (store, mut sales) = (store.clone(), sales.clone());
         tokio::spawn(async move {
+            let mut waits = 0;
             for round in 0..10 {
                 sales.rotate_left(5 * writer + 1);
                 let first = i64::try_from(writer).expect("few") * 100 + round * 2;
                 let orders = orders_of_all(&sales, first..first + 2);
                 let claims: Vec<Claim> = orders.iter().map(|order| claim(order, 1)).collect();
-                let recorded = store.record(&claims, &|| true).await.expect("no deadlock");
-                assert_eq!(recorded, vec![Recorded::Confirmed; claims.len()]);
+                let mut recorded = store.record(&claims, &|| true).await.expect("no deadlock");
+                while recorded.contains(&Recorded::Locked) {
+                    waits += 1;
+                    recorded = store.record(&claims, &|| true).await.expect("no deadlock");
+                }
             }
+            waits
         })
     });
-    for writer in futures_util::future::join_all(writers).await {
-        writer.unwrap();
-    }
+    let waits: u32 =
+        futures_util::future::join_all(writers).await.into_iter().map(|waits| waits.unwrap()).sum();
+    // A batch of many sales gives up a lock before PostgreSQL has found the deadlock, so there it only shows here.
+    // Items locked in random order made 9 to 17 of these 40 batches wait.
+    assert!(waits < 8, "{waits} batches waited for a lock in vain");
     for sale in &sales {
         assert_eq!(sold(&store, sale).await, 80);
     }
