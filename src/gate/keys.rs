@@ -14,6 +14,7 @@
 //! | `P:{S}:staged:N` | hash | the next `users`, until the rebuild in epoch N loads it |
 //! | `P:sales`      | set  | the sales that are loaded, for the sweep |
 //! | `P:places`     | hash | sale -> line and number of the database's place in a sale that the gate has lost |
+//! | `P:tries`    | hash | first order id of a message -> tries to persist it that came to no end |
 //! | `P:installation` | string | the id of the installation; see [`crate::link::Installation`] |
 
 use crate::domain::SaleId;
@@ -85,6 +86,11 @@ impl SaleKeys {
 /// The register of loaded sales.
 pub(super) fn sales(prefix: &str) -> String {
     format!("{prefix}:sales")
+}
+
+/// Tries of messages that came to no end.
+pub(super) fn tries(prefix: &str) -> String {
+    format!("{prefix}:tries")
 }
 
 /// The places of the database in sales that the gate has lost.

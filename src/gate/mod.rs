@@ -26,6 +26,7 @@ mod sale;
 mod scan;
 mod scripts;
 mod settle;
+mod tries;
 mod wire;
 mod witness;
 

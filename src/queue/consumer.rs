@@ -1,18 +1,22 @@
 //! Taking deliveries, in batches. Connects at first use, and again whenever the connection is lost, with no limit on
 //! the attempts.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use futures_util::StreamExt as _;
-use futures_util::stream::{SelectAll, select_all};
-use lapin::Acker;
-use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions};
-use lapin::types::FieldTable;
+use futures_util::stream::SelectAll;
+use lapin::options::{BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicQosOptions};
+use lapin::types::{FieldTable, ShortString};
+use lapin::{Acker, Channel};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::headers::{self, DELIVERY_COUNT};
 use super::link::{Link, within};
+use super::prefetch::{Amount, Change, Loan, Prefetch};
 use super::topology::{self, Names};
 use super::{QueueError, QueueSettings, Unreadable, message};
 use crate::domain::Order;
@@ -30,16 +34,22 @@ pub struct Delivery {
     /// The message and its id, for the dead-letter queue.
     pub(super) payload: Vec<u8>,
     pub(super) id: Option<String>,
+    /// When this process read it.
+    taken_at: Instant,
     acker: Acker,
+    _loan: Loan,
 }
 
 impl Delivery {
-    fn read(delivery: lapin::message::Delivery) -> Self {
+    fn read(delivery: lapin::message::Delivery, prefetch: &mut Prefetch) -> Self {
+        let orders = message::read(&delivery.data);
         let headers = delivery.properties.headers().as_ref();
         // Quorum queues count redeliveries; a classic queue only says whether there was one.
         let redeliveries = headers::count(headers, DELIVERY_COUNT);
         Self {
-            orders: message::read(&delivery.data),
+            _loan: prefetch.lend(weight(&orders)),
+            orders,
+            taken_at: Instant::now(),
             replays: headers::replays(headers),
             redeliveries: redeliveries.unwrap_or_else(|| u64::from(delivery.redelivered)),
             id: delivery.properties.message_id().as_ref().map(ToString::to_string),
@@ -48,9 +58,9 @@ impl Delivery {
         }
     }
 
-    /// Its number of orders; an unreadable message counts as 1.
-    fn weight(&self) -> usize {
-        self.orders.as_ref().map_or(1, Vec::len)
+    /// How long ago this process read it.
+    pub fn age(&self) -> Duration {
+        self.taken_at.elapsed()
     }
 
     /// Removes the message from the queue. `false`: the broker no longer waits for the ack, and the message comes again.
@@ -59,10 +69,29 @@ impl Delivery {
     }
 }
 
+/// The number of orders; an unreadable message counts as 1.
+fn weight(orders: &Result<Vec<Order>, Unreadable>) -> usize {
+    orders.as_ref().map_or(1, Vec::len)
+}
+
+/// A change of the prefetch that the broker has made.
+enum Adjusted {
+    /// This consumer may hold so many messages more.
+    Wider(lapin::Consumer, u16),
+    /// The last consumer gets no more.
+    Narrower,
+}
+
 struct Open {
     link: Link,
-    /// One consumer, and one more for each time that the prefetch was widened.
+    /// The deliveries of all consumers.
     stream: SelectAll<lapin::Consumer>,
+    /// The consumers that get deliveries, oldest first.
+    tags: Vec<ShortString>,
+    prefetch: Prefetch,
+    /// A change under way. A task of its own, because a caller may stop waiting: the broker would then lend messages to a
+    /// consumer that nobody reads.
+    adjusting: Option<JoinHandle<Result<Adjusted, QueueError>>>,
     /// The stream has ended.
     ended: bool,
 }
@@ -70,10 +99,13 @@ struct Open {
 /// Takes deliveries from the queue of orders.
 pub struct Consumer {
     settings: QueueSettings,
-    prefetch: u16,
+    /// Orders that the broker may lend, about.
+    prefetch: usize,
+    /// What the caller keeps without working on it.
+    aside: Amount,
     open: Option<Open>,
     /// Taken and not returned yet. Kept here because a caller may stop waiting in between.
-    batch: Vec<Delivery>,
+    batch: VecDeque<Delivery>,
     backoff: Backoff,
     last_error: String,
     /// Seconds without a delivery.
@@ -87,13 +119,14 @@ const SECOND: Duration = Duration::from_secs(1);
 const QUIET: u32 = 5;
 
 impl Consumer {
-    /// Does not connect yet. `prefetch` limits the unacknowledged deliveries.
-    pub fn new(settings: QueueSettings, prefetch: u16) -> Self {
+    /// Does not connect yet. `prefetch` limits the orders in unacknowledged deliveries, about: the broker counts messages.
+    pub fn new(settings: QueueSettings, prefetch: usize) -> Self {
         Self {
             settings,
             prefetch,
+            aside: Amount::default(),
             open: None,
-            batch: Vec::new(),
+            batch: VecDeque::new(),
             backoff: Backoff::default(),
             last_error: String::new(),
             quiet: 0,
@@ -101,10 +134,9 @@ impl Consumer {
         }
     }
 
-    /// How many deliveries may be unacknowledged at a time on the present connection.
-    pub fn capacity(&self) -> usize {
-        let consumers = self.open.as_ref().map_or(1, |open| open.stream.len().max(1));
-        consumers * usize::from(self.prefetch)
+    /// How many deliveries, and orders in them, the caller keeps without working on them. The broker lends others besides.
+    pub fn set_aside(&mut self, messages: usize, orders: usize) {
+        self.aside = Amount { messages, orders };
     }
 
     /// `true` while the consumer is connected.
@@ -126,19 +158,21 @@ impl Consumer {
         linger: Duration,
         timeout: Duration,
     ) -> Vec<Delivery> {
+        self.adjust().await;
         if self.batch.is_empty() {
             let Some(first) = self.next(timeout).await else { return Vec::new() };
-            self.batch.push(first);
+            self.batch.push_back(first);
         }
         let until = Instant::now() + linger;
-        let mut orders: usize = self.batch.iter().map(Delivery::weight).sum();
+        let mut orders: usize = self.batch.iter().map(|delivery| weight(&delivery.orders)).sum();
         while orders < most {
+            self.adjust().await;
             let Some(open) = &mut self.open else { break };
             match tokio::time::timeout_at(until, open.stream.next()).await {
                 Ok(Some(Ok(delivery))) => {
-                    let delivery = Delivery::read(delivery);
-                    orders += delivery.weight();
-                    self.batch.push(delivery);
+                    let delivery = Delivery::read(delivery, &mut open.prefetch);
+                    orders += weight(&delivery.orders);
+                    self.batch.push_back(delivery);
                 }
                 // A stream reports its end only once.
                 Ok(_) => {
@@ -148,12 +182,31 @@ impl Consumer {
                 Err(_) => break,
             }
         }
-        std::mem::take(&mut self.batch)
+        let mut taken = Vec::new();
+        let mut orders = 0;
+        while orders < most
+            && let Some(delivery) = self.batch.pop_front()
+        {
+            orders += weight(&delivery.orders);
+            taken.push(delivery);
+        }
+        taken
+    }
+
+    /// The deliveries that have arrived and that the caller has not taken yet, oldest first.
+    pub fn arrived(&mut self) -> impl Iterator<Item = &Delivery> {
+        if let Some(open) = &mut self.open {
+            while let Some(Some(Ok(delivery))) = open.stream.next().now_or_never() {
+                self.batch.push_back(Delivery::read(delivery, &mut open.prefetch));
+            }
+        }
+        self.batch.iter()
     }
 
     async fn next(&mut self, timeout: Duration) -> Option<Delivery> {
         let mut waited = Duration::ZERO;
         loop {
+            self.adjust().await;
             let Some(open) = &mut self.open else {
                 self.try_to_open().await;
                 continue;
@@ -165,7 +218,7 @@ impl Consumer {
             match tokio::time::timeout(pause, next).await {
                 Ok(Some(Ok(delivery))) => {
                     self.quiet = 0;
-                    return Some(Delivery::read(delivery));
+                    return Some(Delivery::read(delivery, &mut open.prefetch));
                 }
                 Err(_) if open.link.is_up() => {
                     waited += pause;
@@ -235,21 +288,37 @@ impl Consumer {
 
     async fn connect(&self) -> Result<Open, QueueError> {
         let link = Link::open(&self.settings, "worker").await?;
-        // Per consumer, not global: quorum queues refuse a global prefetch.
-        let limiting = link.channel.basic_qos(self.prefetch, BasicQosOptions { global: false });
-        within(self.settings.timeout, async { Ok(limiting.await?) }).await?;
-        let consumer = consume(&link, &self.settings).await?;
-        Ok(Open { link, stream: select_all([consumer]), ended: false })
+        let prefetch = Prefetch::new(self.prefetch);
+        let first = consume(&link.channel, &self.settings, prefetch.first()).await?;
+        let (stream, tags) = (SelectAll::new(), Vec::new());
+        let mut open = Open { link, stream, tags, prefetch, adjusting: None, ended: false };
+        open.adjust(first);
+        Ok(open)
     }
 
-    /// Has the broker give as many deliveries again as `prefetch` says, besides those that are not acknowledged yet: for
-    /// a caller who holds many back and can go on with others. Until the connection ends.
-    pub async fn widen(&mut self) {
+    /// Has the broker lend more messages or fewer, so that they carry about the orders that are wanted. Cancel-safe.
+    async fn adjust(&mut self) {
         let Some(open) = &mut self.open else { return };
-        match consume(&open.link, &self.settings).await {
-            Ok(consumer) => open.stream.push(consumer),
+        if open.adjusting.is_none() {
+            let Some(change) = open.prefetch.change(self.aside) else { return };
+            let (channel, settings, last) =
+                (open.link.channel.clone(), self.settings.clone(), open.tags.last().cloned());
+            open.adjusting = Some(tokio::spawn(async move {
+                match (change, last) {
+                    (Change::Narrow, Some(tag)) => end_consumer(&channel, &settings, tag).await,
+                    (Change::Narrow, None) => Ok(Adjusted::Narrower),
+                    (Change::Widen(messages), _) => consume(&channel, &settings, messages).await,
+                }
+            }));
+        }
+        let Some(adjusting) = &mut open.adjusting else { return };
+        let adjusted = adjusting.await;
+        open.adjusting = None;
+        match adjusted {
+            Ok(Ok(adjusted)) => open.adjust(adjusted),
             // If the link is gone, the next delivery shows it.
-            Err(error) => tracing::warn!(%error, "no more deliveries than before"),
+            Ok(Err(error)) => tracing::debug!(%error, "the prefetch stays as it is"),
+            Err(error) => tracing::debug!(%error, "the prefetch stays as it is"),
         }
     }
 
@@ -264,9 +333,41 @@ impl Consumer {
     }
 }
 
-async fn consume(link: &Link, settings: &QueueSettings) -> Result<lapin::Consumer, QueueError> {
+impl Open {
+    fn adjust(&mut self, adjusted: Adjusted) {
+        match adjusted {
+            Adjusted::Wider(consumer, messages) => {
+                self.tags.push(consumer.tag());
+                self.stream.push(consumer);
+                self.prefetch.widened(messages);
+            }
+            Adjusted::Narrower => {
+                self.tags.pop();
+                self.prefetch.narrowed();
+            }
+        }
+    }
+}
+
+/// Adds a consumer that may hold this many messages.
+async fn consume(channel: &Channel, settings: &QueueSettings, messages: u16) -> Result<Adjusted, QueueError> {
     let queue = Names::new(&settings.prefix).orders;
-    let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
-    let consuming = link.channel.basic_consume(queue.as_str().into(), "".into(), options, arguments);
-    within(settings.timeout, async { Ok(consuming.await?) }).await
+    let consuming = async {
+        // Per consumer, and for those to come: quorum queues refuse a prefetch for the channel.
+        channel.basic_qos(messages, BasicQosOptions { global: false }).await?;
+        let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
+        Ok(channel.basic_consume(queue.as_str().into(), "".into(), options, arguments).await?)
+    };
+    Ok(Adjusted::Wider(within(settings.timeout, consuming).await?, messages))
+}
+
+/// Ends a consumer. What it was given stays with this process.
+async fn end_consumer(
+    channel: &Channel,
+    settings: &QueueSettings,
+    tag: ShortString,
+) -> Result<Adjusted, QueueError> {
+    let ending = channel.basic_cancel(tag, BasicCancelOptions::default());
+    within(settings.timeout, async { Ok(ending.await?) }).await?;
+    Ok(Adjusted::Narrower)
 }

@@ -15,6 +15,7 @@ mod headers;
 mod link;
 mod message;
 mod order_log;
+mod prefetch;
 mod publisher;
 mod topology;
 

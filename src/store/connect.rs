@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use doorbuster_migrations::{Migrator, MigratorTrait as _};
 use sea_orm::{ConnectOptions, ConnectionTrait as _, Database, DbBackend};
+use sqlx::PgConnection;
 use sqlx::pool::PoolOptions;
 
 use super::error::StoreError;
 use super::handle::{Store, StoreSettings};
+use super::pooler::{MIXED, Pooler, Sessions, past_poolers};
 use super::session::{GivenUp, SessionLimits, answers};
 use super::witnesses::{Doubts, Witnesses};
 use crate::link::InstallationId;
@@ -39,7 +41,9 @@ impl Store {
         let witnesses = Arc::new(Witnesses::default());
         let given_up = GivenUp::default();
         let limits = SessionLimits::new(settings.timeout);
-        look_after_connections(&mut options, &witnesses.doubts_of_pool(), limits, &given_up);
+        let pooler = Pooler::at(&settings.url);
+        options.map_sqlx_postgres_opts(past_poolers);
+        look_after_connections(&mut options, &witnesses.doubts_of_pool(), limits, &given_up, &pooler);
         let store = Self {
             db: tokio::time::timeout(settings.timeout, Database::connect(options))
                 .await
@@ -48,6 +52,7 @@ impl Store {
             timeout: settings.timeout,
             witnesses,
             given_up,
+            pooler,
             installation: settings.installation.clone(),
         };
         Ok(store)
@@ -58,9 +63,13 @@ impl Store {
         if self.db.get_database_backend() == DbBackend::Sqlite {
             return Ok(Migrator::up(&self.db, None).await?);
         }
+        if let Some(mixed) = self.mixes_statements().await? {
+            return Err(StoreError::Broken(mixed.into()));
+        }
         // A change of a large table takes longer than the sessions of the pool may.
         let mut options = ConnectOptions::new(&*self.url);
         options.max_connections(1).acquire_timeout(self.timeout).sqlx_logging(false);
+        options.map_sqlx_postgres_opts(past_poolers);
         let unlimited = Database::connect(options).await?;
         let migrated = Migrator::up(&unlimited, None).await;
         let _ = unlimited.close().await;
@@ -122,7 +131,9 @@ fn look_after_connections(
     doubts: &Doubts,
     limits: SessionLimits,
     given_up: &GivenUp,
+    pooler: &Pooler,
 ) {
+    let pooler = pooler.clone();
     let (sqlite, postgres, mysql) = (doubts.clone(), doubts.clone(), doubts.clone());
     let (of_postgres, of_mysql) = (given_up.clone(), given_up.clone());
     options
@@ -137,9 +148,11 @@ fn look_after_connections(
         })
         .map_sqlx_postgres_pool_opts(move |pool| {
             let doubts = postgres.clone();
+            let pooler = pooler.clone();
             let pool = pool.after_connect(move |connection, _| {
                 doubts.raise();
-                Box::pin(limits.set_in_postgres(connection))
+                let pooler = pooler.clone();
+                Box::pin(async move { limit_session(connection, limits, &pooler).await })
             });
             tested(pool, &of_postgres)
         })
@@ -151,6 +164,24 @@ fn look_after_connections(
             });
             tested(pool, &of_mysql)
         });
+}
+
+/// Limits a session of PostgreSQL, unless a pooler lends it to others as well: then its role has limits, which the start
+/// checks.
+async fn limit_session(
+    connection: &mut PgConnection,
+    limits: SessionLimits,
+    pooler: &Pooler,
+) -> Result<(), sqlx::Error> {
+    match pooler.sessions().await {
+        Ok(Sessions::Shared) => Ok(()),
+        Ok(Sessions::Mixed) => {
+            tracing::error!("{MIXED}");
+            Err(sqlx::Error::Configuration(MIXED.into()))
+        }
+        // Not known yet: there may have been no room for two more connections.
+        Ok(Sessions::Own) | Err(_) => limits.set_in_postgres(connection).await,
+    }
 }
 
 /// A pool that uses no connection which does not answer.

@@ -12,6 +12,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 
 use super::error::StoreError;
 use super::handle::{Store, StoreSettings};
+use super::pooler::Pooler;
 use super::session::GivenUp;
 
 /// Tables, and a column of each that this build updates, if there is one.
@@ -70,6 +71,7 @@ impl Store {
             db: Database::connect(options).await?,
             url: settings.url.as_str().into(),
             given_up: GivenUp::default(),
+            pooler: Pooler::at(&settings.url),
             timeout: settings.timeout,
             witnesses: Arc::default(),
             installation: settings.installation.clone(),

@@ -7,6 +7,7 @@ use sea_orm::sea_query::{Expr, IntoIden as _, OnConflict};
 use sea_orm::{ColumnTrait, DatabaseConnection, DbBackend};
 
 use super::error::StoreError;
+use super::pooler::Pooler;
 use super::session::GivenUp;
 use super::witnesses::Witnesses;
 use crate::link::Installation;
@@ -32,6 +33,7 @@ pub struct Store {
     pub(in crate::store) url: Arc<str>,
     pub(in crate::store) timeout: Duration,
     pub(in crate::store) given_up: GivenUp,
+    pub(in crate::store) pooler: Pooler,
     pub(in crate::store) witnesses: Arc<Witnesses>,
     pub(in crate::store) installation: Installation,
 }

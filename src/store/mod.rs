@@ -20,6 +20,7 @@ mod operator_acts;
 mod orders;
 mod payments;
 mod places;
+mod pooler;
 mod recovery;
 mod required_settings;
 mod sales;

@@ -42,6 +42,11 @@ impl SessionLimits {
         self.timeout.min(LOCK_WAIT)
     }
 
+    /// The limit of this name in PostgreSQL.
+    pub(super) fn of_role(self, name: &str) -> Duration {
+        if name == "lock_timeout" { self.lock_wait() } else { self.server() }
+    }
+
     /// Sets them in PostgreSQL. A server that does not know one of them works without it.
     pub(super) async fn set_in_postgres(self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
         let (server, seconds) = (self.server().as_millis(), self.server().as_secs().max(2));

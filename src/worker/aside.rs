@@ -27,9 +27,9 @@ pub(super) struct Aside {
 }
 
 impl Aside {
-    /// The number of deliveries that wait.
-    pub(super) fn len(&self) -> usize {
-        self.deliveries.len()
+    /// The deliveries that wait.
+    pub(super) fn deliveries(&self) -> &[PendingDelivery] {
+        &self.deliveries
     }
 
     /// Keeps the orders of these sales out of a batch, and returns what is left of it.

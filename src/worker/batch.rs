@@ -1,48 +1,89 @@
 //! Works on a batch until it is done: tries suspects alone, waits out outages, and leaves the rest for the next batch.
 
+use std::collections::HashMap;
+
 use rand::seq::SliceRandom as _;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::pending::PendingDelivery;
 use super::{Outage, Worker, WorkerError};
+use crate::domain::OrderId;
 use crate::link::Backoff;
 use crate::settlement::{SettlementError, compare_places};
 use crate::store::StoreError;
 
-/// A message with this many redeliveries is processed alone, after all others: it may have crashed the workers that had
-/// it. One redelivery is no sign of that, since every restart of the broker or of a worker gives back all
-/// unacknowledged messages.
-const SUSPECT_AFTER: u64 = 2;
+/// After this many tries without an end a message is processed alone, after all others: its worker may have crashed
+/// because of it. What a worker merely held when it died is not suspected.
+const SUSPECT_AFTER: u32 = 1;
 
-/// With this many redeliveries, each order of the message is processed alone.
-const APART_AFTER: u64 = 3;
+/// After this many tries, each order of the message is processed alone.
+const APART_AFTER: u32 = 2;
 
 impl Worker {
     /// Processes a batch. Returns the deliveries that must be retried: a user's lease was busy, the dead-letter queue
     /// did not take an order, or it is time to stop.
     pub(super) async fn process(
         &self,
-        batch: Vec<PendingDelivery>,
+        mut batch: Vec<PendingDelivery>,
         stop: &CancellationToken,
     ) -> Result<Vec<PendingDelivery>, Outage> {
+        self.read_tries(&mut batch).await;
         let (mut suspects, together): (Vec<_>, Vec<_>) =
-            batch.into_iter().partition(|pending| pending.delivery.redeliveries >= SUSPECT_AFTER);
-        let mut held = self.persist_until_done(together, stop).await?;
-        // Messages that were delivered together have the same number of redeliveries. Without shuffling, the same one
-        // would come first each time and take those behind it down with it.
+            batch.into_iter().partition(|pending| pending.tries >= SUSPECT_AFTER);
+        let mut held = self.counted(together, stop).await?;
+        // Without shuffling, the same one would come first each time and take those behind it down with it.
         suspects.shuffle(&mut rand::rng());
-        suspects.sort_by_key(|pending| pending.delivery.redeliveries);
+        suspects.sort_by_key(|pending| pending.tries);
         for suspect in suspects {
             if stop.is_cancelled() {
                 held.push(suspect);
-            } else if suspect.delivery.redeliveries < APART_AFTER {
-                held.extend(self.persist_until_done(vec![suspect], stop).await?);
             } else {
-                held.extend(self.persist_apart(suspect, stop).await?);
+                metrics::counter!("worker_suspects_total").increment(1);
+                held.extend(self.counted(vec![suspect], stop).await?);
             }
         }
         Ok(held)
+    }
+
+    /// Reads how often each message was tried that was delivered before. If Redis cannot be reached, the attempt waits
+    /// for it as well.
+    async fn read_tries(&self, batch: &mut [PendingDelivery]) {
+        let again = delivered_before(batch);
+        if again.is_empty() {
+            return;
+        }
+        let Ok(tries) = self.gate.tries(&again).await else { return };
+        let tries: HashMap<OrderId, u32> = again.into_iter().zip(tries).collect();
+        for pending in batch {
+            pending.tries = pending.first.and_then(|first| tries.get(&first).copied()).unwrap_or_default();
+        }
+    }
+
+    /// Persists messages, each order apart where a message is suspected so much. If the process dies meanwhile, the tries
+    /// of those that were delivered before stay counted. What is left of them keeps its earlier tries: that a user's lease
+    /// was busy does not clear a message.
+    async fn counted(
+        &self,
+        mut batch: Vec<PendingDelivery>,
+        stop: &CancellationToken,
+    ) -> Result<Vec<PendingDelivery>, Outage> {
+        let tried = delivered_before(&batch);
+        let earlier: HashMap<OrderId, u32> =
+            batch.iter().filter_map(|pending| Some((pending.first?, pending.tries))).collect();
+        let _ = self.gate.begin_tries(&tried).await;
+        let result = match batch.pop_if(|pending| pending.tries >= APART_AFTER) {
+            Some(suspect) => self.persist_apart(suspect, stop).await.map(|left| left.into_iter().collect()),
+            None => self.persist_until_done(batch, stop).await,
+        };
+        let is_left = |message: OrderId| match &result {
+            Ok(left) => left.iter().any(|pending: &PendingDelivery| pending.first == Some(message)),
+            Err(Outage) => true,
+        };
+        let tries = |message: OrderId| if is_left(message) { earlier[&message] } else { 0 };
+        let ended: Vec<_> = tried.into_iter().map(|message| (message, tries(message))).collect();
+        let _ = self.gate.end_tries(&ended).await;
+        result
     }
 
     /// Persists each order in a separate transaction. Returns the delivery if some must be retried.
@@ -145,4 +186,13 @@ impl Worker {
             }
         }
     }
+}
+
+/// The messages that were delivered before.
+fn delivered_before(batch: &[PendingDelivery]) -> Vec<OrderId> {
+    batch
+        .iter()
+        .filter(|pending| pending.delivery.redeliveries > 0)
+        .filter_map(|pending| pending.first)
+        .collect()
 }

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::{JoinError, JoinSet};
-use tokio::time::Instant;
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::aside::Aside;
+use super::lent::Lent;
 use super::pending::{PendingDelivery, orders_in};
 use super::{Outage, Worker};
 use crate::domain::SaleId;
@@ -21,7 +22,8 @@ const RETRY_AFTER: Duration = Duration::from_millis(20);
 /// whether the broker has forgotten it.
 const WHILE_RUNNING: Duration = Duration::from_millis(900);
 
-/// With this many deliveries set aside, the prefetch is no longer widened: it bounds the memory that they take.
+/// More deliveries than these count as work that is under way, so that the broker lends no others besides: it bounds the
+/// memory that they take.
 const MOST_ASIDE: usize = 50_000;
 
 /// How a lane ended: the sale for which it was a try, if any, and the deliveries that it has left.
@@ -32,6 +34,10 @@ pub(super) struct Lanes {
     consumer: Consumer,
     stop: CancellationToken,
     running: JoinSet<Ended>,
+    /// What they work on.
+    lent: Lent,
+    /// When to put off the sweep next.
+    put_off: Interval,
     /// Maximum lanes.
     most: usize,
     /// Deliveries to be retried in the next batch.
@@ -45,7 +51,11 @@ pub(super) struct Lanes {
 impl Lanes {
     pub(super) fn new(worker: Worker, consumer: Consumer, stop: CancellationToken) -> Self {
         let most = worker.settings.lanes.min(worker.store.writers()).max(1);
+        let mut put_off = interval(worker.settings.put_off_every);
+        put_off.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
+            lent: Lent::new(worker.settings.put_off_every),
+            put_off,
             worker: Arc::new(worker),
             consumer,
             stop,
@@ -73,13 +83,17 @@ impl Lanes {
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => break,
-                Some(ended) = self.running.join_next() => match joined(ended) {
+                Some(ended) = self.running.join_next_with_id() => match self.joined(ended) {
                     (tried, Ok(left)) => {
                         self.held.extend(self.aside.take_over(left, tried.as_ref()));
-                        self.widen().await;
+                        self.show_aside();
                     }
                     (_, Err(Outage)) => self.wait_out_the_outage().await,
                 },
+                _ = self.put_off.tick() => {
+                    let waiting = self.held.iter().chain(self.aside.deliveries());
+                    self.lent.put_off_sweep(&self.worker.gate, waiting, self.consumer.arrived()).await;
+                }
                 () = until(self.aside.next_retry()), if free => {
                     if let Some((sale, batch)) = self.aside.take_due(settings.batch) {
                         self.spawn(batch, Some(sale));
@@ -101,7 +115,11 @@ impl Lanes {
         }
         // A consumer that gets nothing for a long time reconnects, which must not happen while lanes hold its
         // deliveries.
-        if self.running.is_empty() && self.aside.len() == 0 { Duration::MAX } else { WHILE_RUNNING }
+        if self.running.is_empty() && self.aside.deliveries().is_empty() {
+            Duration::MAX
+        } else {
+            WHILE_RUNNING
+        }
     }
 
     /// Starts a batch of new and held deliveries in a lane.
@@ -120,7 +138,7 @@ impl Lanes {
         let fitting = fitting.count();
         batch.extend(self.held.drain(..fitting));
         let batch = self.aside.sift(batch);
-        self.widen().await;
+        self.show_aside();
         if batch.is_empty() {
             return;
         }
@@ -134,14 +152,33 @@ impl Lanes {
     /// Works on a batch in a lane of its own. `tried` is the sale for which that is a try.
     fn spawn(&mut self, batch: Vec<PendingDelivery>, tried: Option<SaleId>) {
         let (worker, stop) = (self.worker.clone(), self.stop.clone());
-        self.running.spawn(async move { (tried, worker.process(batch, &stop).await) });
+        let orders = batch.iter().flat_map(|pending| &pending.orders);
+        let orders = orders.map(|order| (order.sale.clone(), order.id)).collect();
+        let lane = self.running.spawn(async move { (tried, worker.process(batch, &stop).await) });
+        self.lent.begin(lane.id(), orders);
+    }
+
+    /// A panic in a lane is a panic of the worker.
+    fn joined(&mut self, ended: Result<(Id, Ended), JoinError>) -> Ended {
+        match ended {
+            Ok((lane, ended)) => {
+                self.lent.end(lane);
+                ended
+            }
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(error) => {
+                self.lent.end(error.id());
+                (None, Ok(Vec::new()))
+            }
+        }
     }
 
     /// Deliveries that are set aside must not use up the prefetch, or those of other sales would never come.
-    async fn widen(&mut self) {
-        if self.aside.len() * 2 > self.consumer.capacity() && self.aside.len() < MOST_ASIDE {
-            self.consumer.widen().await;
-        }
+    fn show_aside(&mut self) {
+        let aside = self.aside.deliveries();
+        let messages = aside.len().min(MOST_ASIDE);
+        let orders = aside[..messages].iter().map(|pending| pending.aside.len()).sum();
+        self.consumer.set_aside(messages, orders);
     }
 
     /// Gives all deliveries back and returns once database and Redis answer, or at `stop`.
@@ -149,18 +186,20 @@ impl Lanes {
         tracing::warn!("worker consumes no more until database and redis answer; the queue holds");
         self.consumer.close().await;
         // Deliveries in other lanes go back with the connection.
-        while let Some(ended) = self.running.join_next().await {
-            let _ = joined(ended);
+        while let Some(ended) = self.running.join_next_with_id().await {
+            let _ = self.joined(ended);
         }
         self.held.clear();
         self.aside.clear();
+        self.show_aside();
         self.unreadable.clear();
         self.worker.wait_for_servers(&self.stop).await;
     }
 
     async fn finish(mut self) {
-        while let Some(ended) = self.running.join_next().await {
-            self.held.extend(joined(ended).1.unwrap_or_default());
+        while let Some(ended) = self.running.join_next_with_id().await {
+            let (_, left) = self.joined(ended);
+            self.held.extend(left.unwrap_or_default());
         }
         if self.held.is_empty() {
             tracing::info!("worker stops with no delivery pending");
@@ -179,14 +218,5 @@ async fn until(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment).await,
         None => std::future::pending().await,
-    }
-}
-
-/// A panic in a lane is a panic of the worker.
-fn joined(ended: Result<Ended, JoinError>) -> Ended {
-    match ended {
-        Ok(ended) => ended,
-        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        Err(_) => (None, Ok(Vec::new())),
     }
 }

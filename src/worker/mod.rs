@@ -6,13 +6,15 @@
 //! moment.
 //!
 //! Reading order: `lanes` takes deliveries and runs several batches at once, `batch` retries a batch until it is
-//! done, `attempt` is one try, `aside` has the sales that must wait, `poison` finds orders that no retry will persist, and
-//! `pending` holds a message until each of its orders has an outcome.
+//! done, `attempt` is one try, `aside` has the sales that must wait, `lent` keeps the sweep from publishing what is held,
+//! `poison` finds orders that no retry will persist, and `pending` holds a message until each of its orders has an
+//! outcome.
 
 mod aside;
 mod attempt;
 mod batch;
 mod lanes;
+mod lent;
 mod pending;
 mod poison;
 
@@ -53,6 +55,9 @@ pub struct WorkerSettings {
     /// How long an outage may last before this worker gives its deliveries back and stops consuming until the
     /// outage is over.
     pub hold: Duration,
+    /// How often the outbox hears of orders that this worker holds for so long: less often than the sweep looks at an order
+    /// again.
+    pub put_off_every: Duration,
 }
 
 /// Persists the orders of the queue. Several may work on one queue.

@@ -1,11 +1,15 @@
 //! A message that the worker has taken and not acknowledged, with those of its orders that have no committed outcome
 //! yet. A message may carry many orders, and the outcome of one must not affect the others.
 
-use crate::domain::{Order, SaleId};
+use crate::domain::{Order, OrderId, SaleId};
 use crate::queue::Delivery;
 
 pub(super) struct PendingDelivery {
     pub(super) delivery: Delivery,
+    /// Its first order, by which the tries of the message are counted.
+    pub(super) first: Option<OrderId>,
+    /// How often a worker began to persist it and came to no end.
+    pub(super) tries: u32,
     /// The orders that the next attempt persists.
     pub(super) orders: Vec<Order>,
     /// The number of the message's orders that are left for later attempts.
@@ -20,12 +24,18 @@ impl PendingDelivery {
     /// Takes the orders of a readable delivery.
     pub(super) fn new(mut delivery: Delivery) -> Self {
         let orders = delivery.orders.as_mut().map(std::mem::take).unwrap_or_default();
-        Self { delivery, orders, later: 0, aside: Vec::new(), locked: Vec::new() }
+        let first = orders.first().map(|order| order.id);
+        Self { delivery, first, tries: 0, orders, later: 0, aside: Vec::new(), locked: Vec::new() }
     }
 
     /// Every order of the message has an outcome, so it may be acknowledged.
     pub(super) fn is_done(&self) -> bool {
         self.orders.is_empty() && self.later == 0 && self.aside.is_empty() && self.locked.is_empty()
+    }
+
+    /// All its orders without an outcome, except those of attempts under way.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &Order> {
+        self.orders.iter().chain(&self.aside).chain(&self.locked)
     }
 
     /// Leaves the orders of these sales out of the next attempts.

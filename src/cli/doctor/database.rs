@@ -23,6 +23,10 @@ pub(super) async fn examine(config: &Config) -> Vec<Finding> {
 async fn look(config: &Config, findings: &mut Findings) -> Result<(), StoreError> {
     let settings = config.store();
     let store = Store::open_unchanged(&settings).await?;
+    if let Some(mixed) = store.mixes_statements().await? {
+        findings.settings(vec![mixed.into()]);
+        return Ok(());
+    }
     let facts = store.examine(&settings).await?;
     findings.reachable(redact(&config.database.url));
     findings.ok("version", format!("{} {}", store.engine(), facts.version));

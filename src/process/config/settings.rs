@@ -154,6 +154,7 @@ impl Config {
             linger: ms(self.worker.linger_ms),
             lease: ms(self.worker.lease_ms),
             hold: ms(self.worker.hold_ms),
+            put_off_every: ms(self.sweep.overtaken_after_ms) / 3,
         }
     }
 
@@ -197,9 +198,9 @@ impl Config {
         Providers::parse(&self.payments.secrets).unwrap_or_default()
     }
 
-    /// How many unacknowledged deliveries the broker gives this process at once.
-    pub fn prefetch(&self) -> u16 {
-        u16::try_from(self.worker.prefetch).unwrap_or(u16::MAX)
+    /// How many orders the broker lends this process, about.
+    pub fn prefetch(&self) -> usize {
+        count(self.worker.prefetch)
     }
 
     /// How long work in progress may take to finish after SIGTERM.

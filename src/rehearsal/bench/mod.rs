@@ -22,6 +22,7 @@ mod proc;
 mod refusals;
 mod replay;
 mod report;
+mod restarts;
 mod restore;
 mod rush;
 mod sample;

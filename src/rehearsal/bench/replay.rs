@@ -85,10 +85,11 @@ async fn persist(world: &World, replay: &Replay, sale: &Sale) -> Result<f64, Ben
         linger: Duration::from_millis(20),
         lease: Duration::from_secs(5),
         hold: Duration::from_secs(10),
+        put_off_every: Duration::from_secs(60),
     };
     let worker = Worker { gate, leases, store, dead_letters, settings };
     let begin = Instant::now();
-    let working = tokio::spawn(worker.run(Consumer::new(world.queue()?, 1_000), stop.clone()));
+    let working = tokio::spawn(worker.run(Consumer::new(world.queue()?, 6_400), stop.clone()));
     until_persisted(&replay.gate, sale).await?;
     let rate = ORDERS as f64 / begin.elapsed().as_secs_f64();
     stop.cancel();

@@ -3,7 +3,7 @@
 use super::error::{BenchError, broken};
 use super::report::{Figure, Report};
 use super::world::World;
-use super::{accepted, growth, memory, parts, persist, refusals, rush, strangers};
+use super::{accepted, growth, memory, parts, persist, refusals, restarts, rush, strangers};
 use crate::rehearsal::servers::Kind;
 
 /// The parts of the benchmark.
@@ -15,6 +15,8 @@ pub enum Part {
     Accepted,
     /// A worker empties a backlog.
     Backlog,
+    /// The same with three restarts of the worker.
+    Restarts,
     /// Latency at a fixed rate.
     Rush,
     /// The same, next to a flood of forged tokens.
@@ -30,10 +32,11 @@ pub enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Refusals,
         Self::Accepted,
         Self::Backlog,
+        Self::Restarts,
         Self::Rush,
         Self::Strangers,
         Self::Parts,
@@ -85,6 +88,7 @@ async fn measure(part: Part, world: &mut World, announce: &impl Fn(&str)) -> Res
         Part::Refusals => refusals::refusals(world, announce).await,
         Part::Accepted => accepted::accepted(world, announce).await,
         Part::Backlog => persist::backlog(world, announce).await,
+        Part::Restarts => restarts::restarts(world, announce).await,
         Part::Rush => rush::rush(world, announce).await,
         Part::Strangers => strangers::strangers(world, announce).await,
         Part::Parts => {

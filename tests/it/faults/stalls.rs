@@ -18,13 +18,13 @@ const LOCKED: Duration = Duration::from_secs(12);
 const EVERY: Duration = Duration::from_millis(10);
 
 /// A session beside those of the product.
-enum Session {
+pub enum Session {
     Postgres(PgConnection),
     Mariadb(MySqlConnection),
 }
 
 impl Session {
-    async fn open(world: &World) -> Self {
+    pub async fn open(world: &World) -> Self {
         let url = world.config().database.url;
         match url.starts_with("mysql") {
             true => Self::Mariadb(MySqlConnection::connect(&url).await.unwrap()),
@@ -32,7 +32,7 @@ impl Session {
         }
     }
 
-    async fn execute(&mut self, statement: String) {
+    pub async fn execute(&mut self, statement: String) {
         match self {
             Self::Postgres(session) => drop(session.execute(sqlx::AssertSqlSafe(statement)).await.unwrap()),
             Self::Mariadb(session) => drop(session.execute(sqlx::AssertSqlSafe(statement)).await.unwrap()),
@@ -40,7 +40,7 @@ impl Session {
     }
 
     /// The numbers in the first column.
-    async fn numbers(&mut self, query: String) -> Vec<i64> {
+    pub async fn numbers(&mut self, query: String) -> Vec<i64> {
         let query = sqlx::AssertSqlSafe(query);
         match self {
             Self::Postgres(session) => {

@@ -17,7 +17,7 @@ use crate::support::{Database, World, id, order, until};
 
 const LINGER: Duration = Duration::from_millis(20);
 
-async fn connected(world: &World) -> Publisher {
+pub async fn connected(world: &World) -> Publisher {
     let publisher = Publisher::open(world.config().queue());
     tokio::time::timeout(Duration::from_secs(60), publisher.wait_until_up()).await.expect("the broker");
     publisher
@@ -119,7 +119,7 @@ async fn a_message_that_this_build_cannot_read_carries_the_reason() {
 }
 
 /// All entries of the order log, from its head.
-async fn logged(world: &World) -> Vec<Entry> {
+pub async fn logged(world: &World) -> Vec<Entry> {
     let log = OrderLog::open(world.config().queue());
     let mut reader = log.read(LogFrom::Head).await.unwrap();
     let mut entries = Vec::new();
