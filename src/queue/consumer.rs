@@ -196,8 +196,14 @@ impl Consumer {
     /// The deliveries that have arrived and that the caller has not taken yet, oldest first.
     pub fn arrived(&mut self) -> impl Iterator<Item = &Delivery> {
         if let Some(open) = &mut self.open {
-            while let Some(Some(Ok(delivery))) = open.stream.next().now_or_never() {
-                self.batch.push_back(Delivery::read(delivery, &mut open.prefetch));
+            while !open.ended
+                && let Some(next) = open.stream.next().now_or_never()
+            {
+                match next {
+                    Some(Ok(delivery)) => self.batch.push_back(Delivery::read(delivery, &mut open.prefetch)),
+                    // A stream reports its end only once.
+                    _ => open.ended = true,
+                }
             }
         }
         self.batch.iter()

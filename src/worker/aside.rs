@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::pending::PendingDelivery;
+use super::pending::{PendingDelivery, orders_in};
 use crate::domain::SaleId;
 use crate::link::Backoff;
 
@@ -16,6 +16,15 @@ const TRIED_WITHIN: Duration = Duration::from_secs(60);
 struct Stall {
     retry_at: Instant,
     backoff: Backoff,
+    /// What a lane has taken to try whether the sale can go on.
+    tried: Held,
+}
+
+/// Deliveries, and orders in them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Held {
+    pub(super) messages: usize,
+    pub(super) orders: usize,
 }
 
 /// The sales that are set aside.
@@ -27,6 +36,16 @@ pub(super) struct Aside {
 }
 
 impl Aside {
+    /// What waits, and what lanes have taken of it for a try. The rest of the work goes on without it.
+    pub(super) fn held(&self) -> Held {
+        let orders = self.deliveries.iter().map(|pending| pending.aside.len()).sum();
+        let waiting = Held { messages: self.deliveries.len(), orders };
+        self.sales.values().map(|stall| stall.tried).fold(waiting, |sum, tried| Held {
+            messages: sum.messages + tried.messages,
+            orders: sum.orders + tried.orders,
+        })
+    }
+
     /// The deliveries that wait.
     pub(super) fn deliveries(&self) -> &[PendingDelivery] {
         &self.deliveries
@@ -56,6 +75,9 @@ impl Aside {
         left: Vec<PendingDelivery>,
         tried: Option<&SaleId>,
     ) -> Vec<PendingDelivery> {
+        if let Some(stall) = tried.and_then(|sale| self.sales.get_mut(sale)) {
+            stall.tried = Held::default();
+        }
         let mut locked: Vec<SaleId> = Vec::new();
         let mut retried = Vec::new();
         for mut pending in left {
@@ -88,8 +110,12 @@ impl Aside {
         let (sale, stall) = self.sales.iter_mut().find(|(_, stall)| stall.retry_at <= now)?;
         stall.retry_at = now + TRIED_WITHIN;
         let sale = sale.clone();
-        let orders = self.take(most, &sale);
-        Some((sale, orders))
+        let batch = self.take(most, &sale);
+        let tried = Held { messages: batch.len(), orders: orders_in(&batch) };
+        if let Some(stall) = self.sales.get_mut(&sale) {
+            stall.tried = tried;
+        }
+        Some((sale, batch))
     }
 
     /// When the next sale should be tried.
@@ -109,9 +135,12 @@ impl Aside {
         let stall = self.sales.entry(sale.clone()).or_insert_with(|| {
             tracing::warn!(%sale, "sale set aside: another session holds a row of it");
             show(sale, true);
-            Stall { retry_at: Instant::now(), backoff: Backoff::default() }
+            Stall { retry_at: Instant::now(), backoff: Backoff::default(), tried: Held::default() }
         });
-        stall.retry_at = Instant::now() + stall.backoff.delay();
+        // While a lane tries the sale, another one adds nothing to what is known.
+        if stall.tried.messages == 0 {
+            stall.retry_at = Instant::now() + stall.backoff.delay();
+        }
     }
 
     /// Takes deliveries with orders of this sale, about `most` orders in all. The others wait on.

@@ -7,7 +7,7 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use super::aside::Aside;
+use super::aside::{Aside, Held};
 use super::lent::Lent;
 use super::pending::{PendingDelivery, orders_in};
 use super::{Outage, Worker};
@@ -175,10 +175,10 @@ impl Lanes {
 
     /// Deliveries that are set aside must not use up the prefetch, or those of other sales would never come.
     fn show_aside(&mut self) {
-        let aside = self.aside.deliveries();
-        let messages = aside.len().min(MOST_ASIDE);
-        let orders = aside[..messages].iter().map(|pending| pending.aside.len()).sum();
-        self.consumer.set_aside(messages, orders);
+        let Held { messages, orders } = self.aside.held();
+        if messages <= MOST_ASIDE {
+            self.consumer.set_aside(messages, orders);
+        }
     }
 
     /// Gives all deliveries back and returns once database and Redis answer, or at `stop`.
