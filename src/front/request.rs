@@ -73,6 +73,19 @@ pub(super) fn query_wait(query: Option<&str>, longest: Duration) -> Answered<Dur
     query_value(query, "wait=").map_or(Ok(Duration::ZERO), |seconds| wait(seconds, longest))
 }
 
+/// `?after=ID`: the last order of the page before.
+pub(super) fn query_after(query: Option<&str>) -> Answered<Option<OrderId>> {
+    let after = query_value(query, "after=").map(str::parse).transpose();
+    after.map_err(|_| Problem::new(MALFORMED, "after must be the id of an order"))
+}
+
+/// `?limit=N`, 1 to `most`; `most` if absent.
+pub(super) fn query_limit(query: Option<&str>, most: usize) -> Answered<usize> {
+    let Some(text) = query_value(query, "limit=") else { return Ok(most) };
+    let limit = text.parse().ok().filter(|limit| (1..=most).contains(limit));
+    limit.ok_or_else(|| Problem::new(MALFORMED, format!("limit must be a number from 1 to {most}")))
+}
+
 /// The value of the first pair that begins with `name=`.
 pub(super) fn query_value<'a>(query: Option<&'a str>, name: &str) -> Option<&'a str> {
     query?.split('&').find_map(|pair| pair.strip_prefix(name))

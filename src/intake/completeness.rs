@@ -1,8 +1,9 @@
 //! Whether gate and database can be believed when neither has an order. Only then may anyone hear "not found": an order
 //! that was answered `accepted` must not vanish because one of the servers went back in time.
 
+use super::known_sales::SaleUnknown;
 use super::order_view::StatusUnknown;
-use super::sale_cache::{KnownSale, SaleUnknown, read_sale};
+use super::sale_cache::{KnownSale, read_sale};
 use crate::domain::{OrderId, SaleId, SaleState};
 use crate::gate::Gate;
 use crate::store::Store;

@@ -6,6 +6,7 @@
 mod answer;
 mod completeness;
 mod core;
+mod known_sales;
 mod order_view;
 mod place;
 mod refusal_cache;
@@ -18,6 +19,7 @@ mod status;
 pub use self::core::{DurabilityPolicy, Intake, IntakeSettings};
 pub use answer::{Answer, OrderRequest};
 pub use completeness::{ensure_complete, ensure_none_is_held};
+pub use known_sales::SaleUnknown;
 pub use order_view::{OrderView, StatusUnknown};
 pub use relay::Relay;
-pub use sale_cache::{KnownSale, SaleCache, SaleUnknown};
+pub use sale_cache::{KnownSale, SaleCache};

@@ -1,20 +1,18 @@
 //! Descriptions of sales, cached for a moment, so that the checks on a request need no call each.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::known_sales::{ERROR_AGE, KnownSales, SaleUnknown};
 use crate::domain::{SaleId, SaleState};
-use crate::gate::{Gate, GateError, GateSale};
-use crate::store::{SaleRow, Store, StoreError};
+use crate::gate::{Gate, GateSale};
+use crate::store::{SaleRow, Store};
 
-/// Maximum sales in the cache. Anyone may request any id, so the cache needs a bound.
+/// Maximum descriptions in the cache. A description that is not fresh makes room for another.
 const MOST: usize = 10_000;
-/// Minimum time for which an error is cached.
-const ERROR_AGE: Duration = Duration::from_millis(100);
-
 /// Where a sale is, and its description there.
 #[derive(Debug, Clone)]
 pub enum KnownSale {
@@ -28,17 +26,6 @@ pub enum KnownSale {
     Lost,
     /// Neither the gate nor the database has a sale with this id.
     Missing,
-}
-
-/// The sale could not be read, because the gate or the database did not answer.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum SaleUnknown {
-    /// The gate could not be read.
-    #[error(transparent)]
-    Gate(#[from] GateError),
-    /// The database could not be read.
-    #[error(transparent)]
-    Store(#[from] StoreError),
 }
 
 #[derive(Default)]
@@ -62,22 +49,31 @@ pub struct SaleCache {
     gate: Gate,
     store: Store,
     age: Duration,
+    ids: Arc<KnownSales>,
     entries: Arc<Mutex<HashMap<SaleId, Arc<Entry>>>>,
 }
 
 impl SaleCache {
     pub(super) fn new(gate: Gate, store: Store, age: Duration) -> Self {
-        Self { gate, store, age, entries: Arc::default() }
+        let ids = Arc::new(KnownSales::new(gate.clone(), store.clone()));
+        Self { gate, store, age, ids, entries: Arc::default() }
     }
 
     /// The description of a sale, at most `sale_cache` old. Read from the gate; from the database only if the gate
     /// does not know the sale.
     pub async fn get(&self, id: &SaleId) -> Result<KnownSale, SaleUnknown> {
-        let entry = self.entry(id);
-        if let Some(known) = entry.fresh(self.age) {
+        if let Some(known) = self.cached(id).and_then(|entry| entry.fresh(self.age)) {
             return known;
         }
-        Box::pin(self.read_once(id, &entry)).await
+        Box::pin(self.read_known(id)).await
+    }
+
+    /// Ids that nobody has given to a sale take no place in the cache.
+    async fn read_known(&self, id: &SaleId) -> Result<KnownSale, SaleUnknown> {
+        if !self.ids.has(id).await? {
+            return Ok(KnownSale::Missing);
+        }
+        self.read_once(id, &self.entry(id)).await
     }
 
     async fn read_once(&self, id: &SaleId, entry: &Entry) -> Result<KnownSale, SaleUnknown> {
@@ -92,15 +88,24 @@ impl SaleCache {
         known
     }
 
+    fn cached(&self, id: &SaleId) -> Option<Arc<Entry>> {
+        self.entries().get(id).cloned()
+    }
+
     fn entry(&self, id: &SaleId) -> Arc<Entry> {
-        let mut entries = self.entries.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(entry) = entries.get(id) {
-            return entry.clone();
+        let mut entries = self.entries();
+        if entries.len() >= MOST && !entries.contains_key(id) {
+            // Whoever asks for a hot sale keeps it fresh.
+            entries.retain(|_, entry| entry.fresh(self.age).is_some());
         }
         if entries.len() >= MOST {
-            entries.clear();
+            return entries.get(id).cloned().unwrap_or_default();
         }
         entries.entry(id.clone()).or_default().clone()
+    }
+
+    fn entries(&self) -> MutexGuard<'_, HashMap<SaleId, Arc<Entry>>> {
+        self.entries.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

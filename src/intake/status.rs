@@ -120,12 +120,20 @@ impl Intake {
         Ok(rows.into_iter().map(view).collect())
     }
 
-    /// The user's orders in a sale, from gate and database together, oldest first. If there are any, then on return
-    /// no front refuses the user as someone without an order.
-    pub async fn orders_of(&self, sale: &SaleId, user: &UserId) -> Result<Vec<OrderView>, StatusUnknown> {
-        let held = self.gate.orders_of(sale, user).await?;
+    /// One page of the user's orders in a sale, from gate and database together, oldest first, starting after `after`; and
+    /// whether there are more. If there are any, then on return no front refuses the user as someone without an order.
+    pub async fn orders_of(
+        &self,
+        sale: &SaleId,
+        user: &UserId,
+        after: Option<OrderId>,
+        limit: usize,
+    ) -> Result<(Vec<OrderView>, bool), StatusUnknown> {
+        let mut held = self.gate.orders_of(sale, user).await?;
+        held.retain(|id| after.is_none_or(|after| *id > after));
         let tickets = self.gate.tickets(sale, &held).await?;
-        let rows = self.store.orders_of(sale, user).await?;
+        // One more than wanted says whether there are more.
+        let rows = self.store.orders_of(sale, user, after, limit as u64 + 1).await?;
         let mut views = self.recorded(rows).await?;
         ensure_complete(&self.gate, &self.store, sale).await?;
         let waiting = tickets.into_iter().flatten().filter(|ticket| !ticket.ended);
@@ -136,11 +144,16 @@ impl Intake {
         views.extend(
             in_flight.into_iter().map(|ticket| OrderView::in_flight(ticket.order, ticket.durability)),
         );
-        ensure_none_is_held(&held, |held| views.iter().any(|view| view.order.id == held))?;
         views.sort_by_key(|view| view.order.id);
+        let is_cut = views.len() > limit;
+        views.truncate(limit);
+        if let Some(last) = views.last().filter(|_| is_cut) {
+            held.retain(|id| *id <= last.order.id);
+        }
+        ensure_none_is_held(&held, |held| views.iter().any(|view| view.order.id == held))?;
         if !views.is_empty() {
             until_refusals_expire(Instant::now()).await;
         }
-        Ok(views)
+        Ok((views, is_cut))
     }
 }

@@ -14,10 +14,10 @@ use super::views::AdminOrderJson;
 use crate::domain::{Act, ActRequest, OrderId, SaleId};
 use crate::front::auth::Role;
 use crate::front::body;
-use crate::front::codes::{MALFORMED, NOT_FOUND};
+use crate::front::codes::NOT_FOUND;
 use crate::front::order_errors::order_problem;
 use crate::front::problem::{Answered, Problem, respond_to_operator};
-use crate::front::request::{PathOf, in_path, order_and_act, query_value, sale_id};
+use crate::front::request::{PathOf, in_path, order_and_act, query_after, sale_id};
 use crate::front::state::Operations;
 use crate::orders::{OrderError, Shown};
 use crate::store::{OrderEvent, StoreError};
@@ -34,9 +34,7 @@ pub(super) async fn list(
 ) -> Response {
     let answer = async {
         app.tokens.operator(&headers, Role::Viewer).await?;
-        let after: Option<OrderId> = query_value(query.as_deref(), "after=")
-            .map(|id| id.parse().map_err(|_| Problem::new(MALFORMED, "after must be an order id")))
-            .transpose()?;
+        let after = query_after(query.as_deref())?;
         let store = |error: StoreError| control_problem(error.into());
         let rows = app.store.orders_after(&sale_id(&in_path(path)?)?, after, PAGE).await.map_err(store)?;
         app.store.ensure_current().await.map_err(store)?;

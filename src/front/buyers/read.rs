@@ -8,14 +8,13 @@ use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use serde_json::json;
 
 use super::refusals::{sale_lost, sale_not_found, status_unavailable};
 use super::views::{OrderJson, SaleJson};
 use crate::domain::{Millis, OrderId, SaleId, UserId};
 use crate::front::codes::ORDER_NOT_FOUND;
 use crate::front::problem::{Problem, respond};
-use crate::front::request::{PathOf, in_path, order_id, query_wait, sale_id};
+use crate::front::request::{PathOf, in_path, order_id, query_after, query_limit, query_wait, sale_id};
 use crate::front::state::Buyers;
 use crate::intake::{KnownSale, OrderView, StatusUnknown};
 
@@ -47,20 +46,40 @@ pub(super) async fn order(
     respond(answer.await, &headers)
 }
 
-/// `GET …/orders/mine`.
-pub(super) async fn my_orders(State(app): App, path: PathOf<String>, headers: HeaderMap) -> Response {
+/// `GET …/orders/mine`; with `?after=ID` those after this order.
+pub(super) async fn my_orders(
+    State(app): App,
+    path: PathOf<String>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Response {
     let answer = async {
         let user = app.tokens.user(&headers).await?;
         app.limit.check(&user)?;
         let sale = sale_id(&in_path(path)?)?;
+        let after = query_after(query.as_deref())?;
+        let limit = query_limit(query.as_deref(), MOST_ORDERS)?;
         if let Ok(KnownSale::Missing) = app.intake.sales().get(&sale).await {
             return Err(sale_not_found());
         }
-        let views = app.intake.orders_of(&sale, &user).await.map_err(|error| status_unavailable(&error))?;
+        let page = app.intake.orders_of(&sale, &user, after, limit).await;
+        let (views, is_cut) = page.map_err(|error| status_unavailable(&error))?;
         let orders: Vec<OrderJson<'_>> = views.iter().map(OrderJson::of).collect();
-        Ok(uncached(json!({ "orders": orders })))
+        let next = views.last().filter(|_| is_cut).map(|view| view.order.id);
+        Ok(uncached(OrdersPage { orders, next }))
     };
     respond(answer.await, &headers)
+}
+
+/// Orders in one page of `…/orders/mine`, at most.
+const MOST_ORDERS: usize = 100;
+
+#[derive(Serialize)]
+struct OrdersPage<'a> {
+    orders: Vec<OrderJson<'a>>,
+    /// The last order of this page, if there are more: the next page is `?after=` this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<OrderId>,
 }
 
 /// `GET /v1/sales/{sale}`, the only route without a token: a page that counts down to the opening does not know its

@@ -59,19 +59,16 @@ impl Store {
         .await
     }
 
-    /// The orders of a user in a sale, oldest first; at most 1,000.
-    pub async fn orders_of(&self, sale: &SaleId, user: &UserId) -> Result<Vec<OrderRow>, StoreError> {
-        self.within(async {
-            let rows = order::Entity::find()
-                .filter(order::Column::SaleId.eq(sale.as_str()))
-                .filter(order::Column::UserId.eq(user.as_str()))
-                .order_by_asc(order::Column::Id)
-                .limit(1_000)
-                .all(&self.db)
-                .await?;
-            rows.into_iter().map(read_order).collect()
-        })
-        .await
+    /// One page of a user's orders in a sale, oldest first, starting after `after`.
+    pub async fn orders_of(
+        &self,
+        sale: &SaleId,
+        user: &UserId,
+        after: Option<OrderId>,
+        limit: u64,
+    ) -> Result<Vec<OrderRow>, StoreError> {
+        let query = page(sale, after, limit).filter(order::Column::UserId.eq(user.as_str()));
+        self.within(async { query.all(&self.db).await?.into_iter().map(read_order).collect() }).await
     }
 
     /// The highest gate number among the sale's rows; (0, 0) if it has none.

@@ -2,6 +2,7 @@
 
 use sea_orm::{
     ActiveValue::Set, ColumnTrait as _, ConnectionTrait, EntityTrait as _, QueryFilter as _, QueryOrder as _,
+    QuerySelect as _,
 };
 
 use crate::domain::{Item, Millis, Number, Sale, SaleId, SaleState, Sku, Terms, Window};
@@ -47,6 +48,22 @@ impl Store {
     /// A sale; `None` if there is none with this id.
     pub async fn sale(&self, id: &SaleId) -> Result<Option<SaleRow>, StoreError> {
         self.within(read_sale_by(&self.db, id)).await
+    }
+
+    /// The ids of all sales.
+    pub async fn sale_ids(&self) -> Result<Vec<SaleId>, StoreError> {
+        self.within(async {
+            let ids: Vec<String> = sale::Entity::find()
+                .select_only()
+                .column(sale::Column::Id)
+                .into_tuple()
+                .all(&self.db)
+                .await?;
+            ids.into_iter()
+                .map(|id| id.parse().map_err(|_| StoreError::unreadable("a sale id", &id)))
+                .collect()
+        })
+        .await
     }
 
     /// All sales, newest first.

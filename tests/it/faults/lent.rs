@@ -77,6 +77,11 @@ async fn the_broker_lends_orders_and_not_messages() {
             assert!(delivery.ack().await);
         }
     }
+    consumer.close().await;
+    // Large ones from the beginning.
+    publish(&publisher, &sale, 6_000, 60).await;
+    let large = orders_in(&lent(&mut Consumer::new(world.config().queue(), 2_000)).await);
+    assert!((900..=2_000).contains(&large), "{large} orders lent");
 }
 
 /// What a worker has counted.

@@ -96,7 +96,6 @@ async fn a_locked_row_holds_up_its_own_sale_alone(database: Database) {
     assert_eq!(ready.status, 200, "{}", ready.text);
     let waits = Session::open(&world).await.numbers(persisted_after(&free)).await;
     let p99 = waits[waits.len() * 99 / 100];
-
     assert!(p99 < 2_000, "p99 {p99} ms of {} orders, longest {:?}", waits.len(), waits.last());
 
     holder.execute("ROLLBACK".into()).await;

@@ -295,3 +295,31 @@ async fn without_redis_nothing_is_taken_and_without_a_database_sales_continue() 
     .await;
     running.stop().await;
 }
+
+/// Some of the orders are in flight and some have rows; each is in one page.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_buyers_orders_come_in_pages() {
+    let (_world, running, sale) = with_open_sale(9, 9).await;
+    let ada = Buyer::of(&running, "ada");
+    let mut bought = Vec::new();
+    for key in ["a", "b", "c", "d", "e"] {
+        bought.push(ada.buy(&sale, key).await.order_id().to_owned());
+    }
+    let path = format!("/v1/sales/{sale}/orders/mine");
+    let (mut read, mut sizes, mut after) = (Vec::new(), Vec::new(), String::new());
+    loop {
+        let page = ada.get(&format!("{path}?limit=2{after}")).await;
+        assert_eq!(page.status, 200, "{}", page.text);
+        let orders = page.json["orders"].as_array().expect("a list");
+        sizes.push(orders.len());
+        read.extend(orders.iter().map(|order| order["order_id"].as_str().expect("an id").to_owned()));
+        let Some(next) = page.json["next"].as_str() else { break };
+        after = format!("&after={next}");
+    }
+    assert_eq!((read, sizes), (bought, vec![2, 2, 1]));
+    for wrong in ["limit=0", "limit=101", "limit=many", "after=me"] {
+        let answer = ada.get(&format!("{path}?{wrong}")).await;
+        assert_eq!((answer.status, answer.code()), (400, "malformed"), "{wrong}: {}", answer.text);
+    }
+    running.stop().await;
+}

@@ -366,7 +366,8 @@ async fn a_refund_that_arrives_before_its_payment_leaves_nothing_bought() {
     let paid = event("evt-1", "payment.succeeded", &sale, &order);
     assert_eq!(paid.send(&running).await.json["state"], "refunded");
     assert_eq!(refund.send(&running).await.json["state"], "applied");
-    let orders = running.parts.store.orders_of(&sale.id, &crate::support::id("ada")).await.unwrap();
+    let orders =
+        running.parts.store.orders_of(&sale.id, &crate::support::id("ada"), None, 100).await.unwrap();
     assert_eq!(orders.len(), 1, "refunded money buys nothing: {orders:?}");
     at_rest(&running, &sale).await;
     running.stop().await;

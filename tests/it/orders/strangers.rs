@@ -5,8 +5,13 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use doorbuster::domain::Millis;
+use doorbuster::rehearsal::servers::Ending;
+use futures_util::StreamExt as _;
 
-use crate::support::{Database, Doorbuster, PAYMENT_SECRETS, World, request, run, send_raw};
+use crate::faults::stalls::Session;
+use crate::support::{
+    Database, Doorbuster, PAYMENT_SECRETS, World, ask_redis, private_redis, request, run, sale, send_raw,
+};
 
 /// CPU time of one request, at most.
 const MOST: Duration = Duration::from_millis(5);
@@ -165,4 +170,44 @@ async fn one_buyer_may_read_and_cancel_only_so_often() {
     let bob = crate::support::Buyer::of(&front, "bob");
     assert_eq!(bob.get(&mine).await.status, 200, "another buyer");
     front.stop().await;
+}
+
+/// Commands that a Redis has processed, and transactions of the world's database.
+async fn work_of_servers(world: &World, sql: &mut Session) -> (i64, i64) {
+    let info: String = ask_redis(&world.config().redis.url, "INFO stats").await;
+    let commands =
+        info.lines().find_map(|line| line.strip_prefix("total_commands_processed:")).expect("a count");
+    // A session writes its count down a second after it has become idle.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let commits = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()";
+    (commands.trim().parse().unwrap(), sql.numbers(commits.into()).await[0])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_for_unknown_sales_cost_neither_redis_nor_the_database() {
+    const ASKED: i64 = 2_000;
+    let folder = tempfile::tempdir().unwrap();
+    let mut world = World::new(Database::Postgres).await;
+    let redis = private_redis(&mut world, folder.path()).await;
+    world.set("front.address_rate=9999/1s");
+    let front = world.running_as(doorbuster::process::Role::Front).await;
+    let sale = sale(&world.name, 9, 1);
+    world.open_sale(&front.parts, &sale).await;
+    let at = front.buyers.expect("a front");
+    let mut sql = Session::open(&world).await;
+    let before = work_of_servers(&world, &mut sql).await;
+    let asking = (0..ASKED).map(|nth| async move {
+        request(at, "GET", &format!("/v1/sales/nobody{nth}"), &[], b"").await.status
+    });
+    let answers: Vec<u16> = futures_util::stream::iter(asking).buffer_unordered(50).collect().await;
+    assert!(answers.iter().all(|status| *status == 404), "{answers:?}");
+    let after = work_of_servers(&world, &mut sql).await;
+    let (commands, commits) = (after.0 - before.0, after.1 - before.1);
+    assert!(commands < ASKED / 2 && commits < ASKED / 10, "{commands} commands, {commits} transactions");
+
+    // A new sale is found soon.
+    let path = format!("/v1/sales/{}", sale.id.as_str());
+    assert_eq!(request(at, "GET", &path, &[], b"").await.status, 200);
+    front.stop().await;
+    redis.stop(Ending::AtOnce).await;
 }

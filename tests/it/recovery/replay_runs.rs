@@ -51,8 +51,11 @@ async fn many_orders_of_few_users_are_replayed_once_each() {
         let totals = parts.store.totals(&sale.id).await.unwrap();
         assert_eq!(totals.live_orders, (USERS * EACH) as u64);
         for user in 0..USERS {
-            let rows =
-                parts.store.orders_of(&sale.id, &format!("user{user}").parse().unwrap()).await.unwrap();
+            let rows = parts
+                .store
+                .orders_of(&sale.id, &format!("user{user}").parse().unwrap(), None, 100)
+                .await
+                .unwrap();
             assert_eq!(rows.len(), EACH);
         }
     }

@@ -189,7 +189,7 @@ async fn users_that_differ_only_in_case_are_two(database: Database) {
     let lower = Order { key: upper.key, ..lower };
     let recorded = store.record(&[claim(&upper, 1), claim(&lower, 1)], &|| true).await.unwrap();
     assert_eq!(recorded, [Recorded::Confirmed, Recorded::Confirmed]);
-    assert_eq!(store.orders_of(&sale.id, &lower.user).await.unwrap().len(), 1);
+    assert_eq!(store.orders_of(&sale.id, &lower.user, None, 100).await.unwrap().len(), 1);
 }
 
 async fn repeat_until_recorded(store: &Store, claims: &[Claim]) -> Vec<Recorded> {
@@ -341,7 +341,7 @@ async fn orders_are_listed_by_id_and_by_user(database: Database) {
         |rows: Vec<doorbuster::store::OrderRow>| rows.into_iter().map(|row| row.order.id).collect::<Vec<_>>();
     assert_eq!(page(store.orders_after(&sale.id, None, 3).await.unwrap()), ids[..3]);
     assert_eq!(page(store.orders_after(&sale.id, Some(ids[2]), 3).await.unwrap()), ids[3..]);
-    assert_eq!(page(store.orders_of(&sale.id, &orders[2].user).await.unwrap()), [orders[2].id]);
+    assert_eq!(page(store.orders_of(&sale.id, &orders[2].user, None, 100).await.unwrap()), [orders[2].id]);
     assert_eq!(store.orders_by_id(&ids[1..3]).await.unwrap().len(), 2);
 }
 
