@@ -10,6 +10,8 @@
 local present = redis.call('HMGET', KEYS[1], 'state', 'epoch', 'seq')
 if present[1] then return {'present', present[1], tonumber(present[2]), tonumber(present[3])} end
 
+-- First, because Redis looks for the fields of a small hash from its beginning, and the fronts keep reading these.
+redis.call('HSET', KEYS[1], 'state', 'loading', 'epoch', ARGV[1], 'seq', 0)
 local fields = tonumber(ARGV[2])
 for at = 3 + fields, #ARGV, 3 do
   local sku, stock, version = ARGV[at], ARGV[at + 1], ARGV[at + 2]
@@ -18,5 +20,4 @@ for at = 3 + fields, #ARGV, 3 do
   redis.call('HSET', KEYS[1], 'version:' .. sku, version)
 end
 for at = 3, 2 + fields, 2 do redis.call('HSET', KEYS[1], ARGV[at], ARGV[at + 1]) end
-redis.call('HSET', KEYS[1], 'state', 'loading', 'epoch', ARGV[1], 'seq', 0)
 return 'loaded'

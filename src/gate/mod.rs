@@ -38,7 +38,7 @@ pub use examine::RedisFacts;
 pub use fields::GateItem;
 pub use holdings::{Holding, HoldingPages};
 pub use rebuild::{RebuildStart, RebuiltHolding, RebuiltItem, RebuiltSale};
-pub use refusal_age::{REFUSAL_MAX_AGE, until_refusals_expire};
+pub use refusal_age::{REFUSAL_MAX_AGE, REFUSAL_PACE, until_refusals_expire};
 pub use repair::Adjusted;
 pub use sale::{Loaded, Moved, Restocked, Unloaded, Versions};
 pub use settle::{Outcome, Settlement};

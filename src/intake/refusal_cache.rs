@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 use super::answer::OrderRequest;
 use crate::domain::{Millis, Number, SaleId, SaleState, Sku, Verdict};
-use crate::gate::{Changes, Gate, GateSale, REFUSAL_MAX_AGE};
+use crate::gate::{Changes, Gate, GateSale, REFUSAL_MAX_AGE, REFUSAL_PACE};
 
 /// Maximum cached holders of a sale; a sale with more is left to the gate.
 const MOST_HOLDERS: usize = 200_000;
@@ -34,9 +34,6 @@ const MOST_HOLDERS: usize = 200_000;
 const MOST_IN_ALL: usize = 1_000_000;
 /// Maximum cached sales.
 const MOST_SALES: usize = 1_000;
-/// Minimum time between two readings of a sale: well below [`REFUSAL_MAX_AGE`], so that the next reading arrives
-/// before the last is too old.
-const PACE: Duration = Duration::from_millis(1);
 /// Minimum time between two listings of the holders; also at least twenty times the duration of the last one.
 const LIST_EVERY: Duration = Duration::from_millis(200);
 /// A sale without requests for this long is dropped from the cache.
@@ -122,7 +119,7 @@ impl RefusalCache {
         let last = cached.readings.borrow().clone();
         // Without a reading the gate decides, and there is nothing to wait for.
         let mut known = last.known.clone()?;
-        if known.begun.elapsed() >= PACE {
+        if known.begun.elapsed() >= REFUSAL_PACE {
             cached.requested.notify_one();
         }
         if !last.is_fresh() {
@@ -163,7 +160,7 @@ impl RefusalCache {
             let is_current = known.is_some();
             cached.readings.send_replace(Reading { nth, known });
             if is_current {
-                tokio::time::sleep_until(begin + PACE).await;
+                tokio::time::sleep_until(begin + REFUSAL_PACE).await;
                 continue;
             }
             // No request waits meanwhile: all of them go to the gate.

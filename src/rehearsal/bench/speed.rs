@@ -3,7 +3,7 @@
 use super::error::{BenchError, broken};
 use super::report::{Figure, Report};
 use super::world::World;
-use super::{accepted, growth, memory, parts, persist, refusals, restarts, rush, strangers};
+use super::{accepted, fronts, growth, memory, parts, persist, refusals, restarts, rush, strangers};
 use crate::rehearsal::servers::Kind;
 
 /// The parts of the benchmark.
@@ -21,6 +21,8 @@ pub enum Part {
     Rush,
     /// The same, next to a flood of forged tokens.
     Strangers,
+    /// Readings of a hot sale by ten fronts.
+    Fronts,
     /// The gate and the publisher alone.
     Parts,
     /// The store alone, on each database.
@@ -32,13 +34,14 @@ pub enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Refusals,
         Self::Accepted,
         Self::Backlog,
         Self::Restarts,
         Self::Rush,
         Self::Strangers,
+        Self::Fronts,
         Self::Parts,
         Self::Stores,
         Self::Memory,
@@ -91,6 +94,7 @@ async fn measure(part: Part, world: &mut World, announce: &impl Fn(&str)) -> Res
         Part::Restarts => restarts::restarts(world, announce).await,
         Part::Rush => rush::rush(world, announce).await,
         Part::Strangers => strangers::strangers(world, announce).await,
+        Part::Fronts => fronts::fronts(world, announce).await,
         Part::Parts => {
             let mut figures = parts::gate(world, announce).await?;
             figures.extend(parts::publisher(world, announce).await?);
