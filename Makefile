@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: demo test check chaos controls
+.PHONY: demo test check deny chaos controls
 
 # A real flash sale on this machine: 500 units, 20,000 buyers, and the verdict.
 demo:
@@ -28,6 +28,10 @@ chaos:
 controls:
 	@scripts/install-servers test
 	$(CARGO) test --test controls
+
+# Licences, sources and banned crates of the dependencies, by deny.toml. Needs cargo-deny: `cargo install --locked cargo-deny`.
+deny:
+	$(CARGO) deny check bans licenses sources
 
 # Formatting and lints, which a change must pass besides the tests.
 check:

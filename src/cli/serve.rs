@@ -32,6 +32,11 @@ pub(super) async fn migrate(config: &Config, args: &MigrateArgs) -> Result<Ended
         redact(&config.database.url),
         migrated.installation
     );
+    if let Some(why) = migrated.undeclared {
+        eprintln!(
+            "doorbuster: the queues are not declared ({why}); the first front or worker that may declares them"
+        );
+    }
     for why in migrated.unreached {
         eprintln!("doorbuster: {why}; it gets the id of the installation when it is first used");
     }

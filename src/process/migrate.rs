@@ -1,10 +1,10 @@
-//! Creating or upgrading the tables, and making one installation of the three servers.
+//! Creating or upgrading the tables, declaring the queues, and making one installation of the three servers.
 
 use super::config::{Config, redact};
 use super::parts::StartError;
 use crate::gate::Gate;
 use crate::link::{BROKER, DATABASE, InstallationId, REDIS};
-use crate::queue::join_installation;
+use crate::queue::{declare_topology, join_installation};
 use crate::store::{Store, StoreError};
 
 /// What [`migrate`] has done.
@@ -12,11 +12,13 @@ use crate::store::{Store, StoreError};
 pub struct Migrated {
     /// The installation that the database now belongs to.
     pub installation: InstallationId,
+    /// Why exchanges and queues could not be declared, if they could not: whoever uses them first and may does it.
+    pub undeclared: Option<String>,
     /// Servers that did not answer, with the reason: each gets the id when a process first uses it, if it is empty.
     pub unreached: Vec<String>,
 }
 
-/// Upgrades the tables and gives each server the id of the installation. May be repeated.
+/// Upgrades the tables, declares exchanges and queues, and gives each server the id of the installation. May be repeated.
 ///
 /// The id is `given`, or the one that the database has, or a new one. A server of another installation keeps its id, and
 /// then nothing was changed anywhere. A database that has no id, or another one, joins only the installation that is
@@ -26,7 +28,7 @@ pub async fn migrate(config: &Config, given: Option<InstallationId>) -> Result<M
     let store = Store::connect(&config.store()).await.map_err(database)?;
     let gate = Gate::open(config.gate())
         .map_err(|source| StartError::Redis { url: redact(&config.redis.url), source })?;
-    let mut unreached = Vec::new();
+    let (mut unreached, mut undeclared) = (Vec::new(), None);
     let of_database = store.installation().await.map_err(database)?;
     let of_redis = gate.installation().await.unwrap_or_else(|error| {
         unreached.push(error.to_string());
@@ -43,7 +45,9 @@ pub async fn migrate(config: &Config, given: Option<InstallationId>) -> Result<M
     }
     // The broker shows its id only to a declaration, so it comes before the first change of the others.
     match join_installation(&config.queue(), ours).await {
-        Ok(Ok(())) => {}
+        Ok(Ok(())) => {
+            undeclared = declare_topology(&config.queue()).await.err().map(|error| error.to_string());
+        }
         Ok(Err(other)) if known.is_none() => {
             return Err(StartError::NewDatabase { server: BROKER, id: other.theirs });
         }
@@ -59,5 +63,5 @@ pub async fn migrate(config: &Config, given: Option<InstallationId>) -> Result<M
             .map_err(|source| StartError::Redis { url: redact(&config.redis.url), source })?;
     }
     store.close().await;
-    Ok(Migrated { installation: ours, unreached })
+    Ok(Migrated { installation: ours, undeclared, unreached })
 }

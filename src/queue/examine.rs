@@ -10,7 +10,7 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection};
 
 use super::link::{connect, uri, within};
-use super::topology::{Declared, claim, is_claimed, log_has_other_limits, topology};
+use super::topology::{Declared, Declares, claim, is_claimed, topology};
 use super::{QueueError, QueueSettings};
 use crate::link::{InstallationId, OtherInstallation};
 
@@ -82,13 +82,15 @@ async fn look_at(
     let channel = connection.create_channel().await?;
     let passive = QueueDeclareOptions { passive: true, durable: true, ..Default::default() };
     match channel.queue_declare(declared.name.as_str().into(), passive, FieldTable::default()).await {
-        // Declaring a queue that exists changes nothing; different settings or a missing right are refused.
-        Ok(_) => Ok(match declared.declare_queue(&channel).await {
+        // Declaring a queue that exists changes nothing; different settings are refused. Who may not declare it uses it as
+        // it is.
+        Ok(found) => Ok(match declared.declare_queue(&channel).await {
             Ok(waiting) => QueueFacts::Declared { waiting },
-            Err(error) if log_has_other_limits(&error, settings) => {
-                QueueFacts::OtherLimits(error.to_string())
-            }
-            Err(error) => QueueFacts::Refused(error.to_string()),
+            Err(error) => match Declares::instead(&error, settings) {
+                Some(Declares::Nothing) => QueueFacts::Declared { waiting: found.message_count() },
+                Some(_) => QueueFacts::OtherLimits(error.to_string()),
+                None => QueueFacts::Refused(error.to_string()),
+            },
         }),
         Err(error) if error.to_string().contains("NOT_FOUND") => {
             may_declare(&connection.create_channel().await?, &declared.name).await

@@ -7,7 +7,7 @@ use std::time::Duration;
 use lapin::uri::AMQPUri;
 use lapin::{Channel, Connection, ConnectionProperties};
 
-use super::topology::{self, Depths, LogLimits};
+use super::topology::{self, Declares, Depths};
 use super::{QueueError, QueueSettings};
 use crate::link::{InstallationId, OtherInstallation, UNKNOWN_INSTALLATION};
 
@@ -21,7 +21,7 @@ pub(super) struct Link {
     pub(super) channel: Channel,
     /// As of when the link was opened.
     pub(super) depths: Depths,
-    limits: LogLimits,
+    declares: Declares,
 }
 
 impl Link {
@@ -37,25 +37,27 @@ impl Link {
                 let claimed = topology::claim(&channel, settings, id).await?;
                 claimed.map_err(|other| QueueError(other.to_string()))?;
             }
-            let mut limits = LogLimits::Configured;
-            let mut declared = topology::declare(&channel, settings, limits).await;
+            let mut declares = Declares::Everything;
+            let mut declared = topology::declare(&channel, settings, declares).await;
             if let Err(error) = &declared
-                && topology::log_has_other_limits(error, settings)
+                && let Some(instead) = Declares::instead(error, settings)
             {
-                warn_of_limits(error);
-                limits = LogLimits::Kept;
+                if instead == Declares::AllButLog {
+                    warn_of_limits(error);
+                }
+                declares = instead;
                 // The broker closes a channel with its refusal.
                 channel = connection.create_channel().await?;
-                declared = topology::declare(&channel, settings, limits).await;
+                declared = topology::declare(&channel, settings, declares).await;
             }
-            Ok(Self { connection, channel, depths: declared?, limits })
+            Ok(Self { connection, channel, depths: declared?, declares })
         };
         within(settings.timeout, work).await
     }
 
     /// Declares the topology again, in case somebody has deleted a part of it.
     pub(super) async fn declare(&self, settings: &QueueSettings) -> Result<Depths, QueueError> {
-        topology::declare(&self.channel, settings, self.limits).await
+        topology::declare(&self.channel, settings, self.declares).await
     }
 
     pub(super) fn is_up(&self) -> bool {
@@ -100,6 +102,12 @@ pub async fn join_installation(
         Ok(claimed)
     })
     .await
+}
+
+/// Declares the exchanges and queues, for processes whose user may not. Repeating it is harmless.
+pub async fn declare_topology(settings: &QueueSettings) -> Result<(), QueueError> {
+    Link::open(settings, "migrate").await?.close().await;
+    Ok(())
 }
 
 /// A connection without a channel; declares nothing. The caller limits its time.

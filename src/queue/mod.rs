@@ -25,7 +25,7 @@ pub use consumer::{Consumer, Delivery};
 pub use dead_letter::{DeadLetter, Reason, Rejection};
 pub use dead_letters::{DeadLetters, HeldDeadLetter, HeldDeadLetters};
 pub use examine::{BrokerFacts, QueueFacts, examine};
-pub use link::join_installation;
+pub use link::{declare_topology, join_installation};
 pub use message::{Unreadable, VERSION};
 pub use order_log::{LogFrom, LogHead, LogMessage, LogReader, OrderLog};
 pub use publisher::{PublishError, Publisher};

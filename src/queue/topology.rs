@@ -1,5 +1,6 @@
 //! The exchanges and queues. Every process declares them on every connection: declaring one that exists changes
-//! nothing, and one that somebody deleted is created again.
+//! nothing, and one that somebody deleted is created again. A process whose user may not declare looks whether they are
+//! there; then `doorbuster migrate` declares them, with a user who may.
 //!
 //! | exchange and queue | content |
 //! | --- | --- |
@@ -83,36 +84,72 @@ impl Declared {
         Ok(waiting)
     }
 
+    /// Declares nothing, and fails if one of them is missing; returns how many messages wait in the queue.
+    async fn look(&self, channel: &Channel) -> Result<u32, QueueError> {
+        let name = self.name.as_str();
+        let missing = |error: lapin::Error| {
+            QueueError(format!(
+                "{name}: {error}: run `doorbuster migrate` with a user of the broker who may configure it"
+            ))
+        };
+        let options = ExchangeDeclareOptions { passive: true, durable: true, ..Default::default() };
+        let exchange =
+            channel.exchange_declare(name.into(), self.kind.clone(), options, FieldTable::default());
+        exchange.await.map_err(missing)?;
+        let options = QueueDeclareOptions { passive: true, durable: true, ..Default::default() };
+        let queue = channel.queue_declare(name.into(), options, FieldTable::default());
+        Ok(queue.await.map_err(missing)?.message_count())
+    }
+
     /// The queue alone.
     pub(super) async fn declare_queue(&self, channel: &Channel) -> Result<u32, QueueError> {
         queue(channel, &self.name, self.queue.clone()).await
     }
 }
 
-/// Which limits the order log has.
+/// What a connection declares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LogLimits {
-    /// Those of the settings. If it was declared with others, the broker refuses.
-    Configured,
-    /// Those that it was declared with.
-    Kept,
+pub(super) enum Declares {
+    /// Everything. If the order log was declared with other limits, the broker refuses.
+    Everything,
+    /// Everything but the order log, which keeps the limits that it was declared with.
+    AllButLog,
+    /// Nothing, because the user may not. Everything must exist.
+    Nothing,
 }
 
-/// On return, a message published to `P.orders` goes to a replicated, durable queue and to the log.
+impl Declares {
+    /// What to declare instead, after the broker has refused to declare everything. `None` if that would not help.
+    pub(super) fn instead(error: &QueueError, settings: &QueueSettings) -> Option<Self> {
+        let log = Names::new(&settings.prefix).log;
+        if names_limit(&error.0) && error.0.contains(&format!("for queue '{log}'")) {
+            return Some(Self::AllButLog);
+        }
+        error.0.contains("ACCESS_REFUSED").then_some(Self::Nothing)
+    }
+}
+
+/// On return, a message published to `P.orders` goes to a replicated, durable queue and to the log; if nothing is
+/// declared, provided that whoever declared them has bound them.
 pub(super) async fn declare(
     channel: &Channel,
     settings: &QueueSettings,
-    limits: LogLimits,
+    declares: Declares,
 ) -> Result<Depths, QueueError> {
     let names = Names::new(&settings.prefix);
     let [dead, unrouted, orders, log] = topology(settings);
+    if declares == Declares::Nothing {
+        log.look(channel).await?;
+        let (dead, unrouted) = (dead.look(channel).await?, unrouted.look(channel).await?);
+        return Ok(Depths { orders: orders.look(channel).await?, dead, unrouted });
+    }
     let dead = dead.declare(channel).await?;
     let unrouted = unrouted.declare(channel).await?;
     let orders = orders.declare(channel).await?;
-    match limits {
-        LogLimits::Configured => log.declare(channel).await.map(drop)?,
+    match declares {
         // It exists, and so does its exchange: another process has declared both.
-        LogLimits::Kept => bind(channel, &names.log, &names.log, &names.log).await?,
+        Declares::AllButLog => bind(channel, &names.log, &names.log, &names.log).await?,
+        _ => log.declare(channel).await.map(drop)?,
     }
     bind(channel, &names.log, &names.orders, &names.orders).await?;
     Ok(Depths { orders, dead, unrouted })
@@ -200,12 +237,6 @@ pub(super) fn topology(settings: &QueueSettings) -> [Declared; 4] {
 fn segment(bytes: u64) -> i64 {
     const MIB: u64 = 1024 * 1024;
     i64::try_from((bytes / 10).clamp(MIB, 500 * MIB)).unwrap_or(i64::MAX)
-}
-
-/// Whether the broker has refused the order log only because it was declared with other limits.
-pub(super) fn log_has_other_limits(error: &QueueError, settings: &QueueSettings) -> bool {
-    let log = Names::new(&settings.prefix).log;
-    names_limit(&error.0) && error.0.contains(&format!("for queue '{log}'"))
 }
 
 /// Whether the broker's words say that a queue has another limit.

@@ -152,10 +152,9 @@ impl Lanes {
     /// Works on a batch in a lane of its own. `tried` is the sale for which that is a try.
     fn spawn(&mut self, batch: Vec<PendingDelivery>, tried: Option<SaleId>) {
         let (worker, stop) = (self.worker.clone(), self.stop.clone());
-        let orders = batch.iter().flat_map(|pending| &pending.orders);
-        let orders = orders.map(|order| (order.sale.clone(), order.id)).collect();
+        let held = Lent::of(&batch);
         let lane = self.running.spawn(async move { (tried, worker.process(batch, &stop).await) });
-        self.lent.begin(lane.id(), orders);
+        self.lent.begin(lane.id(), held);
     }
 
     /// A panic in a lane is a panic of the worker.

@@ -43,9 +43,17 @@ impl Lent {
         Self { every, lanes: HashMap::new() }
     }
 
-    /// A lane begins with these deliveries.
-    pub(super) fn begin(&mut self, lane: Id, orders: Vec<(SaleId, OrderId)>) {
-        self.lanes.insert(lane, (Instant::now(), orders));
+    /// What a lane begins with: its orders, and since when the oldest delivery is held, which may have waited here before.
+    pub(super) fn of(batch: &[PendingDelivery]) -> (Instant, Vec<(SaleId, OrderId)>) {
+        let age = batch.iter().map(|pending| pending.delivery.age()).max().unwrap_or_default();
+        let now = Instant::now();
+        let orders = batch.iter().flat_map(|pending| &pending.orders);
+        (now.checked_sub(age).unwrap_or(now), orders.map(|order| (order.sale.clone(), order.id)).collect())
+    }
+
+    /// A lane has begun.
+    pub(super) fn begin(&mut self, lane: Id, held: (Instant, Vec<(SaleId, OrderId)>)) {
+        self.lanes.insert(lane, held);
     }
 
     /// A lane has ended.

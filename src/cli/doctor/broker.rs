@@ -43,7 +43,7 @@ fn judge(facts: BrokerFacts, findings: &mut Findings) {
             }
             QueueFacts::Declarable => {
                 findings
-                    .ok("queue", format!("{name} is not declared yet; the first front or worker does that"));
+                    .ok("queue", format!("{name} is not declared yet; `doorbuster migrate` does that, or the first front or worker"));
             }
             QueueFacts::OtherLimits(why) => {
                 let advice = "restore queue.log_hours and queue.log_mb, or give the log new limits (docs/operating.md)";
@@ -52,7 +52,7 @@ fn judge(facts: BrokerFacts, findings: &mut Findings) {
             QueueFacts::Refused(why) => {
                 let advice = match why.contains("ACCESS_REFUSED") {
                     true => {
-                        "give the user of queue.url the right to configure, write and read (rabbitmqctl set_permissions)"
+                        "run `doorbuster migrate` with a user who may configure it, or let the user of queue.url do so (rabbitmqctl set_permissions)"
                     }
                     false => "restore queue.delivery_limit, or delete the queue while no sale is open",
                 };

@@ -14,7 +14,7 @@ pub(super) fn check(config: &Config, mistakes: &mut Vec<String>) {
         }
     }
     let (prefetch, batch) = (config.worker.prefetch, config.worker.batch);
-    if prefetch < batch {
+    if prefetch != 0 && prefetch < batch {
         mistakes.push(format!("worker.prefetch is {prefetch}; it must be at least worker.batch ({batch})"));
     }
 }
@@ -68,7 +68,7 @@ fn work(config: &Config) -> [Range; 16] {
         ("worker.batch", config.worker.batch, 1, 1_000),
         ("worker.lanes", config.worker.lanes, 1, 16),
         ("worker.linger_ms", config.worker.linger_ms, 0, 1_000),
-        ("worker.prefetch", config.worker.prefetch, 1, 65_535),
+        ("worker.prefetch", config.worker.prefetch, 0, 65_535),
         ("worker.lease_ms", config.worker.lease_ms, 2_000, 5_000),
         ("worker.hold_ms", config.worker.hold_ms, 100, 600_000),
         ("maintenance.every_ms", config.maintenance.every_ms, 50, 60_000),

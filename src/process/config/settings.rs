@@ -200,7 +200,10 @@ impl Config {
 
     /// How many orders the broker lends this process, about.
     pub fn prefetch(&self) -> usize {
-        count(self.worker.prefetch)
+        match self.worker.prefetch {
+            0 => count(2 * self.worker.lanes * self.worker.batch),
+            prefetch => count(prefetch),
+        }
     }
 
     /// How long work in progress may take to finish after SIGTERM.

@@ -167,7 +167,7 @@ async fn a_message_that_its_worker_died_of_is_suspected() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_sweep_publishes_nothing_that_a_worker_holds() {
     let mut world = World::new(Database::Postgres).await;
-    world.set("sweep.every_ms=100").set("sweep.overtaken_after_ms=1000");
+    world.set("sweep.every_ms=100").set("sweep.overtaken_after_ms=4000");
     let running = world.running().await;
     let (stalled, free) = (sale(&format!("{}a", world.name), 99, 1), sale(&world.name, 99, 1));
     for sale in [&stalled, &free] {
@@ -184,8 +184,8 @@ async fn the_sweep_publishes_nothing_that_a_worker_holds() {
         }
     }
     all_sold(&running.parts, &free, 20).await;
-    // Several times as long as until the sweep looks at an order.
-    tokio::time::sleep(Duration::from_secs(8)).await;
+    // Longer than until the sweep looks at an order for the second time.
+    tokio::time::sleep(Duration::from_secs(10)).await;
     holder.execute("ROLLBACK".into()).await;
     all_sold(&running.parts, &stalled, 20).await;
     let mut published: BTreeMap<OrderId, u32> = BTreeMap::new();

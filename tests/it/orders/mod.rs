@@ -1,6 +1,7 @@
 pub mod control;
 pub mod front;
 pub mod hostile;
+pub mod least_rights;
 pub mod life;
 pub mod path;
 pub mod payment_log;

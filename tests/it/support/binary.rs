@@ -15,9 +15,17 @@ pub fn configure(command: &mut Command, world: &World) {
         match pair.split_once('=') {
             Some(("auth.secret", secret)) => command.env("DOORBUSTER__AUTH__SECRET", secret),
             Some(("payments.secrets", secrets)) => command.env("DOORBUSTER__PAYMENTS__SECRETS", secrets),
+            Some((key, url)) if has_password(url) => {
+                command.env(format!("DOORBUSTER__{}", key.to_uppercase().replace('.', "__")), url)
+            }
             _ => command.args(["--set", pair]),
         };
     }
+}
+
+fn has_password(url: &str) -> bool {
+    let user = url.split_once("://").and_then(|(_, rest)| rest.split_once('@')).map(|(user, _)| user);
+    user.is_some_and(|user| user.contains(':'))
 }
 
 /// Runs a command to its end. Returns exit code, standard output and standard error.
