@@ -11,7 +11,12 @@ use super::World;
 
 /// Gives a process the settings of its world: secrets in the environment, as the command refuses them as options.
 pub fn configure(command: &mut Command, world: &World) {
-    for pair in &world.overrides {
+    for (nth, pair) in world.overrides.iter().enumerate() {
+        let key = pair.split('=').next();
+        // A secret goes into the environment, and an option would win over it.
+        if world.overrides[nth + 1..].iter().any(|later| later.split('=').next() == key) {
+            continue;
+        }
         match pair.split_once('=') {
             Some(("auth.secret", secret)) => command.env("DOORBUSTER__AUTH__SECRET", secret),
             Some(("payments.secrets", secrets)) => command.env("DOORBUSTER__PAYMENTS__SECRETS", secrets),
