@@ -95,7 +95,7 @@ impl SaleCache {
     fn entry(&self, id: &SaleId) -> Arc<Entry> {
         let mut entries = self.entries();
         if entries.len() >= MOST && !entries.contains_key(id) {
-            // Whoever asks for a hot sale keeps it fresh.
+            // Requests for a hot sale keep its description fresh.
             entries.retain(|_, entry| entry.fresh(self.age).is_some());
         }
         if entries.len() >= MOST {

@@ -12,7 +12,7 @@ use crate::store::{Store, StoreError};
 pub struct Migrated {
     /// The installation that the database now belongs to.
     pub installation: InstallationId,
-    /// Why exchanges and queues could not be declared, if they could not: whoever uses them first and may does it.
+    /// Why exchanges and queues could not be declared, if they could not. The first process that may then declares them.
     pub undeclared: Option<String>,
     /// Servers that did not answer, with the reason: each gets the id when a process first uses it, if it is empty.
     pub unreached: Vec<String>,

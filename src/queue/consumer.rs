@@ -134,9 +134,9 @@ impl Consumer {
         }
     }
 
-    /// How many deliveries, and orders in them, the caller keeps without working on them. The broker lends others besides.
-    pub fn set_aside(&mut self, messages: usize, orders: usize) {
-        self.aside = Amount { messages, orders };
+    /// What the caller keeps without working on it. The broker lends others besides.
+    pub fn set_aside(&mut self, aside: Amount) {
+        self.aside = aside;
     }
 
     /// `true` while the consumer is connected.
@@ -304,9 +304,14 @@ impl Consumer {
 
     /// Has the broker lend more messages or fewer, so that they carry about the orders that are wanted. Cancel-safe.
     async fn adjust(&mut self) {
-        let Some(open) = &mut self.open else { return };
+        while self.adjust_once().await {}
+    }
+
+    /// Whether something was changed.
+    async fn adjust_once(&mut self) -> bool {
+        let Some(open) = &mut self.open else { return false };
         if open.adjusting.is_none() {
-            let Some(change) = open.prefetch.change(self.aside) else { return };
+            let Some(change) = open.prefetch.change(self.aside) else { return false };
             let (channel, settings, last) =
                 (open.link.channel.clone(), self.settings.clone(), open.tags.last().cloned());
             open.adjusting = Some(tokio::spawn(async move {
@@ -317,15 +322,17 @@ impl Consumer {
                 }
             }));
         }
-        let Some(adjusting) = &mut open.adjusting else { return };
+        let Some(adjusting) = &mut open.adjusting else { return false };
         let adjusted = adjusting.await;
         open.adjusting = None;
+        let is_adjusted = matches!(adjusted, Ok(Ok(_)));
         match adjusted {
             Ok(Ok(adjusted)) => open.adjust(adjusted),
             // If the link is gone, the next delivery shows it.
             Ok(Err(error)) => tracing::debug!(%error, "the prefetch stays as it is"),
             Err(error) => tracing::debug!(%error, "the prefetch stays as it is"),
         }
+        is_adjusted
     }
 
     /// Returns all unacknowledged deliveries to the broker, and takes no more until the next batch is requested.

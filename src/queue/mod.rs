@@ -28,6 +28,7 @@ pub use examine::{BrokerFacts, QueueFacts, examine};
 pub use link::{declare_topology, join_installation};
 pub use message::{Unreadable, VERSION};
 pub use order_log::{LogFrom, LogHead, LogMessage, LogReader, OrderLog};
+pub use prefetch::Amount;
 pub use publisher::{PublishError, Publisher};
 pub use topology::Depths;
 

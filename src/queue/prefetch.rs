@@ -28,11 +28,13 @@ impl Drop for Loan {
     }
 }
 
-/// Messages and orders.
+/// Messages, and the orders in them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Amount {
-    pub(super) messages: usize,
-    pub(super) orders: usize,
+pub struct Amount {
+    /// Messages.
+    pub messages: usize,
+    /// Orders in these messages.
+    pub orders: usize,
 }
 
 /// What should change.
@@ -89,13 +91,15 @@ impl Prefetch {
     pub(super) fn change(&self, aside: Amount) -> Option<Change> {
         let taken = self.taken.messages.load(Ordering::Relaxed);
         let (capacity, usable) = (self.capacity(), self.capacity().saturating_sub(aside.messages));
+        if self.consumers.len() > 1 && self.mean * usable as f64 > 2.0 * self.orders as f64 {
+            return Some(Change::Narrow);
+        }
         if taken < capacity {
-            let expected = self.mean * usable as f64;
-            return (self.consumers.len() > 1 && expected > 2.0 * self.orders as f64)
-                .then_some(Change::Narrow);
+            return None;
         }
         let orders = self.taken.orders.load(Ordering::Relaxed).saturating_sub(aside.orders);
-        let mean = orders.div_ceil(usable.max(1)).max(1);
+        // At least the recent average, so that what is widened now is not narrowed at once.
+        let mean = orders.div_ceil(usable.max(1)).max(self.mean.round() as usize).max(1);
         let room = (self.orders / mean).saturating_sub(usable);
         let step = room.min(usable.max(FIRST)).min(usize::from(u16::MAX));
         // A small step is not worth a consumer.

@@ -129,8 +129,8 @@ impl Declares {
     }
 }
 
-/// On return, a message published to `P.orders` goes to a replicated, durable queue and to the log; if nothing is
-/// declared, provided that whoever declared them has bound them.
+/// On return, a message published to `P.orders` goes to a replicated, durable queue and to the log. With
+/// [`Declares::Nothing`] that depends on the bindings that another process has made.
 pub(super) async fn declare(
     channel: &Channel,
     settings: &QueueSettings,

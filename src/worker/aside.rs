@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::pending::{PendingDelivery, orders_in};
 use crate::domain::SaleId;
 use crate::link::Backoff;
+use crate::queue::Amount;
 
 /// Longer than a lane needs to try a sale.
 const TRIED_WITHIN: Duration = Duration::from_secs(60);
@@ -17,14 +18,7 @@ struct Stall {
     retry_at: Instant,
     backoff: Backoff,
     /// What a lane has taken to try whether the sale can go on.
-    tried: Held,
-}
-
-/// Deliveries, and orders in them.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Held {
-    pub(super) messages: usize,
-    pub(super) orders: usize,
+    tried: Amount,
 }
 
 /// The sales that are set aside.
@@ -37,10 +31,10 @@ pub(super) struct Aside {
 
 impl Aside {
     /// What waits, and what lanes have taken of it for a try. The rest of the work goes on without it.
-    pub(super) fn held(&self) -> Held {
+    pub(super) fn held(&self) -> Amount {
         let orders = self.deliveries.iter().map(|pending| pending.aside.len()).sum();
-        let waiting = Held { messages: self.deliveries.len(), orders };
-        self.sales.values().map(|stall| stall.tried).fold(waiting, |sum, tried| Held {
+        let waiting = Amount { messages: self.deliveries.len(), orders };
+        self.sales.values().map(|stall| stall.tried).fold(waiting, |sum, tried| Amount {
             messages: sum.messages + tried.messages,
             orders: sum.orders + tried.orders,
         })
@@ -76,7 +70,7 @@ impl Aside {
         tried: Option<&SaleId>,
     ) -> Vec<PendingDelivery> {
         if let Some(stall) = tried.and_then(|sale| self.sales.get_mut(sale)) {
-            stall.tried = Held::default();
+            stall.tried = Amount::default();
         }
         let mut locked: Vec<SaleId> = Vec::new();
         let mut retried = Vec::new();
@@ -111,7 +105,7 @@ impl Aside {
         stall.retry_at = now + TRIED_WITHIN;
         let sale = sale.clone();
         let batch = self.take(most, &sale);
-        let tried = Held { messages: batch.len(), orders: orders_in(&batch) };
+        let tried = Amount { messages: batch.len(), orders: orders_in(&batch) };
         if let Some(stall) = self.sales.get_mut(&sale) {
             stall.tried = tried;
         }
@@ -135,7 +129,7 @@ impl Aside {
         let stall = self.sales.entry(sale.clone()).or_insert_with(|| {
             tracing::warn!(%sale, "sale set aside: another session holds a row of it");
             show(sale, true);
-            Stall { retry_at: Instant::now(), backoff: Backoff::default(), tried: Held::default() }
+            Stall { retry_at: Instant::now(), backoff: Backoff::default(), tried: Amount::default() }
         });
         // While a lane tries the sale, another one adds nothing to what is known.
         if stall.tried.messages == 0 {

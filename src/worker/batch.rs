@@ -49,7 +49,7 @@ impl Worker {
     /// Reads how often each message was tried that was delivered before. If Redis cannot be reached, the attempt waits
     /// for it as well.
     async fn read_tries(&self, batch: &mut [PendingDelivery]) {
-        let again = delivered_before(batch);
+        let again: Vec<OrderId> = delivered_before(batch).map(|(message, _)| message).collect();
         if again.is_empty() {
             return;
         }
@@ -68,21 +68,24 @@ impl Worker {
         mut batch: Vec<PendingDelivery>,
         stop: &CancellationToken,
     ) -> Result<Vec<PendingDelivery>, Outage> {
-        let tried = delivered_before(&batch);
-        let earlier: HashMap<OrderId, u32> =
-            batch.iter().filter_map(|pending| Some((pending.first?, pending.tries))).collect();
-        let _ = self.gate.begin_tries(&tried).await;
-        let result = match batch.pop_if(|pending| pending.tries >= APART_AFTER) {
+        // Usually none: nothing is added to the path of messages that are delivered once.
+        let mut tried: Vec<(OrderId, u32)> = delivered_before(&batch).collect();
+        let messages: Vec<OrderId> = tried.iter().map(|(message, _)| *message).collect();
+        let _ = self.gate.begin_tries(&messages).await;
+        let result: Result<Vec<PendingDelivery>, Outage> = match batch
+            .pop_if(|pending| pending.tries >= APART_AFTER)
+        {
             Some(suspect) => self.persist_apart(suspect, stop).await.map(|left| left.into_iter().collect()),
             None => self.persist_until_done(batch, stop).await,
         };
-        let is_left = |message: OrderId| match &result {
-            Ok(left) => left.iter().any(|pending: &PendingDelivery| pending.first == Some(message)),
-            Err(Outage) => true,
-        };
-        let tries = |message: OrderId| if is_left(message) { earlier[&message] } else { 0 };
-        let ended: Vec<_> = tried.into_iter().map(|message| (message, tries(message))).collect();
-        let _ = self.gate.end_tries(&ended).await;
+        if let Ok(left) = &result {
+            for (message, earlier) in &mut tried {
+                if !left.iter().any(|pending| pending.first == Some(*message)) {
+                    *earlier = 0;
+                }
+            }
+        }
+        let _ = self.gate.end_tries(&tried).await;
         result
     }
 
@@ -188,11 +191,8 @@ impl Worker {
     }
 }
 
-/// The messages that were delivered before.
-fn delivered_before(batch: &[PendingDelivery]) -> Vec<OrderId> {
-    batch
-        .iter()
-        .filter(|pending| pending.delivery.redeliveries > 0)
-        .filter_map(|pending| pending.first)
-        .collect()
+/// The messages that were delivered before, with their earlier tries.
+fn delivered_before(batch: &[PendingDelivery]) -> impl Iterator<Item = (OrderId, u32)> {
+    let again = batch.iter().filter(|pending| pending.delivery.redeliveries > 0);
+    again.filter_map(|pending| Some((pending.first?, pending.tries)))
 }

@@ -7,7 +7,7 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use super::aside::{Aside, Held};
+use super::aside::Aside;
 use super::lent::Lent;
 use super::pending::{PendingDelivery, orders_in};
 use super::{Outage, Worker};
@@ -174,9 +174,9 @@ impl Lanes {
 
     /// Deliveries that are set aside must not use up the prefetch, or those of other sales would never come.
     fn show_aside(&mut self) {
-        let Held { messages, orders } = self.aside.held();
-        if messages <= MOST_ASIDE {
-            self.consumer.set_aside(messages, orders);
+        let aside = self.aside.held();
+        if aside.messages <= MOST_ASIDE {
+            self.consumer.set_aside(aside);
         }
     }
 
