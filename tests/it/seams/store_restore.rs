@@ -1,10 +1,13 @@
 //! Restoring rows from log entries, many in one transaction, on each of the three databases.
 
-use doorbuster::domain::{Failure, Item, Order, OrderEntry, OrderId, OrderStatus, PaymentEntry, Step};
+use std::time::Duration;
+
+use doorbuster::domain::{Entry, Failure, Item, Order, OrderEntry, OrderId, OrderStatus, PaymentEntry, Step};
 use doorbuster::store::{OrderRow, Recorded, Restore, Restored, Store, WriteMode};
 
+use crate::faults::stalls::Session;
 use crate::seams::store::{claim, on_every_database, sold, world};
-use crate::support::{Database, id, order};
+use crate::support::{Database, id, order, until};
 
 on_every_database!(
     many_orders_of_all_kinds_are_updated_together,
@@ -192,4 +195,37 @@ async fn the_newest_state_of_each_payment_wins(database: Database) {
     let (changed, refused) = restore(&batch, WriteMode::Rows).await;
     assert_eq!((changed, refused), if database == Database::Sqlite { (3, 0) } else { (2, 1) });
     assert!(state(31).await.is_some() && state(32).await.is_some());
+}
+
+/// The log gets a payment together with what it has changed. Here a restore takes back the change while the two are read.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_payment_and_what_it_changed_are_read_at_one_moment() {
+    let (world, store, sale) = world(Database::Postgres, 9, 1).await;
+    let order = order(&sale.id, "ada", 1);
+    store.record(&[claim(&order, 1)], &|| true).await.unwrap();
+    let paid = changed(&rows(&store, std::slice::from_ref(&order)).await[0], OrderStatus::Paid);
+    store.restore_orders(&[paid], false, &|| true).await.unwrap();
+    store.restore_payments(&[payment(0, order.id, "applied", 10)], WriteMode::Rows).await.unwrap();
+
+    let mut restore = Session::open(&world).await;
+    restore.execute("BEGIN".into()).await;
+    restore.execute("LOCK TABLE orders IN ACCESS EXCLUSIVE MODE".into()).await;
+    let reading = tokio::spawn(async move { store.payment_entries(order.id).await.unwrap() });
+    let mut observer = Session::open(&world).await;
+    let waiting = "SELECT COUNT(*) FROM pg_locks WHERE NOT granted AND relation = 'orders'::regclass \
+         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+    until("the reader at the orders", Duration::from_secs(20), async || {
+        (observer.numbers(waiting.into()).await == [1]).then_some(())
+    })
+    .await;
+    restore.execute("UPDATE orders SET status = 'confirmed', version = 0".into()).await;
+    restore.execute("COMMIT".into()).await;
+
+    let entries = reading.await.unwrap();
+    let status = entries.iter().find_map(|entry| match entry {
+        Entry::Order(entry) => Some(entry.status),
+        _ => None,
+    });
+    assert_eq!(status, Some(OrderStatus::Paid), "{entries:?}");
+    assert!(entries.iter().any(|entry| matches!(entry, Entry::Payment(_))), "{entries:?}");
 }
