@@ -304,10 +304,11 @@ impl Consumer {
 
     /// Has the broker lend more messages or fewer, so that they carry about the orders that are wanted. Cancel-safe.
     async fn adjust(&mut self) {
+        // Each narrowing ends a consumer, so their number is the bound.
         while self.adjust_once().await {}
     }
 
-    /// Whether something was changed.
+    /// Whether the broker lends fewer now, and may have to lend fewer still.
     async fn adjust_once(&mut self) -> bool {
         let Some(open) = &mut self.open else { return false };
         if open.adjusting.is_none() {
@@ -325,14 +326,14 @@ impl Consumer {
         let Some(adjusting) = &mut open.adjusting else { return false };
         let adjusted = adjusting.await;
         open.adjusting = None;
-        let is_adjusted = matches!(adjusted, Ok(Ok(_)));
+        let is_narrower = matches!(adjusted, Ok(Ok(Adjusted::Narrower)));
         match adjusted {
             Ok(Ok(adjusted)) => open.adjust(adjusted),
             // If the link is gone, the next delivery shows it.
             Ok(Err(error)) => tracing::debug!(%error, "the prefetch stays as it is"),
             Err(error) => tracing::debug!(%error, "the prefetch stays as it is"),
         }
-        is_adjusted
+        is_narrower
     }
 
     /// Returns all unacknowledged deliveries to the broker, and takes no more until the next batch is requested.
