@@ -10,6 +10,7 @@ mod auth;
 mod body;
 mod buyers;
 mod codes;
+mod connection;
 mod keyed_limit;
 mod operations;
 mod order_errors;

@@ -1,6 +1,5 @@
 //! A listener with limits on header time, request time and connections. `axum::serve` has none of these.
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -11,25 +10,20 @@ use axum::body::Body;
 use axum::http::{Method, Request};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::FutureExt as _;
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::addresses::{Connections, TrustedProxies};
 use super::codes::{INTERNAL, OUTCOME_UNKNOWN, STATUS_UNAVAILABLE};
+use super::connection;
 use super::problem::{Problem, request_id};
 
 /// How long a peer may leave a response unread, in milliseconds.
 #[cfg(target_os = "linux")]
 const UNREAD_MS: u32 = 30_000;
-
-/// The longest head of a request, in bytes; a longer one gets 431.
-const HEAD: usize = 16 * 1024;
 
 /// The limits of a listener.
 #[derive(Debug, Clone)]
@@ -54,7 +48,7 @@ pub(super) struct Peer(pub(super) SocketAddr);
 
 /// Serves until `stop`, then lets open requests finish, and cuts off those that are still open after the drain.
 pub async fn serve(listener: TcpListener, router: Router, settings: ServerSettings, stop: CancellationToken) {
-    let graceful = GracefulShutdown::new();
+    let open = TaskTracker::new();
     let slots = Arc::new(Semaphore::new(settings.connections));
     let of_address = settings.of_address.map(|most| Connections::new(most, settings.proxies.clone()));
     let settings = Arc::new(settings);
@@ -70,50 +64,22 @@ pub async fn serve(listener: TcpListener, router: Router, settings: ServerSettin
         // Without this, a peer that never reads would hold its connection for ever.
         #[cfg(target_os = "linux")]
         let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, UNREAD_MS);
-        let (router, watcher, stop) = (router.clone(), graceful.watcher(), stop.clone());
-        let settings = settings.clone();
-        tokio::spawn(async move {
-            if stop.run_until_cancelled(first_byte(&stream, settings.header_within)).await == Some(true) {
-                Box::pin(serve_one(stream, peer, router, &settings, watcher)).await;
-            }
+        let (router, settings, stop) = (router.clone(), settings.clone(), stop.clone());
+        open.spawn(async move {
+            let request_within = settings.request_within;
+            let answer = |mut request: Request<Body>| {
+                request.extensions_mut().insert(Peer(peer));
+                answer(router.clone(), request, request_within)
+            };
+            connection::serve(stream, settings.header_within, &stop, answer).await;
             drop((slot, place));
         });
     }
     drop(listener);
-    if tokio::time::timeout(settings.drain, graceful.shutdown()).await.is_err() {
+    open.close();
+    if tokio::time::timeout(settings.drain, open.wait()).await.is_err() {
         tracing::warn!(after = ?settings.drain, "requests were still open when the drain ended");
     }
-}
-
-/// Whether the peer sends anything in time. Serving a connection takes ten kilobytes or more, and many connections
-/// stay silent for a long time before the opening: until its first byte, a connection costs only its socket. Peeks,
-/// because `readable` may resolve although nothing has arrived.
-async fn first_byte(stream: &TcpStream, within: Duration) -> bool {
-    let mut byte = [0];
-    matches!(tokio::time::timeout(within, stream.peek(&mut byte)).await, Ok(Ok(1)))
-}
-
-async fn serve_one(
-    stream: TcpStream,
-    peer: SocketAddr,
-    router: Router,
-    settings: &ServerSettings,
-    watcher: Watcher,
-) {
-    let request_within = settings.request_within;
-    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-        let mut request = request.map(Body::new);
-        request.extensions_mut().insert(Peer(peer));
-        answer(router.clone(), request, request_within)
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(settings.header_within)
-        .max_headers(64)
-        .max_buf_size(HEAD)
-        .serve_connection(TokioIo::new(stream), service);
-    // A connection broken by its peer is not our error.
-    let _ = watcher.watch(connection).await;
 }
 
 /// The next connection, accepted once a slot is free.
@@ -138,11 +104,11 @@ async fn accept(
 }
 
 /// The router's response, or a problem if it panics or takes too long.
-async fn answer(router: Router, request: Request<Body>, within: Duration) -> Result<Response, Infallible> {
+async fn answer(router: Router, request: Request<Body>, within: Duration) -> Response {
     let may_have_acted = request.method() == Method::POST;
     let id = request_id(request.headers());
     let work = AssertUnwindSafe(router.oneshot(request)).catch_unwind();
-    Ok(match tokio::time::timeout(within, work).await {
+    match tokio::time::timeout(within, work).await {
         Ok(Ok(Ok(response))) => response,
         Ok(Ok(Err(never))) => match never {},
         Ok(Err(_)) => {
@@ -161,5 +127,5 @@ async fn answer(router: Router, request: Request<Body>, within: Duration) -> Res
             .with_request_id(id)
             .retry_after(1)
             .into_response(),
-    })
+    }
 }

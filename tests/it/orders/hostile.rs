@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use doorbuster::front::Signer;
 use doorbuster::process::Running;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::support::{Buyer, Database, Doorbuster, World, request, sale, send_raw, until};
+use crate::support::{Buyer, Database, World, request, sale, send_raw};
 
 /// A running front and worker with an open sale. Returns the path of its orders.
 pub async fn with_open_sale(overrides: &[&str]) -> (World, Running, String) {
@@ -136,42 +135,6 @@ async fn a_buyer_who_hangs_up_still_gets_their_order() {
     })
     .await;
     running.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn connections_beyond_the_cap_wait_and_are_served() {
-    let (_world, running, path) = with_open_sale(&["front.connections=2"]).await;
-    let buyers: Vec<_> = (0..20).map(|nth| Buyer::of(&running, &format!("user{nth}"))).collect();
-    let answers = futures_util::future::join_all(buyers.iter().map(|buyer| buyer.post(&path, &[], ""))).await;
-    let accepted = answers.iter().filter(|answer| answer.status == 202).count();
-    assert_eq!(accepted, 10, "ten units, twenty buyers, two connections");
-    running.stop().await;
-}
-
-/// Each connection is an open file, and so are those to Redis and those of operators who check the front.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_flood_of_connections_leaves_a_front_the_open_files_it_needs() {
-    let mut world = World::new(Database::Sqlite).await;
-    world.set("front.header_within_ms=60000");
-    let parts = world.parts().await;
-    let sale = sale(&world.name, 5, 1);
-    world.open_sale(&parts, &sale).await;
-    let front = Doorbuster::start_with_files(&world, "front", 600).await;
-    assert!(front.has_logged("the open-file limit has room for 336"));
-    // A client that cannot be served yet waits in the backlog and is not rejected.
-    let connecting = (0..600).map(|_| TcpStream::connect(front.buyers.unwrap()));
-    let connecting = futures_util::future::join_all(connecting);
-    let silent = tokio::time::timeout(Duration::from_secs(30), connecting).await.expect("all can connect");
-    assert!(silent.iter().all(Result::is_ok));
-    let ready = until("the front is ready", Duration::from_secs(30), async || {
-        let ready = request(front.operations, "GET", "/readyz", &[], b"").await;
-        (ready.status == 200).then_some(())
-    });
-    tokio::time::timeout(Duration::from_secs(30), ready).await.expect("the front answers its operators");
-    drop(silent);
-    let tokens = Signer::new(world.config().auth());
-    let answer = Buyer::with(front.buyers.unwrap(), &tokens, "ada", None).buy(sale.id.as_str(), "k").await;
-    assert_eq!(answer.status, 202, "{}", answer.text);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,3 +1,4 @@
+pub mod connections;
 pub mod control;
 pub mod front;
 pub mod hostile;

@@ -1,0 +1,232 @@
+//! One connection: served while requests come, and parked while it is silent. A served connection takes about eleven
+//! kilobytes, most of them for the buffer that heads are read into; a parked one takes its socket and its task.
+//! Thousands of buyers keep their connections open between two looks at the sale.
+
+use std::convert::Infallible;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::Request;
+use axum::response::Response;
+use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+
+/// The longest head of a request, in bytes; a longer one gets 431.
+const HEAD: usize = 16 * 1024;
+
+/// A connection is parked when nothing has moved on it for this long. Serving it again costs microseconds, so this is
+/// only long enough that a client that sends request after request is never parked.
+const PARK_AFTER: Duration = Duration::from_millis(100);
+
+/// Serves a connection until its peer or `stop` ends it, or until it has said nothing, or only a part of a head, for
+/// `header_within`. After `stop` the open request is still answered.
+pub(super) async fn serve<A, F>(
+    mut stream: TcpStream,
+    header_within: Duration,
+    stop: &CancellationToken,
+    answer: A,
+) where
+    A: Fn(Request<Body>) -> F + Clone,
+    F: Future<Output = Response>,
+{
+    let mut unread = Bytes::new();
+    while !unread.is_empty()
+        || stop.run_until_cancelled(first_byte(&stream, header_within)).await == Some(true)
+    {
+        let served = serve_until_silent(stream, unread, header_within, stop, answer.clone());
+        match Box::pin(served).await {
+            Some(silent) => (stream, unread) = silent,
+            None => return,
+        }
+    }
+}
+
+/// Whether the peer sends anything in time. Peeks, because `readable` may resolve although nothing has arrived.
+async fn first_byte(stream: &TcpStream, within: Duration) -> bool {
+    let mut byte = [0];
+    matches!(tokio::time::timeout(within, stream.peek(&mut byte)).await, Ok(Ok(1)))
+}
+
+/// Returns the connection, and what was read of its next request, once it is silent; `None` once it has ended.
+async fn serve_until_silent<A, F>(
+    stream: TcpStream,
+    unread: Bytes,
+    header_within: Duration,
+    stop: &CancellationToken,
+    answer: A,
+) -> Option<(TcpStream, Bytes)>
+where
+    A: Fn(Request<Body>) -> F,
+    F: Future<Output = Response>,
+{
+    let traffic = Arc::new(Traffic::default());
+    let open = Arc::new(());
+    let request_open = open.clone();
+    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+        let (response, open) = (answer(request.map(Body::new)), request_open.clone());
+        async move { Ok::<_, Infallible>(response.await.map(|body| OpenBody { body, _open: open })) }
+    });
+    let watched = Watched { stream, unread, traffic: traffic.clone() };
+    let mut connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(header_within)
+        .max_headers(64)
+        .max_buf_size(HEAD)
+        .serve_connection(TokioIo::new(watched), service);
+    let silent = async {
+        let mut before = traffic.moved();
+        loop {
+            tokio::time::sleep(PARK_AFTER).await;
+            // The service has the second clone; each open request, or response that is not sent, has another.
+            let (now, idle) = (traffic.moved(), traffic.is_answered() && Arc::strong_count(&open) == 2);
+            if now == before && idle {
+                return;
+            }
+            before = now;
+        }
+    };
+    tokio::select! {
+        // A connection broken by its peer is not our error.
+        _ = &mut connection => return None,
+        () = silent => {}
+        () = stop.cancelled() => {
+            Pin::new(&mut connection).graceful_shutdown();
+            let _ = connection.await;
+            return None;
+        }
+    }
+    let parts = connection.into_parts();
+    // A copy: even what is empty would keep the whole buffer.
+    Some((parts.io.into_inner().stream, Bytes::copy_from_slice(&parts.read_buf)))
+}
+
+/// What has last moved on a connection.
+#[derive(Default)]
+struct Traffic {
+    last: AtomicU8,
+    moves: AtomicU64,
+}
+
+/// Bytes of a request were read. Also the state of a new connection.
+const READ: u8 = 0;
+/// Bytes of a response were written.
+const WRITTEN: u8 = 1;
+/// And then all that hyper had to write: it flushes only after its last byte.
+const FLUSHED: u8 = 2;
+
+impl Traffic {
+    fn note(&self, last: u8) {
+        self.last.store(last, Ordering::Relaxed);
+        self.moves.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn flushed(&self) {
+        let _ = self.last.compare_exchange(WRITTEN, FLUSHED, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    fn moved(&self) -> u64 {
+        self.moves.load(Ordering::Relaxed)
+    }
+
+    /// Whether everything that was read has been answered. If the peer has sent a part of its next request together
+    /// with the last one, hyper holds that part.
+    fn is_answered(&self) -> bool {
+        self.last.load(Ordering::Relaxed) == FLUSHED
+    }
+}
+
+/// A stream that notes its traffic, and begins with bytes that were read from it before.
+struct Watched {
+    stream: TcpStream,
+    unread: Bytes,
+    traffic: Arc<Traffic>,
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = into.filled().len();
+        if self.unread.is_empty() {
+            ready!(Pin::new(&mut self.stream).poll_read(context, into))?;
+        } else {
+            let some = self.unread.len().min(into.remaining());
+            into.put_slice(&self.unread.split_to(some));
+        }
+        if into.filled().len() > before {
+            self.traffic.note(READ);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.traffic.note(WRITTEN);
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.traffic.note(WRITTEN);
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.stream).poll_flush(context))?;
+        self.traffic.flushed();
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// A body of a response; its request is open until hyper has taken all of it.
+struct OpenBody {
+    body: Body,
+    _open: Arc<()>,
+}
+
+impl HttpBody for OpenBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
