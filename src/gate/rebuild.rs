@@ -12,7 +12,7 @@ use crate::fault::fault;
 const AT_ONCE: usize = 500;
 
 /// Staged users that are never loaded expire after this many seconds.
-const STAGED_S: u64 = 3_600;
+const STAGED_S: i64 = 3_600;
 
 /// The outcome of [`Gate::begin_rebuild`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,8 +143,9 @@ impl Gate {
                 let records: Vec<String> = held.iter().map(record_of).collect();
                 put.arg(user.as_str()).arg(records.join(","));
             }
-            let () = self.link.query(&put).await?;
-            let () = self.link.query(redis::cmd("EXPIRE").arg(&staged).arg(STAGED_S)).await?;
+            let mut commands = redis::pipe();
+            commands.add_command(put).ignore().expire(&staged, STAGED_S).ignore();
+            let () = self.link.query_at_once(&commands).await?;
         }
         Ok(())
     }

@@ -42,6 +42,11 @@ impl Answers {
         self.by_status.iter().map(|(status, latency)| (*status, latency.len())).collect()
     }
 
+    /// How many answers have another status.
+    pub(super) fn others(&self, status: u16) -> u64 {
+        self.latency.len() - self.of(status).map_or(0, Histogram::len)
+    }
+
     /// Fails unless every answer has this status.
     pub(super) fn all(&self, status: u16) -> Result<&Self, BenchError> {
         if self.by_status.keys().eq([&status]) {

@@ -61,12 +61,12 @@ async fn measure(
 
     announce("the small sale while nothing else happens");
     let mut buyers = 0;
-    let calm = small_sale_until(world, &front, &mut buyers, tokio::time::sleep(CALM)).await?.1;
+    let (_, calm, _) = small_sale_until(world, &front, &mut buyers, tokio::time::sleep(CALM)).await?;
     let () = redis::cmd("SLOWLOG").arg("RESET").query_async(&mut redis).await?;
 
     announce("rebuilding the large sale");
     let rebuild = world.command(&["rebuild", "--sale", LARGE, "--yes", "--output", "json"]);
-    let (rebuilt, busy) = small_sale_until(world, &front, &mut buyers, rebuild).await?;
+    let (rebuilt, busy, others) = small_sale_until(world, &front, &mut buyers, rebuild).await?;
     let rebuilt = rebuilt?;
     let calls: Vec<(i64, i64, i64)> = slow_calls(&mut redis).await?;
     let longest = calls.iter().map(|(_, _, micros)| *micros).max().unwrap_or(1_000) as f64 / 1_000.0;
@@ -84,6 +84,12 @@ async fn measure(
             "ms",
             p99(&busy),
             Wanted::AtMost(2.0 * p99(&calm)),
+        ),
+        Figure::limit(
+            "another sale's requests that were not answered 202",
+            "requests",
+            others as f64,
+            Wanted::AtMost(0.0),
         ),
     ]);
 
@@ -112,16 +118,18 @@ async fn read_all(world: &World, announce: &impl Fn(&str)) -> Result<Vec<Figure>
     ])
 }
 
-/// Buys from the small sale until `work` is done.
+/// Buys from the small sale until `work` is done. Returns also the latency, and how many requests were not answered
+/// 202: on a machine that is busy with a rebuild of many minutes, an answer may be late.
 async fn small_sale_until<T>(
     world: &World,
     front: &Process,
     buyers: &mut u64,
     work: impl Future<Output = T>,
-) -> Result<(T, Histogram<u64>), BenchError> {
+) -> Result<(T, Histogram<u64>, u64), BenchError> {
     let tokens = tokens(world);
     let mut latency = Histogram::new(3).map_err(broken)?;
     let mut work = std::pin::pin!(work);
+    let mut others = 0;
     loop {
         let slice = requests(&tokens, SMALL, *buyers..*buyers + SLICE)?;
         *buyers += SLICE;
@@ -131,10 +139,10 @@ async fn small_sale_until<T>(
             done = &mut work => (Some(done), (&mut buying).await?),
             answers = &mut buying => (None, answers?),
         };
-        answers.all(202)?;
+        others += answers.others(202);
         latency.add(&answers.latency).map_err(broken)?;
         if let Some(done) = done {
-            return Ok((done, latency));
+            return Ok((done, latency, others));
         }
     }
 }
