@@ -12,7 +12,7 @@
 -- Reply not_loaded | {late, now} | {epoch, seq, now, waiting, limit, verdict...}; a verdict is one of
 --       seq                the number of the accepted order
 --       {in_flight, entry} {settled, id} {key_reused} {key_required}
---       {not_open, opens_at} {closed} {paused, message, seconds} {frozen} {rate_limited, user|sale, rate, ms}
+--       {not_open, opens_at} {closed} {paused, message, seconds} {frozen} {rate_limited, user|sale|ended_orders, rate, ms}
 --       {already_ordered, id} {purchase_limit, limit} {unknown_sku} {sold_out} {overloaded}
 
 local sale_key, items_key, users_key = KEYS[1], KEYS[2], KEYS[3]
@@ -115,16 +115,28 @@ local function entry_of(id)
   return redis.call('HGET', outbox_key, id)
 end
 
+-- A user who orders and cancels all day takes units from others each time. Of a user's ended orders the gate keeps the
+-- last ENDED_KEPT (settle.lua); no new one is taken while the oldest of so many is younger than an hour.
+local MOST_ENDED, ENDED_SPAN = 8, 3600
+
+-- When an order was made: the first 48 bits of its id are the milliseconds.
+local function made_at(id)
+  return tonumber(string.sub(id, 1, 12), 16)
+end
+
 -- Checks an attempt against the user's orders. Returns a verdict if they decide it; otherwise nil, the units the
--- user holds, those of this item, and the first order.
+-- user holds, those of this item, the first order, and how many ms the user must wait because so many have ended.
 local function held(records, sku, key, keyed, fingerprint)
   local units, of_item, first = 0, 0, nil
+  local ended, oldest = 0, nil
   for r_id, r_key, r_fingerprint, r_sku, r_quantity in string.gmatch(records, '(%x+)|([^|]+)|([^|]+)|([^|]+)|(-?%d+)') do
     -- An ended order is recorded with minus its units. It counts only if nobody may buy again. Otherwise a click
     -- without its own key is a new order, not a repeat of the ended one.
     local quantity_held = tonumber(r_quantity)
     local counts = quantity_held > 0 or not rebuy
-    if counts then
+    if not counts then
+      ended, oldest = ended + 1, oldest or r_id
+    else
       first = first or r_id
       units = units + math.abs(quantity_held)
       if r_sku == sku then of_item = of_item + math.abs(quantity_held) end
@@ -138,13 +150,14 @@ local function held(records, sku, key, keyed, fingerprint)
       if keyed == '1' then return {'key_reused'} end
     end
   end
-  return nil, units, of_item, first
+  local wait = ended >= MOST_ENDED and made_at(oldest) + ENDED_SPAN * 1000 - now or 0
+  return nil, units, of_item, first, wait
 end
 
 local function decide(id, user, sku, quantity, key, keyed, fingerprint)
   local records = seen[user]
-  local verdict, units, of_item, first = nil, 0, 0, nil
-  if records ~= '' then verdict, units, of_item, first = held(records, sku, key, keyed, fingerprint) end
+  local verdict, units, of_item, first, ended_wait = nil, 0, 0, nil, 0
+  if records ~= '' then verdict, units, of_item, first, ended_wait = held(records, sku, key, keyed, fingerprint) end
   if verdict then return verdict end
   if state == 'closed' or (closes_at and now >= closes_at) then return {'closed'} end
   if state == 'frozen' then return {'frozen'} end
@@ -163,6 +176,7 @@ local function decide(id, user, sku, quantity, key, keyed, fingerprint)
   end
   local most = limit_of(sku)
   if most and of_item + quantity > most then return {'purchase_limit', most} end
+  if ended_wait > 0 then return {'rate_limited', 'ended_orders', MOST_ENDED .. '/' .. ENDED_SPAN .. 's', ended_wait} end
   local available = left_of(sku)
   if not available then return {'unknown_sku'} end
   if available < quantity then return {'sold_out'} end

@@ -71,7 +71,7 @@ local function drop(user, id)
   return 1
 end
 
--- Ended orders kept per user: someone who orders and cancels all day must not fill Redis.
+-- Ended orders kept per user: someone who orders and cancels all day must not fill Redis. admit.lua counts them.
 local ENDED_KEPT = 8
 
 local function finish(user, id)

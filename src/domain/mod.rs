@@ -25,4 +25,4 @@ pub use place::Place;
 pub use sale::{Item, MAX_QUANTITY, MAX_STOCK, Sale, SaleState, Window};
 pub use terms::{LatePayment, Rate, Terms};
 pub use terms_change::TermsChange;
-pub use verdict::{Attempt, Durability, Limited, Ticket, Verdict};
+pub use verdict::{Attempt, Durability, Limited, RateOf, Ticket, Verdict};

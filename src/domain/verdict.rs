@@ -69,11 +69,36 @@ pub struct Ticket {
     pub ended: bool,
 }
 
+/// What a rate applies to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RateOf {
+    /// One network address.
+    Address,
+    /// One user.
+    User,
+    /// All users of a sale.
+    Sale,
+    /// The orders of one user that have ended: a user who orders and cancels again and again takes units from others.
+    EndedOrders,
+}
+
+impl RateOf {
+    /// The name, as the gate and buyers write it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Address => "address",
+            Self::User => "user",
+            Self::Sale => "sale",
+            Self::EndedOrders => "ended_orders",
+        }
+    }
+}
+
 /// A rate that was exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limited {
-    /// Whether the rate applies to one user. Otherwise it applies to the whole sale.
-    pub of_user: bool,
+    /// What the rate applies to.
+    pub of: RateOf,
     /// The rate.
     pub rate: Rate,
     /// How long until another attempt is allowed.

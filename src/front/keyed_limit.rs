@@ -8,7 +8,7 @@ use std::time::Duration;
 use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 
-use crate::domain::{Limited, Rate};
+use crate::domain::{Limited, Rate, RateOf};
 
 /// Requests between two removals of idle keys.
 const TIDY_EVERY: u64 = 50_000;
@@ -17,18 +17,20 @@ pub(super) struct KeyedLimit<K: Clone + Eq + Hash> {
     limiter: DefaultKeyedRateLimiter<K>,
     clock: DefaultClock,
     pub(super) rate: Rate,
+    of: RateOf,
     seen: AtomicU64,
 }
 
 impl<K: Clone + Eq + Hash> KeyedLimit<K> {
     /// `None` for a rate of nothing, which no configuration has.
-    pub(super) fn new(rate: Rate) -> Option<Self> {
+    pub(super) fn new(rate: Rate, of: RateOf) -> Option<Self> {
         let burst = NonZeroU32::new(rate.count())?;
         let every = Duration::from_secs(rate.seconds().into()) / rate.count();
         Some(Self {
             limiter: RateLimiter::keyed(Quota::with_period(every)?.allow_burst(burst)),
             clock: DefaultClock::default(),
             rate,
+            of,
             seen: AtomicU64::new(0),
         })
     }
@@ -39,7 +41,7 @@ impl<K: Clone + Eq + Hash> KeyedLimit<K> {
             self.limiter.retain_recent();
         }
         self.limiter.check_key(key).map_err(|not_until| Limited {
-            of_user: false,
+            of: self.of,
             rate: self.rate,
             retry_after: not_until.wait_time_from(self.clock.now()),
         })

@@ -14,7 +14,7 @@ use super::codes::RATE_LIMITED;
 use super::keyed_limit::KeyedLimit;
 use super::problem::{Answered, Problem};
 use super::server::Peer;
-use crate::domain::{Limited, Rate, UserId};
+use crate::domain::{Limited, Rate, RateOf, UserId};
 
 /// The limit per address, and where the address is read from.
 #[derive(Debug, Clone)]
@@ -38,7 +38,7 @@ pub(super) struct Throttle {
 impl Throttle {
     pub(super) fn new(settings: &ThrottleSettings) -> Option<Arc<Self>> {
         Some(Arc::new(Self {
-            limit: KeyedLimit::new(settings.rate?)?,
+            limit: KeyedLimit::new(settings.rate?, RateOf::Address)?,
             proxies: settings.proxies.clone(),
             header: settings.header.clone(),
             warned: RateLimiter::direct(Quota::per_minute(NonZeroU32::MIN)),
@@ -72,16 +72,21 @@ pub(super) async fn throttle(
         Ok(()) => next.run(request).await,
         Err(limited) => {
             throttle.warn_of(client);
-            rate_limited(&limited, "address").of_request(request.headers()).into_response()
+            rate_limited(&limited).of_request(request.headers()).into_response()
         }
     }
 }
 
-/// 429, with the limit and the time to retry. `whose` is `address`, `user` or `sale`.
-pub(super) fn rate_limited(limited: &Limited, whose: &'static str) -> Box<Problem> {
-    let Limited { rate, retry_after, .. } = limited;
+/// 429, with the limit and the time to retry.
+pub(super) fn rate_limited(limited: &Limited) -> Box<Problem> {
+    let Limited { of, rate, retry_after } = limited;
+    let whose = of.as_str();
+    let why = match of {
+        RateOf::EndedOrders => format!("{} of your orders have ended in {} s", rate.count(), rate.seconds()),
+        RateOf::Address | RateOf::User | RateOf::Sale => format!("more than {rate} per {whose}"),
+    };
     let seconds = u64::try_from(retry_after.as_millis().div_ceil(1000)).unwrap_or(1).max(1);
-    Problem::new(RATE_LIMITED, format!("more than {rate} per {whose}; this attempt took nothing"))
+    Problem::new(RATE_LIMITED, format!("{why}; this attempt took nothing"))
         .reason(whose)
         .with("limit", rate.to_string())
         .retry_after(seconds)
@@ -95,12 +100,12 @@ pub struct BuyerLimit(Option<KeyedLimit<UserId>>);
 impl BuyerLimit {
     /// `None` for no limit.
     pub fn new(rate: Option<Rate>) -> Self {
-        Self(rate.and_then(KeyedLimit::new))
+        Self(rate.and_then(|rate| KeyedLimit::new(rate, RateOf::User)))
     }
 
     /// Counts a request of the buyer, or refuses it.
     pub(super) fn check(&self, user: &UserId) -> Answered<()> {
         let Some(limit) = &self.0 else { return Ok(()) };
-        limit.check(user).map_err(|limited| rate_limited(&limited, "user"))
+        limit.check(user).map_err(|limited| rate_limited(&limited))
     }
 }

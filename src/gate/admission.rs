@@ -8,7 +8,7 @@ use super::batcher::Verdicts;
 use super::core::Gate;
 use super::error::GateError;
 use super::wire::{Reader, broken, order_id, read_entry, read_order_id, word};
-use crate::domain::{Attempt, Limited, Millis, Number, SaleId, Verdict};
+use crate::domain::{Attempt, Limited, Millis, Number, RateOf, SaleId, Verdict};
 use crate::fault::fault;
 use crate::link::{Fault, NO_SCRIPT_RETRIES};
 
@@ -172,10 +172,13 @@ fn read_verdict(sale: &SaleId, now: Millis, mut reply: Reader<'_>) -> Result<Ver
         "already_ordered" => Verdict::AlreadyOrdered(read_order_id(&reply.text()?)?),
         "purchase_limit" => Verdict::PurchaseLimit { limit: read_limit(&mut reply)? },
         "rate_limited" => {
-            let (whose, rate) = (reply.text()?, reply.text()?);
+            let (of, rate) = (reply.text()?, reply.text()?);
+            let of = [RateOf::User, RateOf::Sale, RateOf::EndedOrders]
+                .into_iter()
+                .find(|known| known.as_str() == of);
             let wait = reply.number()?;
             Verdict::RateLimited(Limited {
-                of_user: whose == "user",
+                of: of.ok_or_else(|| broken("what a rate applies to", &word))?,
                 rate: rate.parse().map_err(|_| broken("a rate", &rate))?,
                 retry_after: Duration::from_millis(u64::try_from(wait).map_err(|_| broken("a wait", wait))?),
             })

@@ -2,6 +2,7 @@
 //! the repeat of an order with a row must get the row's present status.
 
 use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -14,20 +15,19 @@ use crate::store::{OrderEvent, OrderRow, Store, StoreError};
 const TOGETHER: usize = 128;
 /// Concurrent queries.
 const QUERIES: usize = 2;
-/// Maximum requests waiting for a query.
+/// Maximum orders waiting for a query.
 const WAITING: usize = 50_000;
 
 type Found = Result<Option<(OrderRow, Vec<OrderEvent>)>, StoreError>;
 
-struct Lookup {
-    id: OrderId,
-    answer: oneshot::Sender<Found>,
-}
+/// Who waits for each order whose reading has not begun.
+type Waiting = Arc<Mutex<HashMap<OrderId, Vec<oneshot::Sender<Found>>>>>;
 
 /// Hands lookups to the reading task. Cheap to clone; the task ends with the last handle.
 #[derive(Clone)]
 pub(super) struct RowReader {
-    lookups: mpsc::Sender<Lookup>,
+    lookups: mpsc::Sender<OrderId>,
+    waiting: Waiting,
     timeout: Duration,
 }
 
@@ -36,45 +36,72 @@ impl RowReader {
     pub(super) fn spawn(store: Store) -> Self {
         let timeout = store.timeout();
         let (lookups, inbox) = mpsc::channel(WAITING);
-        tokio::spawn(work_together(inbox, TOGETHER, QUERIES, move |together| {
-            answer(store.clone(), together)
+        let waiting = Waiting::default();
+        let asked = waiting.clone();
+        tokio::spawn(work_together(inbox, TOGETHER, QUERIES, move |ids| {
+            answer(store.clone(), asked.clone(), ids)
         }));
-        Self { lookups, timeout }
+        Self { lookups, waiting, timeout }
     }
 
-    /// The present row of an order and its events. The whole wait, in the queue and for the query, has the time
-    /// limit of a query.
+    /// The present row of an order and its events, from a reading that begins after this call. The whole wait, in the
+    /// queue and for the query, has the time limit of a query. An order is in the queue once, however many ask for it:
+    /// one buyer who repeats the same click all the time cannot fill it.
     pub(super) async fn order(&self, id: OrderId) -> Found {
         let (answer, found) = oneshot::channel();
-        let full = |_| StoreError::Away("too many requests are waiting for the database".into());
-        self.lookups.try_send(Lookup { id, answer }).map_err(full)?;
+        self.enqueue(id, answer)?;
         match tokio::time::timeout(self.timeout, found).await {
             Ok(Ok(found)) => found,
             Ok(Err(_)) => Err(StoreError::Away("the query was abandoned".into())),
             Err(_) => Err(StoreError::Away("no answer from the database in time".into())),
         }
     }
+
+    fn enqueue(&self, id: OrderId, answer: oneshot::Sender<Found>) -> Result<(), StoreError> {
+        let mut waiting = lock(&self.waiting);
+        if let Some(answers) = waiting.get_mut(&id) {
+            answers.push(answer);
+            return Ok(());
+        }
+        let full = |_| StoreError::Away("too many requests are waiting for the database".into());
+        self.lookups.try_send(id).map_err(full)?;
+        waiting.insert(id, vec![answer]);
+        Ok(())
+    }
 }
 
-async fn answer(store: Store, mut together: Vec<Lookup>) {
+fn lock(waiting: &Waiting) -> MutexGuard<'_, HashMap<OrderId, Vec<oneshot::Sender<Found>>>> {
+    waiting.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn answer(store: Store, waiting: Waiting, ids: Vec<OrderId>) {
+    let mut asked: HashMap<OrderId, Vec<oneshot::Sender<Found>>> = {
+        let mut waiting = lock(&waiting);
+        ids.into_iter().filter_map(|id| waiting.remove_entry(&id)).collect()
+    };
     // Requests that gave up need no query.
-    together.retain(|lookup| !lookup.answer.is_closed());
-    let ids: Vec<OrderId> = together.iter().map(|lookup| lookup.id).collect();
+    asked.retain(|_, answers| answers.iter().any(|answer| !answer.is_closed()));
+    let ids: Vec<OrderId> = asked.keys().copied().collect();
     let rows = match read(&store, &ids).await {
         Ok(rows) => Ok(rows),
         // One unreadable row must not fail the other requests of the query.
         Err(StoreError::Broken(_)) if ids.len() > 1 => {
-            for Lookup { id, answer } in together {
+            for (id, answers) in asked {
                 let one = read(&store, &[id]).await.map(|mut rows| rows.remove(&id));
-                let _ = answer.send(one);
+                send(answers, &one);
             }
             return;
         }
         Err(error) => Err(error),
     };
-    for Lookup { id, answer } in together {
-        let found = rows.as_ref().map(|rows| rows.get(&id).cloned()).map_err(StoreError::clone);
-        let _ = answer.send(found);
+    for (id, answers) in asked {
+        send(answers, &rows.as_ref().map(|rows| rows.get(&id).cloned()).map_err(StoreError::clone));
+    }
+}
+
+fn send(answers: Vec<oneshot::Sender<Found>>, found: &Found) {
+    for answer in answers {
+        let _ = answer.send(found.clone());
     }
 }
 
@@ -91,4 +118,27 @@ async fn read(
         (id, (row, events.remove(&id).unwrap_or_default()))
     });
     Ok(with_events.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn repeats_of_one_order_take_one_place_in_the_queue() {
+        let (lookups, mut inbox) = mpsc::channel(2);
+        let reader = RowReader { lookups, waiting: Waiting::default(), timeout: Duration::from_millis(1) };
+        let (one, other, third) = (OrderId::generate(), OrderId::generate(), OrderId::generate());
+        for _ in 0..1_000 {
+            reader.enqueue(one, oneshot::channel().0).expect("it shares the place of the first");
+        }
+        reader.enqueue(other, oneshot::channel().0).expect("there is room for another order");
+        reader.enqueue(third, oneshot::channel().0).expect_err("the queue is full");
+        assert_eq!(inbox.recv().await, Some(one));
+        assert_eq!(lock(&reader.waiting).remove(&one).map(|answers| answers.len()), Some(1_000));
+        // Its reading has begun, so what is asked now needs another.
+        reader.enqueue(one, oneshot::channel().0).expect("there is room again");
+        assert_eq!(inbox.recv().await, Some(other));
+        assert_eq!(inbox.recv().await, Some(one));
+    }
 }

@@ -31,7 +31,7 @@ pub(super) fn refused(answer: Answer) -> Box<Problem> {
             let message = message.unwrap_or_else(|| "this sale takes no orders for now".into());
             Problem::new(SALE_PAUSED, message).retry_after(retry_after.unwrap_or(WHEN_PAUSED))
         }
-        Answer::RateLimited(limited) => rate_limited(&limited, if limited.of_user { "user" } else { "sale" }),
+        Answer::RateLimited(limited) => rate_limited(&limited),
         Answer::SaleNotFound => sale_not_found(),
         Answer::SkuRequired => Problem::new(MALFORMED, "the sale has several items: name one as \"sku\""),
         Answer::UnknownSku => Problem::new(UNKNOWN_SKU, "see the sale's items for its skus"),

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use doorbuster::control::Control;
-use doorbuster::domain::{Item, Rate, Terms, TermsChange, Verdict};
+use doorbuster::domain::{Item, Rate, RateOf, Terms, TermsChange, Verdict};
 use doorbuster::gate::{Outcome, Settlement};
 
 use crate::orders::control::{admit, assert_balanced, keyed, left, with_open_sale};
-use crate::support::{Buyer, Database, World, at_rest, attempt, id, sale, until, verdicts};
+use crate::support::{Buyer, Database, World, at_rest, attempt, id, sale, two_hours_ago, until, verdicts};
 
 const LONG: Duration = Duration::from_secs(40);
 
@@ -22,7 +22,10 @@ async fn attempts_above_a_rate_are_refused_with_the_time_to_retry() {
             match admit(&parts, &sale, user, Some(&format!("k{nth}")), 1).await {
                 Verdict::Accepted(_) => passed += 1,
                 Verdict::RateLimited(limited) => {
-                    assert!(limited.of_user && limited.retry_after > Duration::from_secs(200), "{limited:?}");
+                    assert!(
+                        limited.of == RateOf::User && limited.retry_after > Duration::from_secs(200),
+                        "{limited:?}"
+                    );
                 }
                 other => panic!("{other:?}"),
             }
@@ -45,7 +48,7 @@ async fn attempts_above_a_rate_are_refused_with_the_time_to_retry() {
     for nth in 0..8 {
         match admit(&parts, &sale, &format!("user{nth}"), Some("k"), 1).await {
             Verdict::Accepted(_) => passed += 1,
-            Verdict::RateLimited(limited) => assert!(!limited.of_user, "{limited:?}"),
+            Verdict::RateLimited(limited) => assert!(limited.of == RateOf::Sale, "{limited:?}"),
             other => panic!("{other:?}"),
         }
     }
@@ -138,6 +141,43 @@ async fn without_rebuy_a_user_is_referred_to_their_ended_order() {
     assert_eq!(admit(&parts, &sale, "ada", Some("other"), 1).await, Verdict::AlreadyOrdered(order.id));
     assert_eq!(admit(&parts, &sale, "ada", Some("k"), 1).await, Verdict::Settled(order.id));
     assert!(matches!(admit(&parts, &sale, "bob", Some("k"), 1).await, Verdict::Accepted(_)));
+}
+
+/// Each order takes a unit from the others while it lives.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loop_of_ordering_and_cancelling_ends() {
+    let (_world, parts, _control, sale) = with_open_sale(5, 1, Terms::default()).await;
+    let mut ended = 0;
+    let limited = loop {
+        match admit(&parts, &sale, "ada", Some(&format!("k{ended}")), 1).await {
+            Verdict::Accepted(order) => {
+                let end = Settlement { id: order.id, user: order.user.clone(), outcome: Outcome::Ended };
+                parts.gate.settle(&sale.id, &[end]).await.unwrap();
+                ended += 1;
+                assert!(ended <= 8, "it goes on");
+            }
+            Verdict::RateLimited(limited) => break limited,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((limited.of, ended), (RateOf::EndedOrders, 8));
+    let hour = Duration::from_secs(3_600);
+    assert!(limited.retry_after <= hour && limited.retry_after > hour - LONG, "{limited:?}");
+    assert!(
+        matches!(admit(&parts, &sale, "ada", Some("k7"), 1).await, Verdict::Settled(_)),
+        "repeats are answered"
+    );
+    assert!(matches!(admit(&parts, &sale, "bob", Some("k"), 1).await, Verdict::Accepted(_)));
+    // An hour later the user may order again.
+    for nth in 0..8 {
+        let old = two_hours_ago(attempt(&sale.id, "carl", Some(&format!("k{nth}")), 1));
+        let verdict = verdicts(&parts.gate, &sale.id, std::slice::from_ref(&old)).await.remove(0);
+        assert!(matches!(verdict, Verdict::Accepted(_)), "{verdict:?}");
+        let end = Settlement { id: old.id, user: old.user, outcome: Outcome::Ended };
+        parts.gate.settle(&sale.id, &[end]).await.unwrap();
+    }
+    assert!(matches!(admit(&parts, &sale, "carl", Some("now"), 1).await, Verdict::Accepted(_)));
+    assert_balanced(&parts, &sale).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use doorbuster::domain::{Durability, Millis, Number, SaleState, Verdict, Window};
 use doorbuster::gate::{Changes, Gate, GateError, Loaded, Moved, Outcome, Settlement, Versions};
 
-use crate::support::{Database, World, attempt, sale, until, verdicts};
+use crate::support::{Database, World, attempt, sale, two_hours_ago, until, verdicts};
 
 async fn opened(stock: i64, limit: u32) -> (World, Gate, doorbuster::domain::Sale) {
     let world = World::new(Database::Sqlite).await;
@@ -295,7 +295,7 @@ async fn an_ended_order_returns_its_units_once_and_is_kept_for_repeats() {
     let mut first = None;
     for nth in 0..12 {
         let key = format!("k{nth}");
-        let verdict = gate.admit(attempt(&sale.id, "ada", Some(&key), 1)).await.unwrap();
+        let verdict = gate.admit(two_hours_ago(attempt(&sale.id, "ada", Some(&key), 1))).await.unwrap();
         let Verdict::Accepted(order) = verdict else { panic!("{nth}: {verdict:?}") };
         let ended = Settlement { id: order.id, user: order.user.clone(), outcome: Outcome::Ended };
         for _ in 0..2 {
@@ -322,7 +322,7 @@ async fn an_ended_order_returns_its_units_once_and_is_kept_for_repeats() {
 async fn ended_orders_do_not_evict_a_live_one() {
     let (_world, gate, sale) = opened(5, 2).await;
     let admit = async |key: &str| {
-        let verdict = gate.admit(attempt(&sale.id, "ada", Some(key), 1)).await.unwrap();
+        let verdict = gate.admit(two_hours_ago(attempt(&sale.id, "ada", Some(key), 1))).await.unwrap();
         let Verdict::Accepted(order) = verdict else { panic!("{verdict:?}") };
         order
     };

@@ -19,4 +19,4 @@ pub use http::{Answer, Buyer, buy, request, send_raw};
 pub use private_servers::{ask_redis, behind_proxy, private_redis, redis_second, roll_redis_back};
 pub use servers::servers;
 pub use wait::until;
-pub use world::{Database, World, attempt, id, order, sale, verdicts};
+pub use world::{Database, World, attempt, id, order, sale, two_hours_ago, verdicts};

@@ -135,6 +135,13 @@ pub fn sale(name: &str, stock: i64, limit: u32) -> Sale {
     }
 }
 
+/// The same attempt, made two hours ago by its id: the hour in which a user's ended orders count is over.
+pub fn two_hours_ago(attempt: Attempt) -> Attempt {
+    let seconds = Millis::now().0.unsigned_abs() / 1_000 - 7_200;
+    let made = uuid::Uuid::new_v7(uuid::Timestamp::from_unix(uuid::NoContext, seconds, 0));
+    Attempt { id: id(&made.to_string()), ..attempt }
+}
+
 pub fn attempt(sale: &SaleId, user: &str, key: Option<&str>, quantity: u32) -> Attempt {
     let sku: Sku = id("unit");
     let key: Option<IdempotencyKey> = key.map(id);
