@@ -10,6 +10,9 @@ pub(super) async fn run(config: &Config, role: Role) -> Result<Ended, Failed> {
     if let Some(buyers) = running.buyers {
         tracing::info!(%buyers, "serving buyers");
     }
+    if let Some(monitoring) = running.monitoring {
+        tracing::info!(%monitoring, "serving monitoring");
+    }
     tracing::info!(operations = %running.operations, database = running.parts.store.engine(), "started");
     let failed = stop.run_until_cancelled(running.task_ended()).await;
     tracing::info!("stopping: taking no new work, finishing what is in progress");

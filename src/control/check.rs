@@ -92,7 +92,9 @@ impl Control {
 fn gate_checks(row: &SaleRow, gate: Option<&GateSale>) -> Vec<Check> {
     let Some(gate) = gate else {
         let said = match row.state {
-            SaleState::Draft => "it is a draft; open it before its window begins: doorbuster sale open",
+            SaleState::Draft => {
+                "it is a draft, and buyers get 404; open it before its window begins: doorbuster sale open"
+            }
             state if state.has_ended() => "it is over",
             _ => "it was opened, and Redis no longer has it: Redis lost data",
         };

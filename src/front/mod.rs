@@ -34,7 +34,7 @@ pub use auth::{
 pub use readiness::{Dependency, Readiness};
 pub use server::{ServerSettings, serve};
 pub use signatures::{Providers, SecretsError, signature};
-pub use state::{Buyers, FrontSettings, Operations};
+pub use state::{Buyers, FrontSettings, Monitoring, Operations};
 pub use throttle::{BuyerLimit, ThrottleSettings};
 
 /// The routes for buyers and payment providers.
@@ -46,5 +46,10 @@ pub fn buyers(buyers: Buyers) -> axum::Router {
 
 /// The routes for operators and monitoring.
 pub fn operations(operations: Operations) -> axum::Router {
-    operations::router(Arc::new(operations))
+    operations::router(operations)
+}
+
+/// The routes for monitoring alone.
+pub fn monitoring(monitoring: Monitoring) -> axum::Router {
+    operations::monitoring_router(monitoring)
 }

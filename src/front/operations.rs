@@ -10,25 +10,34 @@ use axum::{Json, Router};
 
 use super::admin;
 use super::problem::{method_not_allowed, no_such_path};
-use super::state::Operations;
+use super::state::{Monitoring, Operations};
 
-pub(super) fn router(operations: Arc<Operations>) -> Router {
+pub(super) fn router(operations: Operations) -> Router {
+    let monitoring = monitoring_routes(operations.monitoring.clone());
+    let router = admin::routes().with_state(Arc::new(operations)).merge(monitoring);
+    router.fallback(no_such_path).method_not_allowed_fallback(method_not_allowed)
+}
+
+/// Without the admin API.
+pub(super) fn monitoring_router(monitoring: Monitoring) -> Router {
+    let router = monitoring_routes(monitoring);
+    router.fallback(no_such_path).method_not_allowed_fallback(method_not_allowed)
+}
+
+fn monitoring_routes(monitoring: Monitoring) -> Router {
     Router::new()
         .route("/livez", get(|| async { "alive\n" }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
-        .merge(admin::routes())
-        .fallback(no_such_path)
-        .method_not_allowed_fallback(method_not_allowed)
-        .with_state(operations)
+        .with_state(monitoring)
 }
 
-async fn ready(State(app): State<Arc<Operations>>) -> Response {
+async fn ready(State(app): State<Monitoring>) -> Response {
     let readiness = app.readiness.borrow().clone();
     let status = if readiness.takes_orders() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(readiness)).into_response()
 }
 
-async fn metrics(State(app): State<Arc<Operations>>) -> Response {
+async fn metrics(State(app): State<Monitoring>) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], (app.metrics)()).into_response()
 }

@@ -1,5 +1,6 @@
 //! The state that the routes share: one value for the buyers' listener, one for the operations listener.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -63,8 +64,15 @@ pub struct Operations {
     pub tokens: OperatorTokens,
     /// Limits that hold for every request.
     pub settings: FrontSettings,
+    /// What the monitoring routes show.
+    pub monitoring: Monitoring,
+}
+
+/// The state of the routes for monitoring.
+#[derive(Clone)]
+pub struct Monitoring {
     /// The result of the last health check.
     pub readiness: tokio::sync::watch::Receiver<Readiness>,
     /// Renders the metrics in the Prometheus text format.
-    pub metrics: Box<dyn Fn() -> String + Send + Sync>,
+    pub metrics: Arc<dyn Fn() -> String + Send + Sync>,
 }

@@ -1,21 +1,14 @@
 //! Placing an order: check the request, let the gate decide, publish the order, answer.
 
-use std::time::Duration;
-
 use tokio::time::Instant;
 
 use super::answer::{Answer, OrderRequest};
 use super::core::{DurabilityPolicy, Intake};
 use super::order_view::OrderView;
 use super::sale_cache::KnownSale;
-use crate::domain::{
-    Attempt, Durability, Fingerprint, KeyDigest, Millis, Order, OrderId, Sku, Ticket, Verdict,
-};
+use crate::domain::{Attempt, Durability, Fingerprint, KeyDigest, Order, OrderId, Sku, Ticket, Verdict};
 use crate::fault::fault;
 use crate::gate::{GateError, until_refusals_expire};
-
-/// How soon a buyer should retry an order for a draft whose opening time has passed.
-const UNTIL_OPENED: Duration = Duration::from_secs(5);
 
 /// The policy requires the broker's confirm, and it did not come in time. The order is in the outbox.
 #[derive(Debug, thiserror::Error)]
@@ -101,17 +94,11 @@ impl Intake {
     async fn sku(&self, request: &OrderRequest) -> Result<Sku, Answer> {
         let sale = match self.sales.get(&request.sale).await {
             Ok(KnownSale::Loaded(sale)) => sale,
-            Ok(KnownSale::NotOpened(row)) => {
-                let now = Millis::now();
-                // After the opening time the sale still waits for the operator.
-                let opens_at = row.sale.window.opens_at.max(now.plus(UNTIL_OPENED));
-                return Err(Answer::NotOpen { now, opens_at });
-            }
             Ok(KnownSale::Lost) => {
                 return Err(Answer::GateUnavailable("the sale must be rebuilt in the gate".into()));
             }
             Ok(KnownSale::Ended(_)) => return Err(Answer::Closed),
-            Ok(KnownSale::Missing) => return Err(Answer::SaleNotFound),
+            Ok(KnownSale::Draft | KnownSale::Missing) => return Err(Answer::SaleNotFound),
             Err(error) => return Err(Answer::GateUnavailable(error.to_string())),
         };
         let sku = match (&request.sku, &sale.items[..]) {

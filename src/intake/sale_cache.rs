@@ -20,8 +20,8 @@ pub enum KnownSale {
     Loaded(Arc<GateSale>),
     /// Closed for good, and no longer in the gate.
     Ended(Arc<SaleRow>),
-    /// In the database as a draft; nobody has opened it.
-    NotOpened(Arc<SaleRow>),
+    /// A draft. Only operators may know that there is such a sale, until it is opened.
+    Draft,
     /// Opened according to the database and missing in the gate: Redis lost it.
     Lost,
     /// Neither the gate nor the database has a sale with this id.
@@ -112,15 +112,17 @@ impl SaleCache {
 /// The description of a sale now. Read from the gate; from the database only if the gate does not know the sale.
 pub(super) async fn read_sale(gate: &Gate, store: &Store, id: &SaleId) -> Result<KnownSale, SaleUnknown> {
     if let Some(sale) = gate.describe(id).await? {
-        return Ok(KnownSale::Loaded(Arc::new(sale)));
+        let is_draft = sale.state == SaleState::Draft;
+        return Ok(if is_draft { KnownSale::Draft } else { KnownSale::Loaded(Arc::new(sale)) });
     }
-    Ok(match store.sale(id).await? {
-        None => {
-            // One that has lost commits may have lost the sale.
-            store.ensure_current().await?;
-            KnownSale::Missing
-        }
-        Some(row) if row.state == SaleState::Draft => KnownSale::NotOpened(Arc::new(row)),
+    let row = store.sale(id).await?;
+    if row.as_ref().is_none_or(|row| row.state == SaleState::Draft) {
+        // A database that has lost commits may have lost the sale, or its opening.
+        store.ensure_current().await?;
+    }
+    Ok(match row {
+        None => KnownSale::Missing,
+        Some(row) if row.state == SaleState::Draft => KnownSale::Draft,
         Some(row) if row.state.has_ended() => KnownSale::Ended(Arc::new(row)),
         Some(_) => KnownSale::Lost,
     })

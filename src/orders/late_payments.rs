@@ -31,7 +31,7 @@ impl LatePayments {
         let terms = match self.intake.sales().get(&payment.sale).await {
             Ok(KnownSale::Loaded(sale)) => sale.terms.clone(),
             Ok(KnownSale::Ended(_) | KnownSale::Missing) => return Ok(refund(from, "the sale is over")),
-            Ok(KnownSale::NotOpened(_) | KnownSale::Lost) => {
+            Ok(KnownSale::Draft | KnownSale::Lost) => {
                 return Ok(Next::Waits("the sale must be rebuilt".into()));
             }
             Err(error) => return Ok(Next::Waits(error.to_string())),

@@ -34,6 +34,8 @@ pub struct Running {
     pub buyers: Option<SocketAddr>,
     /// Where operators are served.
     pub operations: SocketAddr,
+    /// Where monitoring is served without the admin API, if it has an address of its own.
+    pub monitoring: Option<SocketAddr>,
     /// The acts of an operator.
     pub control: Control,
     /// What this process demands of tokens. A worker's has no secret.
@@ -59,7 +61,7 @@ impl Running {
 
         let mut tasks = Tasks::new();
         let shared = Shared::new(config, &parts, dead_letters, auth(config, role), tasks.stop_token());
-        let (buyers, operations) = listeners.addresses(config)?;
+        let Addresses { buyers, operations, monitoring } = listeners.addresses(config)?;
         let places = PlaceCheck { gate: parts.gate.clone(), store: parts.store.clone() };
         tasks.spawn("the comparison of the database", places.run(shared.stop.clone()));
         let compared = listeners
@@ -68,12 +70,13 @@ impl Running {
             .map(|(listener, publisher)| start::front::start(&shared, &mut tasks, listener, publisher));
         let consumes = (role != Role::Front).then(|| start::worker::start(&shared, &mut tasks));
         let readiness = start::health::start(&shared, &mut tasks, consumes, compared, &metrics);
-        start::operations::start(&shared, &mut tasks, listeners.operations, readiness, metrics);
+        let Listeners { operations: listener, monitoring: second, .. } = listeners;
+        start::operations::start(&shared, &mut tasks, listener, second, readiness, metrics);
 
         tasks.spawn("the login's keys", shared.keys.clone().keep_current(shared.stop.clone()));
 
         let Shared { control, auth, .. } = shared;
-        Ok(Self { buyers, operations, control, auth, tasks, drain: config.drain(), parts })
+        Ok(Self { buyers, operations, monitoring, control, auth, tasks, drain: config.drain(), parts })
     }
 
     /// Returns once orders can be published. Fails after `within`.
@@ -120,6 +123,13 @@ fn auth(config: &Config, role: Role) -> AuthSettings {
 struct Listeners {
     buyers: Option<TcpListener>,
     operations: TcpListener,
+    monitoring: Option<TcpListener>,
+}
+
+struct Addresses {
+    buyers: Option<SocketAddr>,
+    operations: SocketAddr,
+    monitoring: Option<SocketAddr>,
 }
 
 impl Listeners {
@@ -129,17 +139,23 @@ impl Listeners {
             Role::Worker => None,
             Role::Front | Role::Both => Some(listen("front", &config.front.listen).await?),
         };
-        Ok(Self { buyers, operations })
+        let monitoring = match config.operations.monitoring_listen.as_str() {
+            "" => None,
+            address => Some(listen("monitoring", address).await?),
+        };
+        Ok(Self { buyers, operations, monitoring })
     }
 
     /// With the ports that the kernel chose if the configuration says port 0.
-    fn addresses(&self, config: &Config) -> Result<(Option<SocketAddr>, SocketAddr), StartError> {
-        let buyers = self.buyers.as_ref().and_then(|listener| listener.local_addr().ok());
+    fn addresses(&self, config: &Config) -> Result<Addresses, StartError> {
+        let address_of = |listener: &TcpListener| listener.local_addr().ok();
+        let buyers = self.buyers.as_ref().and_then(address_of);
+        let monitoring = self.monitoring.as_ref().and_then(address_of);
         let operations = self.operations.local_addr().map_err(|source| StartError::Listen {
             what: "operations",
             address: config.operations.listen.clone(),
             source,
         })?;
-        Ok((buyers, operations))
+        Ok(Addresses { buyers, operations, monitoring })
     }
 }

@@ -59,7 +59,7 @@ pub(super) async fn my_orders(
         let sale = sale_id(&in_path(path)?)?;
         let after = query_after(query.as_deref())?;
         let limit = query_limit(query.as_deref(), MOST_ORDERS)?;
-        if let Ok(KnownSale::Missing) = app.intake.sales().get(&sale).await {
+        if let Ok(KnownSale::Draft | KnownSale::Missing) = app.intake.sales().get(&sale).await {
             return Err(sale_not_found());
         }
         let page = app.intake.orders_of(&sale, &user, after, limit).await;
@@ -89,10 +89,8 @@ pub(super) async fn sale(State(app): App, path: PathOf<String>, headers: HeaderM
         let id = sale_id(&in_path(path)?)?;
         match app.intake.sales().get(&id).await {
             Ok(KnownSale::Loaded(sale)) => Ok(uncached(SaleJson::loaded(&id, &sale, sale.clock()))),
-            Ok(KnownSale::NotOpened(row) | KnownSale::Ended(row)) => {
-                Ok(uncached(SaleJson::from_row(&id, &row, Millis::now())))
-            }
-            Ok(KnownSale::Missing) => Err(sale_not_found()),
+            Ok(KnownSale::Ended(row)) => Ok(uncached(SaleJson::from_row(&id, &row, Millis::now()))),
+            Ok(KnownSale::Draft | KnownSale::Missing) => Err(sale_not_found()),
             Ok(KnownSale::Lost) => Err(sale_lost()),
             Err(error) => Err(status_unavailable(&error)),
         }

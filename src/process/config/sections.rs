@@ -49,7 +49,7 @@ sections! {
         request_within_ms: u64, body_limit_bytes: u64, address_rate: String,
         address_connections: u64, buyer_rate: String, trusted_proxies: String, address_header: String,
     }
-    Operations { listen: String, exposed: bool }
+    Operations { listen: String, exposed: bool, monitoring_listen: String }
     Auth {
         secret: String, secret_file: String, public_key: String, jwks: String, jwks_every_s: u64, issuer: String,
         audience: String, operators_audience: String, role_claim: String, longest_life_s: u64, leeway_s: u64,

@@ -1,11 +1,14 @@
-//! Serving operators: liveness, readiness, metrics and the admin API.
+//! Serving operators: liveness, readiness, metrics and the admin API; and monitoring alone, where it has an address of
+//! its own.
+
+use std::sync::Arc;
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::control::DeadLetterActs;
-use crate::front::{self, Operations, OperatorTokens, Readiness};
+use crate::front::{self, Monitoring, Operations, OperatorTokens, Readiness};
 use crate::process::listen::for_operators;
 use crate::process::shared::Shared;
 use crate::process::tasks::Tasks;
@@ -14,9 +17,11 @@ pub(in crate::process) fn start(
     shared: &Shared<'_>,
     tasks: &mut Tasks,
     listener: TcpListener,
+    monitoring_listener: Option<TcpListener>,
     readiness: watch::Receiver<Readiness>,
     metrics: PrometheusHandle,
 ) {
+    let monitoring = Monitoring { readiness, metrics: Arc::new(move || metrics.render()) };
     let (parts, config) = (shared.parts, shared.config);
     let router = front::operations(Operations {
         control: shared.control.clone(),
@@ -30,9 +35,13 @@ pub(in crate::process) fn start(
         store: parts.store.clone(),
         tokens: OperatorTokens::new(&shared.auth, shared.keys.clone()),
         settings: config.front(),
-        readiness,
-        metrics: Box::new(move || metrics.render()),
+        monitoring: monitoring.clone(),
     });
     let serving = front::serve(listener, router, for_operators(config), shared.stop.clone());
     tasks.spawn("the operations listener", serving);
+    if let Some(listener) = monitoring_listener {
+        let router = front::monitoring(monitoring);
+        let serving = front::serve(listener, router, for_operators(config), shared.stop.clone());
+        tasks.spawn("the monitoring listener", serving);
+    }
 }

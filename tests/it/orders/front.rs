@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use doorbuster::domain::Millis;
 use doorbuster::front::Role as OperatorRole;
 use doorbuster::process::{Role, Running};
 
@@ -102,7 +103,20 @@ async fn each_refusal_has_its_code() {
     assert_eq!((nowhere.status, nowhere.code()), (404, "sale_not_found"));
     let draft = crate::support::sale(&format!("{}draft", world.name), 1, 1);
     running.parts.store.create_sale(&draft).await.unwrap();
-    let early = ada.post(&format!("/v1/sales/{}/orders", draft.id), &[], "").await;
+    for answer in [
+        ada.post(&format!("/v1/sales/{}/orders", draft.id), &[], "").await,
+        ada.get(&format!("/v1/sales/{}/orders/mine", draft.id)).await,
+        ada.get(&format!("/v1/sales/{}", draft.id)).await,
+    ] {
+        let expected = (nowhere.status, nowhere.json["detail"].clone());
+        assert_eq!((answer.status, answer.json["detail"].clone()), expected, "a draft was shown");
+    }
+    let mut later = crate::support::sale(&format!("{}later", world.name), 1, 1);
+    later.window.opens_at = Millis::now().plus(Duration::from_secs(3_600));
+    world.open_sale(&running.parts, &later).await;
+    let shown = ada.get(&format!("/v1/sales/{}", later.id)).await;
+    assert_eq!(shown.status, 200, "an opened sale is shown before its window begins: {}", shown.text);
+    let early = ada.post(&format!("/v1/sales/{}/orders", later.id), &[], "").await;
     assert_eq!((early.status, early.code()), (409, "sale_not_open"));
     assert!(early.headers.contains_key("retry-after") && early.json["opens_at"].is_string());
     running.stop().await;
@@ -202,6 +216,26 @@ async fn readiness_and_metrics_cover_servers_and_sales() {
             .then_some(())
     })
     .await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn monitoring_has_an_address_without_the_admin_api() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("operations.monitoring_listen=127.0.0.1:0");
+    let running = world.running().await;
+    let ask = async |path: &str| request(running.monitoring.unwrap(), "GET", path, &[], b"").await;
+    until("it is ready", Duration::from_secs(30), async || {
+        (ask("/readyz").await.status == 200).then_some(())
+    })
+    .await;
+    assert_eq!(ask("/livez").await.text, "alive\n");
+    assert!(ask("/metrics").await.text.contains("# TYPE"));
+    let mut admin = Buyer::operator(&running, OperatorRole::Admin);
+    assert_eq!(admin.get("/v1/admin/sales").await.status, 200);
+    admin.at = running.monitoring.unwrap();
+    let answer = admin.get("/v1/admin/sales").await;
+    assert_eq!((answer.status, answer.code()), (404, "not_found"), "{}", answer.text);
     running.stop().await;
 }
 
