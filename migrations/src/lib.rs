@@ -13,6 +13,7 @@ mod m20261123_000004_places;
 mod m20261124_000005_installation;
 mod m20261124_000006_backup;
 mod m20261125_000007_operator_acts;
+mod m20261125_000008_erasures;
 
 /// All migrations, in the order in which they run.
 pub struct Migrator;
@@ -37,6 +38,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261124_000005_installation::Migration),
             Box::new(m20261124_000006_backup::Migration),
             Box::new(m20261125_000007_operator_acts::Migration),
+            Box::new(m20261125_000008_erasures::Migration),
         ]
     }
 }

@@ -9,7 +9,7 @@ use super::sales::Control;
 use crate::audit::{Audit, ItemBooks, audit};
 use crate::domain::{ActRequest, Millis, Number, SaleId, SaleState, UserId};
 use crate::gate::Unloaded;
-use crate::store::{Erased, SaleAct};
+use crate::store::{Erased, Erasure, SaleAct};
 
 impl Control {
     /// Takes a closed sale out of the gate, if its books balance and nothing is in flight. Its rows stay. May be
@@ -80,16 +80,49 @@ impl Control {
         Ok(purged)
     }
 
-    /// Replaces a user's name with a random one in all archived sales. Sales that are not archived are left alone,
-    /// and the result lists them.
+    /// Replaces a user's name with a random one in all archived sales. The result lists the other sales that know them:
+    /// there it is recorded that the name is to go, and [`Control::finish_erasures`] does it once they are archived.
     pub async fn erase(&self, user: &UserId, request: &ActRequest) -> Result<Erased, ControlError> {
         request.check()?;
-        let erasing = async { Ok(self.store.erase_user(user).await?) };
+        let erasing = async {
+            let in_gate = self.sales_with(user).await?;
+            Ok(self.store.erase_user(user, &in_gate).await?)
+        };
         let describe = |erased: &Erased| {
             format!("{} in {} orders; {} sales left", erased.pseudonym, erased.orders, erased.left.len())
         };
         // The record would keep the very name that is to go.
         recorded(&self.store, ("erase", "a user"), request, erasing, describe).await
+    }
+
+    /// The sales in whose gate the user has orders, whether or not they have rows.
+    async fn sales_with(&self, user: &UserId) -> Result<Vec<SaleId>, ControlError> {
+        let mut found = Vec::new();
+        for sale in self.gate.sales().await? {
+            if !self.gate.orders_of(&sale, user).await?.is_empty() {
+                found.push(sale);
+            }
+        }
+        Ok(found)
+    }
+
+    /// The names that wait for their sale to be archived, oldest first.
+    pub async fn erasures(&self) -> Result<Vec<Erasure>, ControlError> {
+        Ok(self.store.erasures().await?)
+    }
+
+    /// Erases the names that waited for a sale which is archived now. Returns how many.
+    pub async fn finish_erasures(&self) -> Result<usize, ControlError> {
+        let mut erased = 0;
+        for erasure in self.store.erasures().await? {
+            let row = self.store.sale(&erasure.sale).await?;
+            if row.is_some_and(|row| row.state == SaleState::Archived) {
+                let orders = self.store.finish_erasure(&erasure).await?;
+                tracing::info!(sale = %erasure.sale, orders, "a user was erased, as asked before the sale was archived");
+                erased += 1;
+            }
+        }
+        Ok(erased)
     }
 }
 

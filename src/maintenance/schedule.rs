@@ -1,4 +1,5 @@
-//! Tasks that a round runs at longer intervals: acts that were cut short, expired sales, old sales.
+//! Tasks that a round runs at longer intervals: acts that were cut short, expired sales, names to be erased, old
+//! sales.
 
 use std::time::Duration;
 
@@ -25,6 +26,9 @@ pub fn schedule(control: &Control, purge_after: Option<Duration>) -> Vec<Schedul
         }),
         task("close expired sales", 60, control, |control| {
             Box::pin(async move { control.close_expired_sales().await })
+        }),
+        task("erase names as asked", 60, control, |control| {
+            Box::pin(async move { control.finish_erasures().await })
         }),
     ];
     if let Some(after) = purge_after {

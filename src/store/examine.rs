@@ -16,8 +16,9 @@ use super::pooler::Pooler;
 use super::session::GivenUp;
 
 /// Tables, and a column of each that this build updates, if there is one.
-const WRITTEN: [(&str, Option<&str>); 15] = [
+const WRITTEN: [(&str, Option<&str>); 16] = [
     ("backup", Some("made_at_ms")),
+    ("erasures", None),
     ("gate_returns", None),
     ("installation", None),
     ("items", Some("sold")),
@@ -35,8 +36,16 @@ const WRITTEN: [(&str, Option<&str>); 15] = [
 ];
 
 /// Tables whose rows are deleted again, by a purge or when their work is done.
-const DELETED: [&str; 7] =
-    ["gate_returns", "log_outbox", "order_events", "orders", "payment_events", "sale_acts", "user_units"];
+const DELETED: [&str; 8] = [
+    "erasures",
+    "gate_returns",
+    "log_outbox",
+    "order_events",
+    "orders",
+    "payment_events",
+    "sale_acts",
+    "user_units",
+];
 
 /// The database, as `doorbuster doctor` sees it.
 #[derive(Debug, Clone)]

@@ -41,7 +41,7 @@ pub use orders::{
 };
 pub use payments::{Applied, Payment};
 pub use recovery::{PaymentPages, Restore, Restored, RestoredPayments, Run, Unlogged, WriteMode};
-pub use sales::{BegunAct, Erased, ItemRow, NotBegun, Restock, SaleAct, SaleRow};
+pub use sales::{BegunAct, Erased, Erasure, ItemRow, NotBegun, Restock, SaleAct, SaleRow};
 pub use states::{ActState, PaymentKind, PaymentState, RunState};
 pub use transaction::MayCommit;
 pub use witnesses::{Behind, NotHeard};

@@ -1,6 +1,7 @@
 //! The tables as SeaORM sees them. Their meaning is in the migrations that make them.
 
 pub(in crate::store) mod backup;
+pub(in crate::store) mod erasure;
 pub(in crate::store) mod gate_return;
 pub(in crate::store) mod installation;
 pub(in crate::store) mod item;

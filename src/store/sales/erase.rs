@@ -2,13 +2,13 @@
 
 use sea_orm::sea_query::{Expr, ExprTrait as _};
 use sea_orm::{
-    ColumnTrait as _, DatabaseTransaction, EntityTrait as _, QueryFilter as _, QueryOrder as _,
-    QuerySelect as _,
+    ActiveValue::Set, ColumnTrait as _, DatabaseTransaction, EntityTrait as _, QueryFilter as _,
+    QueryOrder as _, QuerySelect as _,
 };
 use uuid::Uuid;
 
 use crate::domain::{Millis, SaleId, SaleState, UserId};
-use crate::store::entities::{gate_return, order, order_event, payment_event, user_units};
+use crate::store::entities::{erasure, gate_return, order, order_event, payment_event, user_units};
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
 use crate::store::log_outbox::{Touched, log};
@@ -24,27 +24,80 @@ pub struct Erased {
     pub pseudonym: UserId,
     /// Orders in which the name was replaced.
     pub orders: u64,
-    /// Sales that still hold the name, because they are not archived.
+    /// Sales that still hold the name, because they are not archived. It is erased from them once they are.
     pub left: Vec<SaleId>,
 }
 
+/// A name that is erased from a sale as soon as the sale is archived.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Erasure {
+    /// The sale.
+    pub sale: SaleId,
+    /// The name.
+    pub user: UserId,
+    /// When it was asked for.
+    pub asked_at: Millis,
+}
+
 impl Store {
-    /// Replaces a user by a pseudonym in every archived sale, one sale after the other. May be repeated, with a
-    /// different pseudonym for the sales that were left.
-    pub async fn erase_user(&self, user: &UserId) -> Result<Erased, StoreError> {
-        let pseudonym = UserId::parse(format!("erased-{}", Uuid::new_v4().simple()))
-            .map_err(|error| StoreError::Broken(error.to_string()))?;
-        let mut erased = Erased { pseudonym, orders: 0, left: Vec::new() };
+    /// Replaces a user by a pseudonym in every archived sale, one sale after the other. For the others that know them,
+    /// and for those of `in_gate`, it records that the name is to go. May be repeated, with a different pseudonym for
+    /// the sales that were left.
+    pub async fn erase_user(&self, user: &UserId, in_gate: &[SaleId]) -> Result<Erased, StoreError> {
+        let mut erased = Erased { pseudonym: pseudonym()?, orders: 0, left: Vec::new() };
         // Sale by sale, because the indexes begin with the sale.
         for row in self.sales().await? {
             let sale = row.sale.id;
             if row.state == SaleState::Archived {
                 erased.orders += self.within(self.rename(&sale, user, &erased.pseudonym)).await?;
-            } else if self.knows(&sale, user).await? {
+            } else if in_gate.contains(&sale) || self.knows(&sale, user).await? {
+                self.ask_erasure(&sale, user).await?;
                 erased.left.push(sale);
             }
         }
         Ok(erased)
+    }
+
+    /// The names that wait for their sale to be archived, oldest first.
+    pub async fn erasures(&self) -> Result<Vec<Erasure>, StoreError> {
+        let rows = self
+            .within(async {
+                let all = erasure::Entity::find().order_by_asc(erasure::Column::AskedAtMs);
+                Ok(all.all(&self.db).await?)
+            })
+            .await?;
+        rows.into_iter()
+            .map(|row| {
+                let broken = |error: crate::domain::Invalid| StoreError::Broken(error.to_string());
+                Ok(Erasure {
+                    sale: SaleId::parse(row.sale_id).map_err(broken)?,
+                    user: UserId::parse(row.user_id).map_err(broken)?,
+                    asked_at: Millis(row.asked_at_ms),
+                })
+            })
+            .collect()
+    }
+
+    /// Erases a name from an archived sale, under a new pseudonym, and forgets that it was asked for. Returns how many
+    /// orders had it. May be repeated.
+    pub async fn finish_erasure(&self, erasure: &Erasure) -> Result<u64, StoreError> {
+        self.within(self.rename(&erasure.sale, &erasure.user, &pseudonym()?)).await
+    }
+
+    async fn ask_erasure(&self, sale: &SaleId, user: &UserId) -> Result<(), StoreError> {
+        let row = erasure::ActiveModel {
+            sale_id: Set(sale.to_string()),
+            user_id: Set(user.to_string()),
+            asked_at_ms: Set(Millis::now().0),
+        };
+        self.within(async {
+            erasure::Entity::insert(row)
+                .on_conflict(self.skip_existing(erasure::Column::SaleId))
+                .exec_without_returning(&self.db)
+                .await?;
+            Ok(())
+        })
+        .await
     }
 
     async fn knows(&self, sale: &SaleId, user: &UserId) -> Result<bool, StoreError> {
@@ -97,6 +150,7 @@ impl Store {
             .filter(is_one_of(&transaction, order::Column::Id, ids.iter().copied()))
             .exec(&transaction)
             .await?;
+        erasure::Entity::delete_by_id((sale.to_string(), user.to_string())).exec(&transaction).await?;
         for ids in ids.chunks(CHUNK) {
             let touched = ids.iter().map(|id| Touched::Order((*id).into()));
             log(&transaction, sale.as_str(), touched).await?;
@@ -104,6 +158,11 @@ impl Store {
         self.commit(transaction, &[sale.as_str()]).await?;
         Ok(orders.rows_affected)
     }
+}
+
+fn pseudonym() -> Result<UserId, StoreError> {
+    UserId::parse(format!("erased-{}", Uuid::new_v4().simple()))
+        .map_err(|error| StoreError::Broken(error.to_string()))
 }
 
 /// Removes the name from payment events for these orders, and from events that name the user for another's order.

@@ -12,7 +12,7 @@ mod terms;
 mod witness;
 
 pub use acts::{BegunAct, NotBegun, Restock, SaleAct};
-pub use erase::Erased;
+pub use erase::{Erased, Erasure};
 pub use read::{ItemRow, SaleRow};
 pub(in crate::store) use read::{read_sale, read_sale_by, terms_of};
 pub(in crate::store) use witness::record_number;
