@@ -1,6 +1,7 @@
 //! A running process: started, watched, stopped.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -13,7 +14,7 @@ use super::shared::Shared;
 use super::start;
 use super::tasks::{TaskEnded, Tasks};
 use crate::control::Control;
-use crate::front::AuthSettings;
+use crate::front::{AuthSettings, Monitoring};
 use crate::maintenance::PlaceCheck;
 use crate::queue::{DeadLetters, Publisher};
 
@@ -71,7 +72,8 @@ impl Running {
         let consumes = (role != Role::Front).then(|| start::worker::start(&shared, &mut tasks));
         let readiness = start::health::start(&shared, &mut tasks, consumes, compared, &metrics);
         let Listeners { operations: listener, monitoring: second, .. } = listeners;
-        start::operations::start(&shared, &mut tasks, listener, second, readiness, metrics);
+        let shown = Monitoring { readiness, metrics: Arc::new(move || metrics.render()) };
+        start::operations::start(&shared, &mut tasks, listener, second, shown);
 
         tasks.spawn("the login's keys", shared.keys.clone().keep_current(shared.stop.clone()));
 

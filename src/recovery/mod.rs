@@ -13,6 +13,7 @@ mod reach;
 mod rebuild;
 mod repair;
 pub mod replay;
+mod retry;
 
 pub use compare::{Compare, Comparison, Difference, DifferenceKind, MOST_SUSPECTS, compare};
 pub use reach::{ReachError, log_begins_at, log_needed_from};

@@ -1,14 +1,10 @@
 //! Serving operators: liveness, readiness, metrics and the admin API; and monitoring alone, where it has an address of
 //! its own.
 
-use std::sync::Arc;
-
-use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 
 use crate::control::DeadLetterActs;
-use crate::front::{self, Monitoring, Operations, OperatorTokens, Readiness};
+use crate::front::{self, Monitoring, Operations, OperatorTokens};
 use crate::process::listen::for_operators;
 use crate::process::shared::Shared;
 use crate::process::tasks::Tasks;
@@ -18,10 +14,8 @@ pub(in crate::process) fn start(
     tasks: &mut Tasks,
     listener: TcpListener,
     monitoring_listener: Option<TcpListener>,
-    readiness: watch::Receiver<Readiness>,
-    metrics: PrometheusHandle,
+    monitoring: Monitoring,
 ) {
-    let monitoring = Monitoring { readiness, metrics: Arc::new(move || metrics.render()) };
     let (parts, config) = (shared.parts, shared.config);
     let router = front::operations(Operations {
         control: shared.control.clone(),

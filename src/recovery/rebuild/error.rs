@@ -59,6 +59,16 @@ pub enum RebuildError {
     Lease(#[from] LeaseError),
 }
 
+impl RebuildError {
+    /// Whether the same step may succeed once a server answers again.
+    pub(super) fn is_transient(&self) -> bool {
+        matches!(
+            self,
+            Self::Gate(GateError::Unavailable(_) | GateError::Late(_)) | Self::Store(StoreError::Away(_))
+        )
+    }
+}
+
 impl From<AuditError> for RebuildError {
     fn from(error: AuditError) -> Self {
         match error {

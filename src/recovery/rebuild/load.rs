@@ -10,7 +10,8 @@ use crate::audit::Progress;
 use crate::domain::{Number, Order, OrderId, Sku, UserId};
 use crate::fault::fault;
 use crate::gate::{RebuiltHolding, RebuiltItem, RebuiltSale};
-use crate::store::{OrderRow, Restock, SaleRow};
+use crate::recovery::retry::Retry;
+use crate::store::{OrderPages, OrderRow, Restock, SaleRow};
 
 /// Ended orders kept per user in a sale with rebuy; the same number as in `settle.lua`.
 const ENDED_KEPT: usize = 8;
@@ -125,9 +126,14 @@ impl<'a> Loading<'a> {
             return Err(RebuildError::UnderWay(sale.clone()));
         }
         let gate = &self.rebuild.gate;
-        gate.refill_outbox(sale, *epoch, &part.in_flight).await?;
         let users: Vec<_> = part.users.into_iter().collect();
-        gate.stage_users(sale, *epoch, &users).await?;
+        let mut retry = Retry::default();
+        while let Err(error) = gate.refill_outbox(sale, *epoch, &part.in_flight).await {
+            wait_out(&mut retry, error.into()).await?;
+        }
+        while let Err(error) = gate.stage_users(sale, *epoch, &users).await {
+            wait_out(&mut retry, error.into()).await?;
+        }
         self.in_flight += part.in_flight.len();
         self.users += users.len();
         Ok(())
@@ -165,7 +171,7 @@ impl Rebuild {
             read += rows.len() as u64;
             let part = loading.of_rows(rows);
             // The database reads the next page while the gate takes this one.
-            let (next, ()) = tokio::try_join!(async { Ok(pages.next().await?) }, loading.stage(part))?;
+            let (next, ()) = tokio::try_join!(next_page(&mut pages), loading.stage(part))?;
             page = next;
             progress("orders loaded", read);
         }
@@ -202,6 +208,27 @@ impl Rebuild {
             RebuiltItem { sku: item.sku.clone(), left, stock: item.stock, version }
         });
         Ok(items.collect())
+    }
+}
+
+/// Waits before a step is repeated, if it may succeed once a server answers again: the load of a large sale takes
+/// minutes, and one late answer must not cost all of it.
+async fn wait_out(retry: &mut Retry, error: RebuildError) -> Result<(), RebuildError> {
+    if !error.is_transient() || !retry.may_retry() {
+        return Err(error);
+    }
+    tracing::warn!(%error, "the rebuild waits for a server");
+    retry.wait().await;
+    Ok(())
+}
+
+async fn next_page(pages: &mut OrderPages<'_>) -> Result<Option<Vec<OrderRow>>, RebuildError> {
+    let mut retry = Retry::default();
+    loop {
+        match pages.next().await {
+            Ok(page) => return Ok(page),
+            Err(error) => wait_out(&mut retry, error.into()).await?,
+        }
     }
 }
 

@@ -24,7 +24,6 @@ mod reader;
 mod report;
 mod request;
 mod restore;
-mod retry;
 mod rows;
 mod run;
 mod survey;

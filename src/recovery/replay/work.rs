@@ -14,9 +14,9 @@ use super::pacer::Pacer;
 use super::parts::{Progress, Replay};
 use super::report::Report;
 use super::request::ReplayRequest;
-use super::retry::Retry;
 use crate::audit::{Audit, AuditError, audit};
 use crate::domain::SaleId;
+use crate::recovery::retry::Retry;
 use crate::store::RunState;
 
 /// How often progress is recorded and a cancellation is checked for.

@@ -11,12 +11,12 @@ use super::batch_size::BatchSize;
 use super::error::ReplayError;
 use super::parts::{Progress, Replay};
 use super::report::Report;
-use super::retry::Retry;
 use super::rows::{self, Rows, count_row};
 use crate::domain::{Entry, Order, OrderEntry, OrderStatus, SaleId};
 use crate::gate::{GateError, Outcome, Settlement};
 use crate::lease::{COMMIT_MARGIN, Guard, LeaseOptions, release_all};
 use crate::link::call_together;
+use crate::recovery::retry::Retry;
 use crate::settlement::give_back;
 use crate::store::{Restore, Restored, Return, StoreError, WriteMode};
 

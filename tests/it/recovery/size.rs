@@ -4,14 +4,23 @@
 //! Few rows do, because the database is made weak: `orders` becomes a view on which every statement takes an eighth of
 //! a second, and fails if it reads too many rows.
 
-use doorbuster::process::Role;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use crate::recovery::repair::forget;
-use crate::support::{Backup, Database, World, ask_redis, run, run_with, sale, servers};
+use doorbuster::audit::audit;
+use doorbuster::domain::ActRequest;
+use doorbuster::process::Role;
+use doorbuster::rehearsal::chaos::Weather;
+
+use crate::recovery::repair::{forget, rebuild};
+use crate::support::{Backup, Database, World, ask_redis, behind_proxy, run, run_with, sale, servers};
 
 /// Adding them up takes thirty statements, which is 3.6 seconds.
 const ORDERS: i64 = 20_000;
 const TIMEOUT: &str = "database.timeout_ms=2500";
+
+/// How long a server does not answer: longer than a call may take, and shorter than a rebuild waits.
+const HELD: Duration = Duration::from_millis(2_500);
 
 const ROWS: &str = "INSERT INTO orders (id, sale_id, user_id, sku, quantity, status, epoch, seq, limit_per_user, fence, \
      key_digest, live_key, fingerprint, version, accepted_at_ms, recorded_at_ms, updated_at_ms) \
@@ -33,6 +42,41 @@ const WEAK: [&str; 4] = [
          RETURN true; END'",
     "CREATE VIEW orders AS SELECT * FROM all_orders WHERE weak()",
 ];
+
+/// The load of a large sale takes minutes, and servers are busy then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_answer_does_not_cost_a_rebuild() {
+    let mut world = World::new(Database::Postgres).await;
+    world.set("gate.rebuild=manual").set("redis.timeout_ms=500").set("database.timeout_ms=1000");
+    let front = world.running_as(Role::Front).await;
+    // More than three pages.
+    let sale = sale(&world.name, 9_000, 1);
+    world.open_sale(&front.parts, &sale).await;
+    front.stop().await;
+    let database = Backup::of(&world);
+    database.execute_in_place(&ROWS.replace("$N", "9000")).await;
+    database.execute_in_place(COUNTERS).await;
+    forget(&world, &sale).await;
+    let stalled =
+        [behind_proxy(&mut world, "redis.url").await, behind_proxy(&mut world, "database.url").await];
+    let parts = world.parts().await;
+    let stalls = AtomicUsize::new(0);
+    let stall = |what: &str, _| {
+        let nth = stalls.fetch_add(usize::from(what == "orders loaded"), Ordering::Relaxed);
+        if let Some(proxy) = stalled.get(nth).filter(|_| what == "orders loaded").cloned() {
+            proxy.set(Weather::Frozen);
+            tokio::spawn(async move {
+                tokio::time::sleep(HELD).await;
+                proxy.set(Weather::Fair);
+            });
+        }
+    };
+    let rebuilt = rebuild(&world, &parts).run(&sale.id, &ActRequest::by("test"), &stall).await.unwrap();
+    assert!(stalls.into_inner() > 2, "both servers were stalled");
+    assert_eq!(rebuilt.users, 9_000);
+    let books = audit(&parts.gate, &parts.store, &sale.id).await.unwrap();
+    assert!(books.balances() && books.is_at_rest(), "{books:?}");
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sale_that_no_query_reads_in_time_is_audited_rebuilt_and_exported() {

@@ -1,5 +1,5 @@
-//! How long a replay retries while a server is unavailable: long enough for a restart, but not for ever, because an
-//! operator is waiting.
+//! How long a replay or a rebuild retries while a server is unavailable: long enough for a restart, but not for ever,
+//! because an operator is waiting.
 
 use std::time::{Duration, Instant};
 
@@ -22,8 +22,13 @@ impl Retry {
         self.first_failure.get_or_insert_with(Instant::now).elapsed() < TIMEOUT
     }
 
+    /// Waits until the next attempt. The caller may be dropped meanwhile.
+    pub(super) async fn wait(&mut self) {
+        tokio::time::sleep(self.backoff.delay()).await;
+    }
+
     /// Waits until the next attempt. `false`: `stop` was cancelled.
     pub(super) async fn pause(&mut self, stop: &CancellationToken) -> bool {
-        stop.run_until_cancelled(tokio::time::sleep(self.backoff.delay())).await.is_some()
+        stop.run_until_cancelled(self.wait()).await.is_some()
     }
 }
