@@ -113,14 +113,17 @@ impl Control {
 
     /// Erases the names that waited for a sale which is archived now. Returns how many.
     pub async fn finish_erasures(&self) -> Result<usize, ControlError> {
+        let asked = self.store.erasures().await?;
+        if asked.is_empty() {
+            return Ok(0);
+        }
+        let mut sales = self.store.sales().await?;
+        sales.retain(|row| row.state == SaleState::Archived);
         let mut erased = 0;
-        for erasure in self.store.erasures().await? {
-            let row = self.store.sale(&erasure.sale).await?;
-            if row.is_some_and(|row| row.state == SaleState::Archived) {
-                let orders = self.store.finish_erasure(&erasure).await?;
-                tracing::info!(sale = %erasure.sale, orders, "a user was erased, as asked before the sale was archived");
-                erased += 1;
-            }
+        for erasure in asked.iter().filter(|erasure| sales.iter().any(|row| row.sale.id == erasure.sale)) {
+            let orders = self.store.finish_erasure(erasure).await?;
+            tracing::info!(sale = %erasure.sale, orders, "a user was erased, as asked before the sale was archived");
+            erased += 1;
         }
         Ok(erased)
     }

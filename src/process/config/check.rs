@@ -25,13 +25,12 @@ pub(super) fn check(config: &Config, needs_secret: bool, signs: bool, mistakes: 
 }
 
 fn listeners(config: &Config, mistakes: &mut Vec<String>) {
-    for (name, listen) in [
-        ("front.listen", &config.front.listen),
-        ("operations.listen", &config.operations.listen),
-        ("operations.monitoring_listen", &config.operations.monitoring_listen),
-    ] {
-        let is_none = name == "operations.monitoring_listen" && listen.is_empty();
-        if !is_none && listen.parse::<SocketAddr>().is_err() {
+    let monitoring = Some(&config.operations.monitoring_listen).filter(|listen| !listen.is_empty());
+    let listeners =
+        [("front.listen", &config.front.listen), ("operations.listen", &config.operations.listen)];
+    let optional = monitoring.map(|listen| ("operations.monitoring_listen", listen));
+    for (name, listen) in listeners.into_iter().chain(optional) {
+        if listen.parse::<SocketAddr>().is_err() {
             mistakes.push(format!(
                 "{name} is {listen:?}; it must be an address and a port, such as 127.0.0.1:8080"
             ));

@@ -14,7 +14,7 @@ use crate::support::{Buyer, Database, Doorbuster, World, request, sale, until};
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// Longer than a connection must be silent to be parked.
+/// The silence that these tests are about: longer than a connection must be silent to be parked.
 const PARKED: Duration = Duration::from_millis(400);
 
 #[tokio::test(flavor = "multi_thread")]
