@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::headers::{self, DELIVERY_COUNT};
-use super::link::{Link, within};
+use super::link::{Link, Opening, within};
 use super::prefetch::{Amount, Change, Loan, Prefetch};
 use super::topology::{self, Names};
 use super::{QueueError, QueueSettings, Unreadable, message};
@@ -92,8 +92,8 @@ struct Open {
     /// A change under way. A task of its own, because a caller may stop waiting: the broker would then lend messages to a
     /// consumer that nobody reads.
     adjusting: Option<JoinHandle<Result<Adjusted, QueueError>>>,
-    /// The stream has ended.
-    ended: bool,
+    /// Why the link is of no more use.
+    ended: Option<String>,
 }
 
 /// Takes deliveries from the queue of orders.
@@ -103,10 +103,14 @@ pub struct Consumer {
     prefetch: usize,
     /// What the caller keeps without working on it.
     aside: Amount,
+    /// A link under way, which is kept because a caller may stop waiting before it is there.
+    opening: Option<Opening<Adjusted>>,
     open: Option<Open>,
     /// Taken and not returned yet. Kept here because a caller may stop waiting in between.
     batch: VecDeque<Delivery>,
     backoff: Backoff,
+    /// When to connect at the earliest, because a caller may stop waiting for that as well.
+    connect_at: Instant,
     last_error: String,
     /// Seconds without a delivery.
     quiet: u32,
@@ -125,9 +129,11 @@ impl Consumer {
             settings,
             prefetch,
             aside: Amount::default(),
+            opening: None,
             open: None,
             batch: VecDeque::new(),
             backoff: Backoff::default(),
+            connect_at: Instant::now(),
             last_error: String::new(),
             quiet: 0,
             up: watch::Sender::new(false),
@@ -175,8 +181,8 @@ impl Consumer {
                     self.batch.push_back(delivery);
                 }
                 // A stream reports its end only once.
-                Ok(_) => {
-                    open.ended = true;
+                Ok(end) => {
+                    open.end(end);
                     break;
                 }
                 Err(_) => break,
@@ -196,13 +202,13 @@ impl Consumer {
     /// The deliveries that have arrived and that the caller has not taken yet, oldest first.
     pub fn arrived(&mut self) -> impl Iterator<Item = &Delivery> {
         if let Some(open) = &mut self.open {
-            while !open.ended
+            while open.ended.is_none()
                 && let Some(next) = open.stream.next().now_or_never()
             {
                 match next {
                     Some(Ok(delivery)) => self.batch.push_back(Delivery::read(delivery, &mut open.prefetch)),
                     // A stream reports its end only once.
-                    _ => open.ended = true,
+                    end => open.end(end),
                 }
             }
         }
@@ -219,9 +225,12 @@ impl Consumer {
             };
             // A consumer that the server cancelled ends with None. A channel that failed may say nothing at all, so
             // the link is checked every second.
+            if let Some(why) = open.ended.take() {
+                self.lost(&why).await;
+                continue;
+            }
             let pause = timeout.saturating_sub(waited).min(SECOND);
-            let next = async { if open.ended { None } else { open.stream.next().await } };
-            match tokio::time::timeout(pause, next).await {
+            match tokio::time::timeout(pause, open.stream.next()).await {
                 Ok(Some(Ok(delivery))) => {
                     self.quiet = 0;
                     return Some(Delivery::read(delivery, &mut open.prefetch));
@@ -238,14 +247,14 @@ impl Consumer {
                         self.close().await;
                     }
                 }
-                Ok(Some(Err(error))) => self.lost(&error.to_string()).await,
-                Ok(_) => self.lost("the broker cancelled the consumer").await,
+                Ok(end) => open.end(end),
                 Err(_) => self.lost("the connection is closed").await,
             }
         }
     }
 
     async fn try_to_open(&mut self) {
+        tokio::time::sleep_until(self.connect_at).await;
         match self.connect().await {
             Ok(open) => {
                 tracing::info!("worker consumes");
@@ -261,7 +270,7 @@ impl Consumer {
                     tracing::warn!(error, "worker cannot reach the broker, will keep trying");
                     self.last_error = error;
                 }
-                tokio::time::sleep(self.backoff.delay()).await;
+                self.connect_at = Instant::now() + self.backoff.delay();
             }
         }
     }
@@ -270,7 +279,7 @@ impl Consumer {
         tracing::warn!(error = why, "worker lost the broker");
         self.close().await;
         // Without a delay, every worker that lost the broker would declare the same queue at the same moment.
-        tokio::time::sleep(self.backoff.delay()).await;
+        self.connect_at = Instant::now() + self.backoff.delay();
     }
 
     /// Whether the consumer is connected and gets no deliveries although messages wait. Called once per second of
@@ -292,12 +301,21 @@ impl Consumer {
         }
     }
 
-    async fn connect(&self) -> Result<Open, QueueError> {
-        let link = Link::open(&self.settings, "worker").await?;
+    /// Cancel-safe.
+    async fn connect(&mut self) -> Result<Open, QueueError> {
         let prefetch = Prefetch::new(self.prefetch);
-        let first = consume(&link.channel, &self.settings, prefetch.first()).await?;
+        let messages = prefetch.first();
+        let opening = self.opening.get_or_insert_with(|| {
+            let settings = self.settings.clone();
+            Link::opening(&self.settings, "worker", move |channel| async move {
+                consume(&channel, &settings, messages).await
+            })
+        });
+        let opened = opening.done().await;
+        self.opening = None;
+        let (link, first) = opened?;
         let (stream, tags) = (SelectAll::new(), Vec::new());
-        let mut open = Open { link, stream, tags, prefetch, adjusting: None, ended: false };
+        let mut open = Open { link, stream, tags, prefetch, adjusting: None, ended: None };
         open.adjust(first);
         Ok(open)
     }
@@ -329,9 +347,9 @@ impl Consumer {
         let is_narrower = matches!(adjusted, Ok(Ok(Adjusted::Narrower)));
         match adjusted {
             Ok(Ok(adjusted)) => open.adjust(adjusted),
-            // If the link is gone, the next delivery shows it.
-            Ok(Err(error)) => tracing::debug!(%error, "the prefetch stays as it is"),
-            Err(error) => tracing::debug!(%error, "the prefetch stays as it is"),
+            // The broker may still do it, and lend messages to a consumer that nobody reads.
+            Ok(Err(error)) => open.ended = Some(error.to_string()),
+            Err(error) => open.ended = Some(error.to_string()),
         }
         is_narrower
     }
@@ -340,6 +358,7 @@ impl Consumer {
     pub async fn close(&mut self) {
         self.batch.clear();
         self.quiet = 0;
+        self.opening = None;
         if let Some(open) = self.open.take() {
             self.up.send_replace(false);
             open.link.close().await;
@@ -348,6 +367,14 @@ impl Consumer {
 }
 
 impl Open {
+    /// Records that the stream has ended, and with what: the next wait opens a new link.
+    fn end(&mut self, end: Option<Result<lapin::message::Delivery, lapin::Error>>) {
+        self.ended = Some(match end {
+            Some(Err(error)) => error.to_string(),
+            _ => "the broker cancelled the consumer".into(),
+        });
+    }
+
     fn adjust(&mut self, adjusted: Adjusted) {
         match adjusted {
             Adjusted::Wider(consumer, messages) => {

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use lapin::uri::AMQPUri;
 use lapin::{Channel, Connection, ConnectionProperties};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::topology::{self, Declares, Depths};
 use super::{QueueError, QueueSettings};
@@ -24,35 +26,70 @@ pub(super) struct Link {
     declares: Declares,
 }
 
+/// A link that is being opened, and what belongs to it. Opening goes on while nobody waits.
+pub(super) struct Opening<T>(oneshot::Receiver<Result<(Link, T), QueueError>>);
+
+impl<T> Opening<T> {
+    /// Cancel-safe. Not to be called again after it has returned.
+    pub(super) async fn done(&mut self) -> Result<(Link, T), QueueError> {
+        (&mut self.0).await.unwrap_or_else(|_| Err(QueueError("opening the link has ended early".into())))
+    }
+}
+
 impl Link {
-    pub(super) async fn open(settings: &QueueSettings, purpose: &str) -> Result<Self, QueueError> {
+    pub(super) async fn open(settings: &QueueSettings, purpose: &'static str) -> Result<Self, QueueError> {
+        let (link, ()) = Self::opening(settings, purpose, |_| async { Ok(()) }).done().await?;
+        Ok(link)
+    }
+
+    /// Opens a link and does `first` on its channel. Each has the timeout of the settings.
+    ///
+    /// A task of its own: if a request has been sent and its caller is gone, lapin keeps the connection open for ever, and
+    /// the broker lends messages to a consumer that nobody reads. So each request is waited for, and a link that failed or
+    /// that nobody wants any more is closed.
+    pub(super) fn opening<T, Work>(
+        settings: &QueueSettings,
+        purpose: &'static str,
+        first: impl FnOnce(Channel) -> Work + Send + 'static,
+    ) -> Opening<T>
+    where
+        T: Send + 'static,
+        Work: Future<Output = Result<T, QueueError>> + Send,
+    {
+        let (settings, (done, opening)) = (settings.clone(), oneshot::channel());
+        tokio::spawn(async move {
+            let opened = async {
+                let link = Self::connect(&settings, purpose).await?;
+                match within(settings.timeout, first(link.channel.clone())).await {
+                    Ok(first) => Ok((link, first)),
+                    Err(error) => {
+                        link.close().await;
+                        Err(error)
+                    }
+                }
+            };
+            if let Err(Ok((link, _))) = done.send(opened.await) {
+                link.close().await;
+            }
+        });
+        Opening(opening)
+    }
+
+    async fn connect(settings: &QueueSettings, purpose: &str) -> Result<Self, QueueError> {
         let installation = match settings.installation.is_checked() {
             true => Some(installation(settings).await?),
             false => None,
         };
-        let work = async {
-            let connection = connect(settings, purpose).await?;
-            let mut channel = connection.create_channel().await?;
-            if let Some(id) = installation {
-                let claimed = topology::claim(&channel, settings, id).await?;
-                claimed.map_err(|other| QueueError(other.to_string()))?;
+        let until = Instant::now() + settings.timeout;
+        let connection = within(settings.timeout, connect(settings, purpose)).await?;
+        let left = until.saturating_duration_since(Instant::now());
+        match within(left, prepare(&connection, settings, installation)).await {
+            Ok((channel, depths, declares)) => Ok(Self { connection, channel, depths, declares }),
+            Err(error) => {
+                close(&connection).await;
+                Err(error)
             }
-            let mut declares = Declares::Everything;
-            let mut declared = topology::declare(&channel, settings, declares).await;
-            if let Err(error) = &declared
-                && let Some(instead) = Declares::instead(error, settings)
-            {
-                if instead == Declares::AllButLog {
-                    warn_of_limits(error);
-                }
-                declares = instead;
-                // The broker closes a channel with its refusal.
-                channel = connection.create_channel().await?;
-                declared = topology::declare(&channel, settings, declares).await;
-            }
-            Ok(Self { connection, channel, depths: declared?, declares })
-        };
-        within(settings.timeout, work).await
+        }
     }
 
     /// Declares the topology again, in case somebody has deleted a part of it.
@@ -71,8 +108,40 @@ impl Link {
     }
 
     pub(super) async fn close(self) {
-        let _ = tokio::time::timeout(Duration::from_secs(1), self.connection.close(200, "done".into())).await;
+        close(&self.connection).await;
     }
+}
+
+/// Closes a connection; within a second, or else when the broker answers again.
+async fn close(connection: &Connection) {
+    let _ = tokio::time::timeout(Duration::from_secs(1), connection.close(200, "done".into())).await;
+}
+
+/// Makes a channel and declares the topology on it.
+async fn prepare(
+    connection: &Connection,
+    settings: &QueueSettings,
+    installation: Option<InstallationId>,
+) -> Result<(Channel, Depths, Declares), QueueError> {
+    let mut channel = connection.create_channel().await?;
+    if let Some(id) = installation {
+        let claimed = topology::claim(&channel, settings, id).await?;
+        claimed.map_err(|other| QueueError(other.to_string()))?;
+    }
+    let mut declares = Declares::Everything;
+    let mut declared = topology::declare(&channel, settings, declares).await;
+    if let Err(error) = &declared
+        && let Some(instead) = Declares::instead(error, settings)
+    {
+        if instead == Declares::AllButLog {
+            warn_of_limits(error);
+        }
+        declares = instead;
+        // The broker closes a channel with its refusal.
+        channel = connection.create_channel().await?;
+        declared = topology::declare(&channel, settings, declares).await;
+    }
+    Ok((channel, declared?, declares))
 }
 
 /// Once per process, because each reading of the log opens a connection.
@@ -98,7 +167,7 @@ pub async fn join_installation(
         let connection = connect(settings, "migrate").await?;
         let channel = connection.create_channel().await?;
         let claimed = topology::claim(&channel, settings, id).await?;
-        let _ = connection.close(200, "done".into()).await;
+        close(&connection).await;
         Ok(claimed)
     })
     .await

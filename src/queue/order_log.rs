@@ -12,7 +12,7 @@ use futures_util::StreamExt as _;
 use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions};
 use lapin::types::{AMQPValue, FieldTable};
 
-use super::link::{Link, within};
+use super::link::Link;
 use super::topology::Names;
 use super::{Publisher, QueueError, QueueSettings, Unreadable, headers, message};
 use crate::domain::{Entry, Millis, Place, SaleId};
@@ -159,16 +159,15 @@ impl OrderLog {
 
 impl Open {
     async fn consume(settings: &QueueSettings, from: LogFrom) -> Result<Self, QueueError> {
-        let link = Link::open(settings, "log").await?;
         let log = Names::new(&settings.prefix).log;
         let mut arguments = FieldTable::default();
         arguments.insert("x-stream-offset".into(), offset(from));
-        let consuming = async {
-            link.channel.basic_qos(PREFETCH, BasicQosOptions { global: false }).await?;
+        let mut opening = Link::opening(settings, "log", |channel| async move {
+            channel.basic_qos(PREFETCH, BasicQosOptions { global: false }).await?;
             let options = BasicConsumeOptions::default();
-            Ok(link.channel.basic_consume(log.as_str().into(), "".into(), options, arguments).await?)
-        };
-        let stream = within(settings.timeout, consuming).await?;
+            Ok(channel.basic_consume(log.as_str().into(), "".into(), options, arguments).await?)
+        });
+        let (link, stream) = opening.done().await?;
         Ok(Self { link, stream, unacknowledged: 0 })
     }
 

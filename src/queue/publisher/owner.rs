@@ -81,20 +81,12 @@ impl Owner {
 
     /// Connects once, refusing jobs meanwhile. `None` when all handles are gone.
     async fn connect(&mut self) -> Option<Result<Link, QueueError>> {
-        let settings = self.settings.clone();
-        let connecting = async move {
-            let link = Link::open(&settings, "publisher").await?;
-            let confirms = async {
-                link.channel.confirm_select(ConfirmSelectOptions::default()).await?;
-                Ok(())
-            };
-            within(settings.timeout, confirms).await?;
-            Ok(link)
-        };
-        tokio::pin!(connecting);
+        let mut opening = Link::opening(&self.settings, "publisher", |channel| async move {
+            Ok(channel.confirm_select(ConfirmSelectOptions::default()).await?)
+        });
         loop {
             tokio::select! {
-                link = &mut connecting => return Some(link),
+                opened = opening.done() => return Some(opened.map(|(link, ())| link)),
                 job = self.inbox.recv() => job?.refuse(),
             }
         }

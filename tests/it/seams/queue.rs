@@ -96,6 +96,55 @@ async fn a_cancelled_wait_loses_no_delivery() {
     );
 }
 
+/// The number of consumers that the broker lends orders to.
+async fn consumers(world: &World) -> u32 {
+    let name = format!("{}.orders", world.name);
+    let options = QueueDeclareOptions { passive: true, durable: true, ..Default::default() };
+    let queue =
+        channel(world).await.queue_declare(name.as_str().into(), options, FieldTable::default()).await;
+    queue.unwrap().consumer_count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_wait_neither_keeps_a_consumer_from_connecting_nor_leaves_a_second_one() {
+    let world = World::new(Database::Sqlite).await;
+    let publisher = connected(&world).await;
+    let mut consumer = Consumer::new(world.config().queue(), 100);
+    let is_up = consumer.watch();
+    // Far less than connecting takes.
+    until("the consumer connects", Duration::from_secs(30), async || {
+        let batch = tokio::time::timeout(Duration::from_millis(5), consumer.next_batch(1, LINGER)).await;
+        assert!(batch.is_err(), "nothing was published");
+        is_up.borrow().then_some(())
+    })
+    .await;
+    assert_eq!(consumers(&world).await, 1);
+    for seq in 1..11 {
+        publisher.publish(&[order(&id("s"), "ada", seq)]).await.unwrap();
+    }
+    let mut taken = 0;
+    while taken < 10 {
+        let batch = consumer.next_batch(10, LINGER);
+        taken += tokio::time::timeout(Duration::from_secs(20), batch).await.expect("all are lent").len();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_that_is_dropped_while_it_connects_leaves_none_with_the_broker() {
+    let world = World::new(Database::Sqlite).await;
+    let _publisher = connected(&world).await;
+    // Some are dropped in each step of connecting.
+    for wait in (1..250).step_by(3) {
+        let mut consumer = Consumer::new(world.config().queue(), 100);
+        let batch = tokio::time::timeout(Duration::from_millis(wait), consumer.next_batch(1, LINGER)).await;
+        assert!(batch.is_err(), "nothing was published");
+    }
+    until("the broker lends to nobody", Duration::from_secs(20), async || {
+        (consumers(&world).await == 0).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_this_build_cannot_read_carries_the_reason() {
     let world = World::new(Database::Sqlite).await;
