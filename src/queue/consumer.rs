@@ -7,72 +7,19 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::StreamExt as _;
 use futures_util::stream::SelectAll;
-use lapin::options::{BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicQosOptions};
+use lapin::Channel;
+use lapin::options::{BasicCancelOptions, BasicConsumeOptions, BasicQosOptions};
 use lapin::types::{FieldTable, ShortString};
-use lapin::{Acker, Channel};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::headers::{self, DELIVERY_COUNT};
+use super::delivery::{Delivery, weight};
 use super::link::{Link, Opening, within};
-use super::prefetch::{Amount, Change, Loan, Prefetch};
+use super::prefetch::{Amount, Change, Prefetch};
 use super::topology::{self, Names};
-use super::{QueueError, QueueSettings, Unreadable, message};
-use crate::domain::Order;
+use super::{QueueError, QueueSettings};
 use crate::link::Backoff;
-
-/// A message that this process holds. If it is dropped it stays unacknowledged, and the broker delivers it again when
-/// the connection ends.
-pub struct Delivery {
-    /// The orders that the message carries.
-    pub orders: Result<Vec<Order>, Unreadable>,
-    /// How often it was delivered before, to workers that did not acknowledge it.
-    pub redeliveries: u64,
-    /// How often an operator replayed it.
-    pub(super) replays: u32,
-    /// The message and its id, for the dead-letter queue.
-    pub(super) payload: Vec<u8>,
-    pub(super) id: Option<String>,
-    /// When this process read it.
-    taken_at: Instant,
-    acker: Acker,
-    _loan: Loan,
-}
-
-impl Delivery {
-    fn read(delivery: lapin::message::Delivery, prefetch: &mut Prefetch) -> Self {
-        let orders = message::read(&delivery.data);
-        let headers = delivery.properties.headers().as_ref();
-        // Quorum queues count redeliveries; a classic queue only says whether there was one.
-        let redeliveries = headers::count(headers, DELIVERY_COUNT);
-        Self {
-            _loan: prefetch.lend(weight(&orders)),
-            orders,
-            taken_at: Instant::now(),
-            replays: headers::replays(headers),
-            redeliveries: redeliveries.unwrap_or_else(|| u64::from(delivery.redelivered)),
-            id: delivery.properties.message_id().as_ref().map(ToString::to_string),
-            payload: delivery.data,
-            acker: delivery.acker,
-        }
-    }
-
-    /// How long ago this process read it.
-    pub fn age(&self) -> Duration {
-        self.taken_at.elapsed()
-    }
-
-    /// Removes the message from the queue. `false`: the broker no longer waits for the ack, and the message comes again.
-    pub async fn ack(&self) -> bool {
-        self.acker.ack(BasicAckOptions::default()).await.unwrap_or(false)
-    }
-}
-
-/// The number of orders; an unreadable message counts as 1.
-fn weight(orders: &Result<Vec<Order>, Unreadable>) -> usize {
-    orders.as_ref().map_or(1, Vec::len)
-}
 
 /// A change of the prefetch that the broker has made.
 enum Adjusted {

@@ -2,9 +2,10 @@
 //! them or ends their orders; nothing else removes them.
 //!
 //! Reading them takes them off the queue for a moment and puts them back, so two readers at the same time may each see
-//! only some.
+//! only some. A list therefore looks a second time, when the other has put them back.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lapin::Acker;
 use lapin::message::BasicGetMessage;
@@ -12,8 +13,8 @@ use lapin::options::{BasicAckOptions, BasicGetOptions, BasicNackOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use tokio::sync::Mutex;
 
-use super::consumer::Delivery;
 use super::dead_letter::{DeadLetter, Rejection, id_of};
+use super::delivery::Delivery;
 use super::headers::REPLAYS;
 use super::link::{Link, within};
 use super::topology::{Depths, Names};
@@ -22,6 +23,9 @@ use crate::domain::Order;
 
 /// Maximum dead letters to split in one call: each order is a separate publish.
 const SPLIT_AT_ONCE: usize = 10;
+
+/// How long another reader, such as the sweep, may hold some of them: looking at a hundred takes it less.
+const HELD_ELSEWHERE: Duration = Duration::from_millis(500);
 
 /// A handle to the dead-letter queue. Cheap to clone.
 #[derive(Clone)]
@@ -95,25 +99,37 @@ impl DeadLetters {
         Ok(())
     }
 
-    /// Reads up to `most` dead letters, oldest first.
+    /// Reads up to `most` dead letters, oldest first. Takes half a second longer than the broker, so that it does
+    /// not miss those that another reader puts back.
     pub async fn list(&self, most: usize) -> Result<Vec<DeadLetter>, QueueError> {
-        let held = self.hold(most).await?;
-        let letters = held.letters.clone();
+        let mut held = self.hold(most).await?;
+        if held.letters.len() < most {
+            tokio::time::sleep(HELD_ELSEWHERE).await;
+            self.hold_more(&mut held, most).await?;
+        }
+        let mut letters = std::mem::take(&mut held.letters);
+        letters.sort_by_key(|letter| letter.since);
         held.put_back().await;
         Ok(letters)
     }
 
-    /// The same, but holds them: until they are put back or dropped, no other process can end them.
+    /// Holds up to `most` dead letters that no other reader holds: until they are put back or dropped, no other process can
+    /// end them.
     pub async fn hold(&self, most: usize) -> Result<HeldDeadLetters, QueueError> {
         let link = Link::open(&self.settings, "dead-letters").await?;
-        let (mut letters, mut ackers) = (Vec::new(), Vec::new());
-        while letters.len() < most
-            && let Some(message) = self.get(&link).await?
+        let mut held = HeldDeadLetters { letters: Vec::new(), ackers: Vec::new(), link };
+        self.hold_more(&mut held, most).await?;
+        Ok(held)
+    }
+
+    async fn hold_more(&self, held: &mut HeldDeadLetters, most: usize) -> Result<(), QueueError> {
+        while held.letters.len() < most
+            && let Some(message) = self.get(&held.link).await?
         {
-            letters.push(DeadLetter::read(&message));
-            ackers.push(message.delivery.acker);
+            held.letters.push(DeadLetter::read(&message));
+            held.ackers.push(message.delivery.acker);
         }
-        Ok(HeldDeadLetters { letters, ackers, link })
+        Ok(())
     }
 
     /// Replaces a dead letter that has several orders by one for each. On an error the old one stays.
@@ -133,7 +149,15 @@ impl DeadLetters {
         let link = Link::open(&self.settings, "dead-letters").await?;
         let mut others = Vec::new();
         let mut found = None;
-        while let Some(message) = self.get(&link).await? {
+        let mut looked_again = false;
+        loop {
+            let Some(message) = self.get(&link).await? else {
+                if std::mem::replace(&mut looked_again, true) {
+                    break;
+                }
+                tokio::time::sleep(HELD_ELSEWHERE).await;
+                continue;
+            };
             let letter = DeadLetter::read(&message);
             let acker = message.delivery.acker;
             if letter.is_called(id) {

@@ -10,6 +10,7 @@
 mod consumer;
 mod dead_letter;
 mod dead_letters;
+mod delivery;
 mod examine;
 mod headers;
 mod link;
@@ -21,9 +22,10 @@ mod topology;
 
 use std::time::Duration;
 
-pub use consumer::{Consumer, Delivery};
+pub use consumer::Consumer;
 pub use dead_letter::{DeadLetter, Reason, Rejection};
 pub use dead_letters::{DeadLetters, HeldDeadLetter, HeldDeadLetters};
+pub use delivery::Delivery;
 pub use examine::{BrokerFacts, QueueFacts, examine};
 pub use link::{declare_topology, join_installation};
 pub use message::{Unreadable, VERSION};

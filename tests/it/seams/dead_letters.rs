@@ -6,9 +6,12 @@ use doorbuster::audit::audit;
 use doorbuster::front::Role;
 use doorbuster::lease::LeaseOptions;
 use doorbuster::process::Running;
-use doorbuster::queue::Consumer;
+use doorbuster::queue::{Consumer, DeadLetters};
+use lapin::BasicProperties;
+use lapin::options::BasicPublishOptions;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 
+use crate::seams::queue::channel;
 use crate::support::{Answer, Buyer, Database, World, run, sale, until};
 
 const LONG: Duration = Duration::from_secs(40);
@@ -174,6 +177,38 @@ async fn an_unreadable_message_is_parked_with_the_reason() {
     let (_, out, _) = run(Some(&world), &["dead-letters", "list"]).await;
     assert_eq!(out.trim(), "no dead letters");
     running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_that_another_reader_holds_for_a_moment_are_not_missed() {
+    let world = World::new(Database::Sqlite).await;
+    let sweep = DeadLetters::open(world.config().queue());
+    sweep.wait_until_up().await;
+    let (channel, queue) = (channel(&world).await, format!("{}.dead", world.name));
+    for _ in 0..3 {
+        let (options, properties) = (BasicPublishOptions::default(), BasicProperties::default());
+        channel.basic_publish("".into(), queue.as_str().into(), options, b"x", properties).await.unwrap();
+    }
+    let all = until("all are there", LONG, async || {
+        let all = sweep.list(100).await.unwrap();
+        (all.len() == 3).then_some(all)
+    })
+    .await;
+    let operator = DeadLetters::open(world.config().queue());
+    let moment = Duration::from_millis(100);
+    let held = sweep.hold(100).await.unwrap();
+    let (listed, ()) = tokio::join!(operator.list(100), async {
+        // The other has connected and found nothing by then, or nearly.
+        tokio::time::sleep(moment).await;
+        held.put_back().await;
+    });
+    assert_eq!(listed.unwrap().len(), 3);
+    let held = sweep.hold(100).await.unwrap();
+    let (taken, ()) = tokio::join!(operator.take(&all[0].id), async {
+        tokio::time::sleep(moment).await;
+        held.put_back().await;
+    });
+    taken.unwrap().expect("found").put_back().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,64 @@
+//! A message on loan from the broker.
+
+use std::time::Duration;
+
+use lapin::Acker;
+use lapin::options::BasicAckOptions;
+use tokio::time::Instant;
+
+use super::headers::{self, DELIVERY_COUNT};
+use super::prefetch::{Loan, Prefetch};
+use super::{Unreadable, message};
+use crate::domain::Order;
+
+/// A message that this process holds. If it is dropped it stays unacknowledged, and the broker delivers it again when
+/// the connection ends.
+pub struct Delivery {
+    /// The orders that the message carries.
+    pub orders: Result<Vec<Order>, Unreadable>,
+    /// How often it was delivered before, to workers that did not acknowledge it.
+    pub redeliveries: u64,
+    /// How often an operator replayed it.
+    pub(super) replays: u32,
+    /// The message and its id, for the dead-letter queue.
+    pub(super) payload: Vec<u8>,
+    pub(super) id: Option<String>,
+    /// When this process read it.
+    taken_at: Instant,
+    acker: Acker,
+    _loan: Loan,
+}
+
+impl Delivery {
+    pub(super) fn read(delivery: lapin::message::Delivery, prefetch: &mut Prefetch) -> Self {
+        let orders = message::read(&delivery.data);
+        let headers = delivery.properties.headers().as_ref();
+        // Quorum queues count redeliveries; a classic queue only says whether there was one.
+        let redeliveries = headers::count(headers, DELIVERY_COUNT);
+        Self {
+            _loan: prefetch.lend(weight(&orders)),
+            orders,
+            taken_at: Instant::now(),
+            replays: headers::replays(headers),
+            redeliveries: redeliveries.unwrap_or_else(|| u64::from(delivery.redelivered)),
+            id: delivery.properties.message_id().as_ref().map(ToString::to_string),
+            payload: delivery.data,
+            acker: delivery.acker,
+        }
+    }
+
+    /// How long ago this process read it.
+    pub fn age(&self) -> Duration {
+        self.taken_at.elapsed()
+    }
+
+    /// Removes the message from the queue. `false`: the broker no longer waits for the ack, and the message comes again.
+    pub async fn ack(&self) -> bool {
+        self.acker.ack(BasicAckOptions::default()).await.unwrap_or(false)
+    }
+}
+
+/// The number of orders; an unreadable message counts as 1.
+pub(super) fn weight(orders: &Result<Vec<Order>, Unreadable>) -> usize {
+    orders.as_ref().map_or(1, Vec::len)
+}
