@@ -79,7 +79,8 @@ local function limit_of(sku)
 end
 
 -- A token bucket, stored as the time at which it is full again. Each attempt moves that time forward; it may be
--- ahead of now by as long as an empty bucket takes to fill. The bucket shared by all users is named '|'.
+-- ahead of now by as long as an empty bucket takes to fill. If it is further ahead than that, the clock was set back, and
+-- the bucket counts as full: nobody waits for the clock to catch up. The bucket shared by all users is named '|'.
 local function bucket(name, rate)
   local count, seconds = string.match(rate, '^(%d+)/(%d+)s$')
   local span = tonumber(seconds) * 1000
@@ -87,6 +88,7 @@ local function bucket(name, rate)
     arrivals[name] = tonumber(redis.call('HGET', rates_key, name) or false) or 0
   end
   longest = math.max(longest, tonumber(seconds))
+  if arrivals[name] > exact + span + 1 then arrivals[name] = 0 end
   local full = math.max(arrivals[name], exact) + span / tonumber(count)
   return full, math.ceil(full - exact - span - 0.0005)
 end

@@ -50,13 +50,13 @@ pub struct Consumer {
     prefetch: usize,
     /// What the caller keeps without working on it.
     aside: Amount,
-    /// A link under way, which is kept because a caller may stop waiting before it is there.
+    /// A link that is being opened. Kept here because the caller may stop waiting first.
     opening: Option<Opening<Adjusted>>,
     open: Option<Open>,
     /// Taken and not returned yet. Kept here because a caller may stop waiting in between.
     batch: VecDeque<Delivery>,
     backoff: Backoff,
-    /// When to connect at the earliest, because a caller may stop waiting for that as well.
+    /// The earliest time of the next attempt to connect. Kept here because the caller may stop waiting for it.
     connect_at: Instant,
     last_error: String,
     /// Seconds without a delivery.
@@ -129,7 +129,7 @@ impl Consumer {
                 }
                 // A stream reports its end only once.
                 Ok(end) => {
-                    open.end(end);
+                    open.end_stream(end);
                     break;
                 }
                 Err(_) => break,
@@ -155,7 +155,7 @@ impl Consumer {
                 match next {
                     Some(Ok(delivery)) => self.batch.push_back(Delivery::read(delivery, &mut open.prefetch)),
                     // A stream reports its end only once.
-                    end => open.end(end),
+                    end => open.end_stream(end),
                 }
             }
         }
@@ -170,12 +170,12 @@ impl Consumer {
                 self.try_to_open().await;
                 continue;
             };
-            // A consumer that the server cancelled ends with None. A channel that failed may say nothing at all, so
-            // the link is checked every second.
             if let Some(why) = open.ended.take() {
                 self.lost(&why).await;
                 continue;
             }
+            // A consumer that the server cancelled ends with None. A channel that failed may say nothing at all, so
+            // the link is checked every second.
             let pause = timeout.saturating_sub(waited).min(SECOND);
             match tokio::time::timeout(pause, open.stream.next()).await {
                 Ok(Some(Ok(delivery))) => {
@@ -194,7 +194,7 @@ impl Consumer {
                         self.close().await;
                     }
                 }
-                Ok(end) => open.end(end),
+                Ok(end) => open.end_stream(end),
                 Err(_) => self.lost("the connection is closed").await,
             }
         }
@@ -224,9 +224,9 @@ impl Consumer {
 
     async fn lost(&mut self, why: &str) {
         tracing::warn!(error = why, "worker lost the broker");
-        self.close().await;
         // Without a delay, every worker that lost the broker would declare the same queue at the same moment.
         self.connect_at = Instant::now() + self.backoff.delay();
+        self.close().await;
     }
 
     /// Whether the consumer is connected and gets no deliveries although messages wait. Called once per second of
@@ -275,7 +275,7 @@ impl Consumer {
 
     /// Whether the broker lends fewer now, and may have to lend fewer still.
     async fn adjust_once(&mut self) -> bool {
-        let Some(open) = &mut self.open else { return false };
+        let Some(open) = self.open.as_mut().filter(|open| open.ended.is_none()) else { return false };
         if open.adjusting.is_none() {
             let Some(change) = open.prefetch.change(self.aside) else { return false };
             let (channel, settings, last) =
@@ -295,8 +295,8 @@ impl Consumer {
         match adjusted {
             Ok(Ok(adjusted)) => open.adjust(adjusted),
             // The broker may still do it, and lend messages to a consumer that nobody reads.
-            Ok(Err(error)) => open.ended = Some(error.to_string()),
-            Err(error) => open.ended = Some(error.to_string()),
+            Ok(Err(error)) => open.end(&error),
+            Err(error) => open.end(&error),
         }
         is_narrower
     }
@@ -314,12 +314,17 @@ impl Consumer {
 }
 
 impl Open {
-    /// Records that the stream has ended, and with what: the next wait opens a new link.
-    fn end(&mut self, end: Option<Result<lapin::message::Delivery, lapin::Error>>) {
-        self.ended = Some(match end {
-            Some(Err(error)) => error.to_string(),
-            _ => "the broker cancelled the consumer".into(),
-        });
+    /// Records why the link is of no more use, unless that is known: the next wait opens another.
+    fn end(&mut self, why: &impl ToString) {
+        self.ended.get_or_insert_with(|| why.to_string());
+    }
+
+    /// Records with what the stream has ended.
+    fn end_stream(&mut self, end: Option<Result<lapin::message::Delivery, lapin::Error>>) {
+        match end {
+            Some(Err(error)) => self.end(&error),
+            _ => self.end(&"the broker cancelled the consumer"),
+        }
     }
 
     fn adjust(&mut self, adjusted: Adjusted) {

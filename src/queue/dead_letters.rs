@@ -4,6 +4,8 @@
 //! Reading them takes them off the queue for a moment and puts them back, so two readers at the same time may each see
 //! only some. A list therefore looks a second time, when the other has put them back.
 
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +13,7 @@ use lapin::Acker;
 use lapin::message::BasicGetMessage;
 use lapin::options::{BasicAckOptions, BasicGetOptions, BasicNackOptions};
 use lapin::types::{AMQPValue, FieldTable};
+use rand::RngExt as _;
 use tokio::sync::Mutex;
 
 use super::dead_letter::{DeadLetter, Rejection, id_of};
@@ -24,8 +27,9 @@ use crate::domain::Order;
 /// Maximum dead letters to split in one call: each order is a separate publish.
 const SPLIT_AT_ONCE: usize = 10;
 
-/// How long another reader, such as the sweep, may hold some of them: looking at a hundred takes it less.
-const HELD_ELSEWHERE: Duration = Duration::from_millis(500);
+/// How long another reader, such as the sweep, may hold some of them: for some hundreds it takes less. A random time, so
+/// that two lists that begin together do not look together again.
+const HELD_ELSEWHERE: RangeInclusive<u64> = 500..=700;
 
 /// A handle to the dead-letter queue. Cheap to clone.
 #[derive(Clone)]
@@ -99,16 +103,35 @@ impl DeadLetters {
         Ok(())
     }
 
-    /// Reads up to `most` dead letters, oldest first. Takes half a second longer than the broker, so that it does
-    /// not miss those that another reader puts back.
+    /// Reads up to `most` dead letters, oldest first. Waits half a second and looks again if it found fewer, so that it
+    /// does not miss those that another reader holds for a moment.
     pub async fn list(&self, most: usize) -> Result<Vec<DeadLetter>, QueueError> {
-        let mut held = self.hold(most).await?;
-        if held.letters.len() < most {
-            tokio::time::sleep(HELD_ELSEWHERE).await;
-            self.hold_more(&mut held, most).await?;
+        let first = self.look(most).await?;
+        if first.len() >= most {
+            return Ok(first);
         }
-        let mut letters = std::mem::take(&mut held.letters);
+        let pause = rand::rng().random_range(HELD_ELSEWHERE);
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        let mut letters = self.look(most).await?;
+        // Those that only the first look found are held by somebody else now.
+        let mut seen: HashMap<Vec<u8>, usize> = HashMap::new();
+        for letter in &letters {
+            *seen.entry(letter.payload.clone()).or_default() += 1;
+        }
+        for letter in first {
+            match seen.get_mut(&letter.payload).filter(|times| **times > 0) {
+                Some(times) => *times -= 1,
+                None => letters.push(letter),
+            }
+        }
         letters.sort_by_key(|letter| letter.since);
+        letters.truncate(most);
+        Ok(letters)
+    }
+
+    async fn look(&self, most: usize) -> Result<Vec<DeadLetter>, QueueError> {
+        let held = self.hold(most).await?;
+        let letters = held.letters.clone();
         held.put_back().await;
         Ok(letters)
     }
@@ -117,19 +140,14 @@ impl DeadLetters {
     /// end them.
     pub async fn hold(&self, most: usize) -> Result<HeldDeadLetters, QueueError> {
         let link = Link::open(&self.settings, "dead-letters").await?;
-        let mut held = HeldDeadLetters { letters: Vec::new(), ackers: Vec::new(), link };
-        self.hold_more(&mut held, most).await?;
-        Ok(held)
-    }
-
-    async fn hold_more(&self, held: &mut HeldDeadLetters, most: usize) -> Result<(), QueueError> {
-        while held.letters.len() < most
-            && let Some(message) = self.get(&held.link).await?
+        let (mut letters, mut ackers) = (Vec::new(), Vec::new());
+        while letters.len() < most
+            && let Some(message) = self.get(&link).await?
         {
-            held.letters.push(DeadLetter::read(&message));
-            held.ackers.push(message.delivery.acker);
+            letters.push(DeadLetter::read(&message));
+            ackers.push(message.delivery.acker);
         }
-        Ok(())
+        Ok(HeldDeadLetters { letters, ackers, link })
     }
 
     /// Replaces a dead letter that has several orders by one for each. On an error the old one stays.
@@ -149,15 +167,7 @@ impl DeadLetters {
         let link = Link::open(&self.settings, "dead-letters").await?;
         let mut others = Vec::new();
         let mut found = None;
-        let mut looked_again = false;
-        loop {
-            let Some(message) = self.get(&link).await? else {
-                if std::mem::replace(&mut looked_again, true) {
-                    break;
-                }
-                tokio::time::sleep(HELD_ELSEWHERE).await;
-                continue;
-            };
+        while let Some(message) = self.get(&link).await? {
             let letter = DeadLetter::read(&message);
             let acker = message.delivery.acker;
             if letter.is_called(id) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use lapin::uri::AMQPUri;
 use lapin::{Channel, Connection, ConnectionProperties};
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::topology::{self, Declares, Depths};
 use super::{QueueError, QueueSettings};
@@ -26,11 +26,11 @@ pub(super) struct Link {
     declares: Declares,
 }
 
-/// A link that is being opened, and what belongs to it. Opening goes on while nobody waits.
+/// A link that is being opened, and what belongs to it. Opening continues even if nobody waits.
 pub(super) struct Opening<T>(oneshot::Receiver<Result<(Link, T), QueueError>>);
 
 impl<T> Opening<T> {
-    /// Cancel-safe. Not to be called again after it has returned.
+    /// Cancel-safe. Panics if it is called again after it has returned.
     pub(super) async fn done(&mut self) -> Result<(Link, T), QueueError> {
         (&mut self.0).await.unwrap_or_else(|_| Err(QueueError("opening the link has ended early".into())))
     }
@@ -44,9 +44,9 @@ impl Link {
 
     /// Opens a link and does `first` on its channel. Each has the timeout of the settings.
     ///
-    /// A task of its own: if a request has been sent and its caller is gone, lapin keeps the connection open for ever, and
-    /// the broker lends messages to a consumer that nobody reads. So each request is waited for, and a link that failed or
-    /// that nobody wants any more is closed.
+    /// In a task of its own: if the caller is gone when `basic.consume` is answered, lapin keeps the consumer and the
+    /// connection, and the broker goes on lending it messages that nobody reads. So opening is never cancelled half way, and
+    /// a link that failed, or that nobody waits for any more, is closed.
     pub(super) fn opening<T, Work>(
         settings: &QueueSettings,
         purpose: &'static str,
@@ -58,18 +58,20 @@ impl Link {
     {
         let (settings, (done, opening)) = (settings.clone(), oneshot::channel());
         tokio::spawn(async move {
-            let opened = async {
-                let link = Self::connect(&settings, purpose).await?;
-                match within(settings.timeout, first(link.channel.clone())).await {
-                    Ok(first) => Ok((link, first)),
-                    Err(error) => {
+            let link = match Self::connect(&settings, purpose).await {
+                Ok(link) => link,
+                Err(error) => return drop(done.send(Err(error))),
+            };
+            match within(settings.timeout, first(link.channel.clone())).await {
+                Ok(first) => {
+                    if let Err(Ok((link, _))) = done.send(Ok((link, first))) {
                         link.close().await;
-                        Err(error)
                     }
                 }
-            };
-            if let Err(Ok((link, _))) = done.send(opened.await) {
-                link.close().await;
+                Err(error) => {
+                    drop(done.send(Err(error)));
+                    link.close().await;
+                }
             }
         });
         Opening(opening)
@@ -82,11 +84,11 @@ impl Link {
         };
         let until = Instant::now() + settings.timeout;
         let connection = within(settings.timeout, connect(settings, purpose)).await?;
-        let left = until.saturating_duration_since(Instant::now());
-        match within(left, prepare(&connection, settings, installation)).await {
+        let prepared = timeout_at(until, prepare(&connection, settings, installation)).await;
+        match prepared.unwrap_or_else(|_| Err(no_answer(settings.timeout))) {
             Ok((channel, depths, declares)) => Ok(Self { connection, channel, depths, declares }),
             Err(error) => {
-                close(&connection).await;
+                tokio::spawn(async move { close(&connection).await });
                 Err(error)
             }
         }
@@ -112,7 +114,7 @@ impl Link {
     }
 }
 
-/// Closes a connection; within a second, or else when the broker answers again.
+/// Closes a connection. Waits for a second at most; after that, lapin closes it when the broker answers.
 async fn close(connection: &Connection) {
     let _ = tokio::time::timeout(Duration::from_secs(1), connection.close(200, "done".into())).await;
 }
@@ -163,14 +165,14 @@ pub async fn join_installation(
     settings: &QueueSettings,
     id: InstallationId,
 ) -> Result<Result<(), OtherInstallation>, QueueError> {
-    within(settings.timeout, async {
+    let claim = async {
         let connection = connect(settings, "migrate").await?;
         let channel = connection.create_channel().await?;
-        let claimed = topology::claim(&channel, settings, id).await?;
-        close(&connection).await;
-        Ok(claimed)
-    })
-    .await
+        Ok((topology::claim(&channel, settings, id).await?, connection))
+    };
+    let (claimed, connection) = within(settings.timeout, claim).await?;
+    close(&connection).await;
+    Ok(claimed)
 }
 
 /// Declares the exchanges and queues, for processes whose user may not. Repeating it is harmless.
@@ -197,7 +199,9 @@ pub(super) async fn within<T>(
     limit: Duration,
     work: impl Future<Output = Result<T, QueueError>>,
 ) -> Result<T, QueueError> {
-    tokio::time::timeout(limit, work)
-        .await
-        .unwrap_or_else(|_| Err(QueueError(format!("no answer from the broker within {limit:?}"))))
+    tokio::time::timeout(limit, work).await.unwrap_or_else(|_| Err(no_answer(limit)))
+}
+
+fn no_answer(limit: Duration) -> QueueError {
+    QueueError(format!("no answer from the broker within {limit:?}"))
 }

@@ -105,8 +105,10 @@ impl Rebuild {
         for ticket in self.gate.in_flight(sale).await? {
             gathered.accept(ticket.order, ticket.parked);
         }
-        self.gather_log(sale, &mut gathered).await?;
-        for letter in self.dead_letters.list(DEAD_LETTERS).await? {
+        let log = self.gather_log(sale, &mut gathered);
+        let (logged, letters) = tokio::join!(log, self.dead_letters.list(DEAD_LETTERS));
+        logged?;
+        for letter in letters? {
             gathered.unreadable += usize::from(letter.orders.is_err());
             for order in letter.orders.into_iter().flatten().filter(|order| order.sale == *sale) {
                 gathered.accept(order, true);

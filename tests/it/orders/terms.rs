@@ -7,7 +7,9 @@ use doorbuster::domain::{Item, Rate, RateOf, Terms, TermsChange, Verdict};
 use doorbuster::gate::{Outcome, Settlement};
 
 use crate::orders::control::{admit, assert_balanced, keyed, left, with_open_sale};
-use crate::support::{Buyer, Database, World, at_rest, attempt, id, sale, two_hours_ago, until, verdicts};
+use crate::support::{
+    Buyer, Database, World, ask_redis, at_rest, attempt, id, sale, servers, two_hours_ago, until, verdicts,
+};
 
 const LONG: Duration = Duration::from_secs(40);
 
@@ -96,6 +98,25 @@ async fn a_rate_recovers_with_time() {
     .await;
     // Two pass at once, and then one each half second.
     assert!(started.elapsed() >= Duration::from_millis(1_450), "{:?}", started.elapsed());
+}
+
+/// A failover to a host whose clock is an hour behind, as the buckets show it.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_waits_at_a_rate_for_a_clock_that_was_set_back() {
+    let rate = |text: &str| Some(text.parse::<Rate>().expect("a rate"));
+    let terms = Terms { user_rate: rate("2/1000s"), sale_rate: rate("50/1000s"), ..Terms::default() };
+    let (world, parts, _control, sale) = with_open_sale(100, 10, terms).await;
+    assert!(matches!(admit(&parts, &sale, "ada", Some("a"), 1).await, Verdict::Accepted(_)));
+    let full_at = parts.gate.clock().await.unwrap().0 + 3_600_000;
+    let key = format!("{}:{{{}}}:rates", world.name, sale.id);
+    let _: i64 = ask_redis(&servers().redis, &format!("HSET {key} ada {full_at} | {full_at}")).await;
+    for key in ["b", "c"] {
+        let verdict = admit(&parts, &sale, "ada", Some(key), 1).await;
+        assert!(matches!(verdict, Verdict::Accepted(_)), "{key}: {verdict:?}");
+    }
+    // From now on the rate is kept as ever.
+    let refused = admit(&parts, &sale, "ada", Some("d"), 1).await;
+    assert!(matches!(refused, Verdict::RateLimited(_)), "{refused:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -189,26 +189,25 @@ async fn dead_letters_that_another_reader_holds_for_a_moment_are_not_missed() {
         let (options, properties) = (BasicPublishOptions::default(), BasicProperties::default());
         channel.basic_publish("".into(), queue.as_str().into(), options, b"x", properties).await.unwrap();
     }
-    let all = until("all are there", LONG, async || {
-        let all = sweep.list(100).await.unwrap();
-        (all.len() == 3).then_some(all)
+    let held = until("all are there", LONG, async || {
+        let held = sweep.hold(100).await.unwrap();
+        (held.letters.len() == 3).then_some(held)
     })
     .await;
     let operator = DeadLetters::open(world.config().queue());
-    let moment = Duration::from_millis(100);
-    let held = sweep.hold(100).await.unwrap();
     let (listed, ()) = tokio::join!(operator.list(100), async {
-        // The other has connected and found nothing by then, or nearly.
-        tokio::time::sleep(moment).await;
+        // By then the other has connected and found nothing; half a second later it looks again.
+        tokio::time::sleep(Duration::from_millis(150)).await;
         held.put_back().await;
     });
     assert_eq!(listed.unwrap().len(), 3);
-    let held = sweep.hold(100).await.unwrap();
-    let (taken, ()) = tokio::join!(operator.take(&all[0].id), async {
-        tokio::time::sleep(moment).await;
-        held.put_back().await;
+    // What a reader holds that was there before is listed too, and nothing twice.
+    let (listed, held) = tokio::join!(operator.list(100), async {
+        tokio::time::sleep(Duration::from_millis(250)).await;
+        sweep.hold(100).await.unwrap()
     });
-    taken.unwrap().expect("found").put_back().await;
+    assert_eq!(listed.unwrap().len(), 3);
+    held.put_back().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -111,6 +111,24 @@ async fn the_watchdog_survives_errors_and_reports_the_leases_they_cost() {
     assert!(after.is_valid_for(ms(1)) && long.is_valid_for(ms(1)));
 }
 
+/// A failover to a host whose clock is ten seconds ahead, as the record of a lease shows it. The database then decides by
+/// the token: a lower one than it has seen writes nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_ended_by_a_clock_step_is_taken_with_a_higher_token_and_its_holder_hears_of_it() {
+    let (world, leases) = leases().await;
+    let first = leases.take("sale", ["ada"], LeaseOptions::lasting(ms(5_000))).await.unwrap().guard.unwrap();
+    let key = format!("{}:{{sale}}:leases", world.name);
+    let record: String = ask_redis(&servers().redis, &format!("HGET {key} ada")).await;
+    let (ends, rest) = record.split_once('|').expect("an end");
+    let ends: i64 = ends.parse().expect("a time");
+    let stepped = format!("HSET {key} ada {}|{rest}", ends - 10_000);
+    let _: i64 = ask_redis(&servers().redis, &stepped).await;
+    let second = leases.take("sale", ["ada"], LeaseOptions::lasting(LONG)).await.unwrap().guard.unwrap();
+    assert!(second.token() > first.token());
+    lost(&first).await;
+    assert!(second.is_valid_for(ms(1)));
+}
+
 /// The holder counts from before it sends the request. Redis counts from when the request arrives.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_reply_makes_the_local_deadline_earlier_and_not_later() {

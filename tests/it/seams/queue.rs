@@ -8,12 +8,13 @@ use doorbuster::domain::{Entry, SaleId};
 use doorbuster::queue::{
     Consumer, DeadLetters, LogFrom, OrderLog, PublishError, Publisher, Reason, Rejection,
 };
+use doorbuster::rehearsal::chaos::Weather;
 use futures_util::StreamExt as _;
 use lapin::options::{BasicGetOptions, BasicPublishOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Connection, ConnectionProperties};
 
-use crate::support::{Database, World, id, order, until};
+use crate::support::{Database, World, behind_proxy, id, order, until};
 
 const LINGER: Duration = Duration::from_millis(20);
 
@@ -131,16 +132,27 @@ async fn a_cancelled_wait_neither_keeps_a_consumer_from_connecting_nor_leaves_a_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_consumer_that_is_dropped_while_it_connects_leaves_none_with_the_broker() {
-    let world = World::new(Database::Sqlite).await;
+    let mut world = World::new(Database::Sqlite).await;
     let _publisher = connected(&world).await;
-    // Some are dropped in each step of connecting.
-    for wait in (1..250).step_by(3) {
+    let direct = world.config().queue.url;
+    let proxy = behind_proxy(&mut world, "queue.url").await;
+    // Each step of connecting takes longer than the time between two of those that are dropped.
+    proxy.set(Weather::Slow(Duration::from_millis(20)));
+    let dropped = (0..60).map(|nth| {
         let mut consumer = Consumer::new(world.config().queue(), 100);
-        let batch = tokio::time::timeout(Duration::from_millis(wait), consumer.next_batch(1, LINGER)).await;
-        assert!(batch.is_err(), "nothing was published");
-    }
-    until("the broker lends to nobody", Duration::from_secs(20), async || {
-        (consumers(&world).await == 0).then_some(())
+        async move {
+            let wait = Duration::from_millis(nth * 12);
+            let batch = tokio::time::timeout(wait, consumer.next_batch(1, LINGER)).await;
+            assert!(batch.is_err(), "nothing was published");
+        }
+    });
+    futures_util::future::join_all(dropped).await;
+    proxy.set(Weather::Fair);
+    world.set(&format!("queue.url={direct}"));
+    let mut quiet = 0;
+    until("the broker lends to nobody, and stays so", Duration::from_secs(30), async || {
+        quiet = if consumers(&world).await == 0 { quiet + 1 } else { 0 };
+        (quiet == 50).then_some(())
     })
     .await;
 }
