@@ -136,9 +136,10 @@ async fn a_consumer_that_is_dropped_while_it_connects_leaves_none_with_the_broke
     let _publisher = connected(&world).await;
     let direct = world.config().queue.url;
     let proxy = behind_proxy(&mut world, "queue.url").await;
-    // Each step of connecting takes longer than the time between two of those that are dropped.
+    // Each step of connecting takes longer than the time between two of those that are dropped, and all of them
+    // together less than the longest wait.
     proxy.set(Weather::Slow(Duration::from_millis(20)));
-    let dropped = (0..60).map(|nth| {
+    let dropped = (0..200).map(|nth| {
         let mut consumer = Consumer::new(world.config().queue(), 100);
         async move {
             let wait = Duration::from_millis(nth * 12);
