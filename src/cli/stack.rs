@@ -9,6 +9,7 @@ use super::ended::Failed;
 use crate::front::Signer;
 use crate::process::{Config, Role, Running, Sources};
 use crate::rehearsal::drill::{Target, payment_secret};
+use crate::rehearsal::judge::History;
 use crate::rehearsal::servers::{Ending, Folder, Kind, Secret, Server, ServerError};
 
 /// Private servers, with a front and a worker on top.
@@ -40,7 +41,13 @@ impl Stack {
             self.running.buyers.ok_or_else(|| Failed::Other("this stack serves no buyers".into()))?;
         let tokens = Signer::new(self.config.auth());
         let payment_secret = payment_secret(&self.config.auth.secret);
-        Ok(Target { buyers, operations: self.running.operations, tokens, payment_secret })
+        Ok(Target {
+            buyers,
+            operations: self.running.operations,
+            tokens,
+            payment_secret,
+            history: History::none(),
+        })
     }
 
     pub(super) async fn broker_is_up(&mut self) -> Result<Server, Failed> {

@@ -8,6 +8,9 @@ pub(in crate::cli) struct Args {
     /// The scenario.
     #[arg(value_enum)]
     pub(super) drill: Which,
+    /// Judge: the folder that a failed drill has left.
+    #[arg(value_name = "FOLDER")]
+    pub(super) folder: Option<std::path::PathBuf>,
     /// Units of the item.
     #[arg(long, value_parser = clap::value_parser!(i64).range(0..=1_000_000))]
     pub(super) units: Option<i64>,
@@ -76,6 +79,8 @@ pub(super) enum Which {
     Returns,
     /// Two fronts, two workers and all servers, while a seeded nemesis breaks them.
     Chaos,
+    /// Judges once more what a chaos drill has left in a folder; starts nothing.
+    Judge,
 }
 
 impl Args {

@@ -25,13 +25,20 @@ pub(super) async fn chaos(sources: &Sources, args: &Args) -> Result<Ended, Faile
     if args.chaos.keep {
         eprintln!("  kept: {}", folder.keep().display());
     }
-    let report = report.map_err(|error| Failed::Other(error.to_string()))?;
+    let (report, case) = report.map_err(|error| Failed::Other(error.to_string()))?;
+    let ended = verdict(report.balances(), report.is_complete());
+    if ended != Ended::Done {
+        let name = format!("doorbuster-case-{}-{:08x}", plan.seed, rand::random::<u32>());
+        let kept = std::env::temp_dir().join(name);
+        case.keep(&kept).map_err(|error| Failed::Other(error.to_string()))?;
+        eprintln!("  the case again: doorbuster drill judge {}", kept.display());
+    }
     if args.output.is_json() {
         println!("{}", serde_json::json!(report));
     } else {
         println!("{report}");
     }
-    Ok(verdict(report.balances(), report.is_complete()))
+    Ok(ended)
 }
 
 fn plan(sources: &Sources, args: &Args) -> Result<ChaosPlan, Failed> {

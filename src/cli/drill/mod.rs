@@ -3,6 +3,7 @@
 mod args;
 mod chaos;
 mod exit;
+mod judge;
 mod plan;
 mod private;
 mod returns;
@@ -18,6 +19,12 @@ use crate::rehearsal::drill::{self, Progress};
 
 pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> {
     log::start_with("auto", "error");
+    if matches!(args.drill, Which::Judge) {
+        return judge::judge(&args);
+    }
+    if args.folder.is_some() {
+        return Err(Failed::Usage("a folder belongs to drill judge: leave it out".into()));
+    }
     if matches!(args.drill, Which::Chaos) {
         return chaos::chaos(sources, &args).await;
     }

@@ -10,8 +10,8 @@ pub(super) fn plan(args: &Args) -> Result<Plan, Failed> {
     let mut plan = match args.drill {
         Which::Oversell => Preset::Oversell,
         Which::Duplicate => Preset::Duplicate,
-        // The chaos drill has a separate plan.
-        Which::Rush | Which::Chaos => Preset::Rush,
+        // The chaos drill has a separate plan, and the judge needs none.
+        Which::Rush | Which::Chaos | Which::Judge => Preset::Rush,
         Which::Returns => Preset::Returns,
     }
     .plan();

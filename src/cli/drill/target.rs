@@ -7,6 +7,7 @@ use crate::cli::ended::Failed;
 use crate::front::Signer;
 use crate::process::{Config, Sources};
 use crate::rehearsal::drill::{Target, payment_secret};
+use crate::rehearsal::judge::History;
 
 /// `None` if the drill is to run on a private stack.
 pub(super) fn target(sources: &Sources, args: &Args) -> Result<Option<Target>, Failed> {
@@ -17,6 +18,7 @@ pub(super) fn target(sources: &Sources, args: &Args) -> Result<Option<Target>, F
         operations: address(operations)?,
         tokens: Signer::new(config.auth()),
         payment_secret: payment_secret(&config.auth.secret),
+        history: History::none(),
     }))
 }
 

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::error::ChaosError;
+use super::evidence::{self, Nemesis};
 use super::fault::{self, Fault};
 use super::nemesis;
 use super::report::{ChaosReport, Inflicted};
@@ -15,6 +16,7 @@ use super::stack::Stack;
 use super::supervisor::supervise;
 use crate::front::{AuthSettings, Signer};
 use crate::rehearsal::drill::{self, Arrival, Clicks, DrillRun, FollowUp, Plan, Progress, Steering, Target};
+use crate::rehearsal::judge::{Case, History, Judgement, Outage, judge, now_ms};
 use crate::rehearsal::servers::Kind;
 
 /// The plan of a chaos drill.
@@ -43,7 +45,7 @@ impl ChaosPlan {
         u32::try_from(self.lasts.as_secs() / 4).unwrap_or(u32::MAX).clamp(4, 20)
     }
 
-    fn crowd(&self) -> Plan {
+    pub(super) fn crowd(&self) -> Plan {
         let buyers = u32::try_from(self.orders + self.orders / 20).unwrap_or(u32::MAX);
         Plan {
             name: "chaos",
@@ -68,13 +70,14 @@ impl ChaosPlan {
     }
 }
 
-/// Starts everything under `home`, attacks it during a drill, and stops it. All traffic stays on 127.0.0.1.
+/// Starts everything under `home`, attacks it during a drill, and stops it. All traffic stays on 127.0.0.1. Returns the
+/// case with the report, so that it can be kept.
 pub async fn run(
     home: &Path,
     plan: &ChaosPlan,
     progress: &Progress,
     stop: &CancellationToken,
-) -> Result<ChaosReport, ChaosError> {
+) -> Result<(ChaosReport, Case), ChaosError> {
     progress.say("starting the servers, two fronts and two workers");
     let stack = Stack::start(home, plan.database, &plan.settings).await?;
     tokio::spawn(supervise(stack.clone()));
@@ -88,26 +91,40 @@ async fn attack(
     plan: &ChaosPlan,
     progress: &Progress,
     stop: &CancellationToken,
-) -> Result<ChaosReport, ChaosError> {
+) -> Result<(ChaosReport, Case), ChaosError> {
     let target = target(stack);
     drill::until_ready(&target, Duration::from_secs(60)).await?;
     let faults = fault::plan(plan.seed, plan.faults, plan.lasts, plan.database);
-    let mut attack = Attack { timeline: Vec::new(), healed_at: Instant::now() };
+    let mut attack =
+        Attack { timeline: Vec::new(), outages: Vec::new(), healed_at: Instant::now(), healed_at_ms: 0 };
     let run = drill::run_during(&target, &plan.crowd(), progress, stop, attack.run(stack, faults)).await?;
-    Ok(attack.report(stack, plan, run))
+    progress.say("judging");
+    let nemesis = Nemesis { outages: std::mem::take(&mut attack.outages), healed_at_ms: attack.healed_at_ms };
+    let case = evidence::gather(stack, plan, &target, nemesis, &run).await?;
+    let judgement = judge(&case);
+    Ok((attack.report(stack, plan, run, judgement), case))
 }
 
 fn target(stack: &Stack) -> Target {
     let tokens = Signer::new(AuthSettings::with_secret(stack.secret()));
     let payment_secret = stack.payment_secret().to_owned();
-    Target { buyers: stack.buyers(), operations: stack.operations(), tokens, payment_secret }
+    Target {
+        buyers: stack.buyers(),
+        operations: stack.operations(),
+        tokens,
+        payment_secret,
+        history: History::recorded(),
+    }
 }
 
 /// The faults that the nemesis has inflicted.
 struct Attack {
     timeline: Vec<(Fault, Inflicted)>,
+    /// The same for the judge.
+    outages: Vec<Outage>,
     /// The time at which every server answered again after the last fault.
     healed_at: Instant,
+    healed_at_ms: i64,
 }
 
 impl Attack {
@@ -116,16 +133,23 @@ impl Attack {
         let start = Instant::now();
         for (at, fault) in faults {
             tokio::time::sleep_until(start + at).await;
-            let at = start.elapsed().as_secs_f64();
+            let (at, from_ms) = (start.elapsed().as_secs_f64(), now_ms());
             tracing::info!(at_s = at, ?fault, "inflicting a fault");
             let missed = nemesis::inflict(stack, fault).await.err().map(|missed| missed.to_string());
-            self.timeline.push((fault, Inflicted { at, fault: format!("{fault:?}"), missed }));
+            let fault_text = format!("{fault:?}");
+            self.outages.push(Outage {
+                from_ms,
+                to_ms: now_ms() + 1,
+                fault: fault_text.clone(),
+                missed: missed.clone(),
+            });
+            self.timeline.push((fault, Inflicted { at, fault: fault_text, missed }));
         }
         stack.until_healed().await;
-        self.healed_at = Instant::now();
+        (self.healed_at, self.healed_at_ms) = (Instant::now(), now_ms());
     }
 
-    fn report(self, stack: &Stack, plan: &ChaosPlan, run: DrillRun) -> ChaosReport {
+    fn report(self, stack: &Stack, plan: &ChaosPlan, run: DrillRun, judgement: Judgement) -> ChaosReport {
         let mut faults: BTreeMap<String, u64> = BTreeMap::new();
         for (fault, _) in self.timeline.iter().filter(|(_, inflicted)| inflicted.missed.is_none()) {
             *faults.entry(fault.kind()).or_default() += 1;
@@ -144,6 +168,7 @@ impl Attack {
             ended_by_themselves: stack.unexpected_ends(),
             timeline: self.timeline.into_iter().map(|(_, inflicted)| inflicted).collect(),
             drill: run.report,
+            judgement,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The errors of a chaos drill.
 
 use crate::rehearsal::drill::DrillError;
+use crate::rehearsal::judge::BookError;
 use crate::rehearsal::servers::ServerError;
 use crate::store::StoreError;
 
@@ -13,6 +14,9 @@ pub enum ChaosError {
     /// The drill reached no verdict.
     #[error(transparent)]
     Drill(#[from] DrillError),
+    /// The judge could not read the books.
+    #[error(transparent)]
+    Books(#[from] BookError),
     /// The tables could not be created.
     #[error("the database: {0}")]
     Store(#[from] StoreError),

@@ -7,6 +7,7 @@
 
 mod attack;
 mod error;
+mod evidence;
 mod fault;
 mod layout;
 mod missed;
@@ -19,4 +20,4 @@ mod supervisor;
 pub use attack::{ChaosPlan, run};
 pub use error::ChaosError;
 pub use proxy::{Proxy, Weather};
-pub use report::{ChaosReport, Inflicted, SETTLED_WITHIN};
+pub use report::{ChaosReport, Inflicted};

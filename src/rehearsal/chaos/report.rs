@@ -2,14 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::time::Duration;
 
 use serde::Serialize;
 
 use crate::rehearsal::drill::Report;
-
-/// How long orders may take to settle once the last server answers its protocol again.
-pub const SETTLED_WITHIN: Duration = Duration::from_secs(15);
+use crate::rehearsal::judge::Judgement;
 
 /// A fault as it happened.
 #[derive(Debug, Clone, Serialize)]
@@ -48,19 +45,19 @@ pub struct ChaosReport {
     pub timeline: Vec<Inflicted>,
     /// The drill's own report.
     pub drill: Report,
+    /// What the judge found.
+    pub judgement: Judgement,
 }
 
 impl ChaosReport {
-    /// Whether every promise was kept and no process ended by itself.
+    /// Whether drill and judge found every promise kept, and no process ended by itself.
     pub fn balances(&self) -> bool {
-        self.drill.balances && self.ended_by_themselves.is_empty()
+        self.drill.balances && self.judgement.broken.is_empty() && self.ended_by_themselves.is_empty()
     }
 
-    /// Whether every order ended, and in time.
+    /// Whether everyone was answered, and every floor was reached.
     pub fn is_complete(&self) -> bool {
-        // An unpaid order ends no earlier than its deadline.
-        let limit = SETTLED_WITHIN.as_secs_f64() + f64::from(self.pay_within_s.unwrap_or(0));
-        self.drill.complete && self.settled_s <= limit
+        self.drill.complete && self.judgement.short.is_empty()
     }
 }
 
@@ -89,6 +86,6 @@ impl fmt::Display for ChaosReport {
                 writeln!(f, "  {:>9.1} s {}", fault.at, fault.fault)?;
             }
         }
-        write!(f, "{}", self.drill)
+        write!(f, "{}{}", self.judgement, self.drill)
     }
 }

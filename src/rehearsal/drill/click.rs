@@ -11,6 +11,7 @@ use super::http::{Answer, Connection, HttpError};
 use super::plan::Plan;
 use super::target::Target;
 use crate::domain::{OrderId, SaleId, UserId};
+use crate::rehearsal::judge::{self, Ask, History, now_ms};
 
 /// The final answer to one click.
 #[derive(Debug, Clone)]
@@ -47,6 +48,7 @@ pub(super) struct Clicker {
     connection: Connection,
     path: Arc<str>,
     repeat_for: Duration,
+    history: History,
 }
 
 impl Clicker {
@@ -55,6 +57,7 @@ impl Clicker {
             connection: Connection::new(target.buyers),
             path: format!("/v1/sales/{sale}/orders").into(),
             repeat_for: plan.repeat_for,
+            history: target.history.clone(),
         }
     }
 
@@ -65,8 +68,17 @@ impl Clicker {
         let (mut repeats, mut unknown) = (0, false);
         let until = Instant::now() + self.repeat_for;
         loop {
+            let from = now_ms();
             let answer = self.connection.post(&self.path, &headers, Bytes::new()).await;
+            let status = answer.as_ref().ok().map(|(status, _)| status.as_u16());
             let (code, order, trouble) = read(answer);
+            let heard = judge::Answer {
+                status,
+                code: code.clone(),
+                order: order.map(OrderId::uuid),
+                new_order: None,
+            };
+            self.history.add(from, user.as_str(), Ask::Buy { key: key_text.clone() }, heard);
             let again = matches!(
                 code.as_str(),
                 "unanswered" | "outcome_unknown" | "gate_unavailable" | "overloaded" | "status_unavailable"

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::click::ClickResult;
 use super::final_books::FinalBooks;
-use super::follow_up::{Intent, Outcome};
+use super::follow_up::Outcome;
 use super::plan::{Clicks, Plan};
 use crate::domain::{OrderId, OrderStatus, UserId};
+use crate::rehearsal::judge::Intent;
 
 /// The orders that each user was given, by any answer.
 type OrdersOf<'a> = BTreeMap<&'a UserId, BTreeSet<OrderId>>;

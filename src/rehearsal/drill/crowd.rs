@@ -109,7 +109,7 @@ impl Lane {
             if let (Some(bought), Some(order), 0, true) =
                 (&self.bought, result.order, click.key, result.has_order())
             {
-                let _ = bought.send(Bought { order, bearer: bearer.clone() });
+                let _ = bought.send(Bought { order, user: user.clone(), bearer: bearer.clone() });
             }
             results.push(result);
             self.progress.step();

@@ -10,24 +10,17 @@ use tokio::time::Instant;
 
 use super::http::{Answer, Connection, HttpError};
 use super::plan::FollowUp;
+use super::reads;
 use super::target::Target;
-use crate::domain::{Millis, OrderId, SaleId};
+use crate::domain::{Millis, OrderId, SaleId, UserId};
 use crate::front::signature;
+use crate::rehearsal::judge::{self, Ask, History, Intent, now_ms};
 
-/// How many buyers act at the same time.
-const AT_ONCE: usize = 64;
+/// How many buyers act at the same time. During an outage each of them waits, and those who find no place pay too late,
+/// so this is more than a crowd brings in a few seconds.
+const AT_ONCE: usize = 1_024;
 /// The payment provider's name in a drill.
 pub(super) const PROVIDER: &str = "drill";
-
-/// A buyer's intention for their order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Intent {
-    Pays,
-    /// After the deadline.
-    PaysLate,
-    Cancels,
-    NeverPays,
-}
 
 /// A buyer's intention, and the final answer to it.
 #[derive(Debug, Clone)]
@@ -44,15 +37,16 @@ pub(super) struct Outcome {
 /// Called for each payment that was applied to an order.
 pub(super) type OnPaid = Arc<dyn Fn() + Send + Sync>;
 
-/// An order with its buyer's `authorization` header.
+/// An order with its buyer and their `authorization` header.
 pub(super) struct Bought {
     pub(super) order: OrderId,
+    pub(super) user: UserId,
     pub(super) bearer: String,
 }
 
 impl FollowUp {
     /// Derived from the order's random id, so that it is the same each time.
-    fn intent(&self, order: OrderId) -> Intent {
+    pub(super) fn intent(&self, order: OrderId) -> Intent {
         let dice = u32::from(order.uuid().as_bytes()[15]) * 100 / 256;
         match dice {
             dice if dice < self.pay => Intent::Pays,
@@ -75,9 +69,9 @@ pub(super) async fn act(
     let slots = Arc::new(Semaphore::new(AT_ONCE));
     let mut tasks = JoinSet::new();
     let mut outcomes = Vec::new();
-    while let Some(Bought { order, bearer }) = bought.recv().await {
+    while let Some(bought) = bought.recv().await {
         let slots = slots.clone();
-        let (buyer, paid) = (Holder::new(target, follow_up, sale, order, bearer), paid.clone());
+        let (buyer, paid) = (Holder::new(target, follow_up, sale, bought), paid.clone());
         tasks.spawn(async move {
             if buyer.intent == Intent::PaysLate {
                 tokio::time::sleep(Duration::from_secs(buyer.follow_up.pay_within_s.into())).await;
@@ -99,34 +93,30 @@ pub(super) async fn act(
 pub(super) struct Holder {
     pub(super) intent: Intent,
     sale: SaleId,
-    order: OrderId,
-    bearer: String,
+    bought: Bought,
     address: std::net::SocketAddr,
     secret: String,
     follow_up: FollowUp,
+    history: History,
 }
 
 impl Holder {
-    pub(super) fn new(
-        target: &Target,
-        follow_up: &FollowUp,
-        sale: &SaleId,
-        order: OrderId,
-        bearer: String,
-    ) -> Self {
+    pub(super) fn new(target: &Target, follow_up: &FollowUp, sale: &SaleId, bought: Bought) -> Self {
         Self {
-            intent: follow_up.intent(order),
+            intent: follow_up.intent(bought.order),
             sale: sale.clone(),
-            order,
-            bearer,
+            bought,
             address: target.buyers,
             secret: target.payment_secret.clone(),
             follow_up: follow_up.clone(),
+            history: target.history.clone(),
         }
     }
 
-    /// Carries out the intent, and calls `paid` if the payment was applied.
+    /// Carries out the intent, and calls `paid` if the payment was applied. If calls are recorded, the buyer also reads the
+    /// order before and after.
     pub(super) async fn act(&self, paid: &(dyn Fn() + Send + Sync)) -> Outcome {
+        self.read().await;
         let (answer, new_order) = match self.intent {
             Intent::NeverPays => ("nothing".to_owned(), None),
             Intent::Cancels => (self.cancel().await, None),
@@ -135,19 +125,29 @@ impl Holder {
         if matches!(answer.as_str(), "applied" | "retaken") {
             paid();
         }
-        Outcome { order: self.order, intent: self.intent, answer, new_order }
+        self.read().await;
+        Outcome { order: self.bought.order, intent: self.intent, answer, new_order }
+    }
+
+    async fn read(&self) {
+        if self.history.is_recorded() {
+            let (user, bearer) = (&self.bought.user, self.bought.bearer.as_str());
+            let mut connection = Connection::new(self.address);
+            reads::read(&mut connection, &self.history, &self.sale, (user, bearer), self.bought.order).await;
+        }
     }
 
     /// Sends the payment event, and repeats it until its outcome is known, as a provider does.
     async fn pay(&self) -> (String, Option<OrderId>) {
-        let id = format!("evt-{}", self.order);
+        let id = format!("evt-{}", self.bought.order);
         let body = serde_json::json!({
             "type": "payment.succeeded",
-            "data": { "sale_id": self.sale, "order_id": self.order },
+            "data": { "sale_id": self.sale, "order_id": self.bought.order },
         })
         .to_string();
         let path = format!("/v1/payments/callback/{PROVIDER}");
-        self.until_known(&path, &body, |body| {
+        let ask = Ask::Pay { order: self.bought.order.uuid(), event: id.clone() };
+        self.until_known((&path, &body), &ask, |body| {
             let sent = Millis::now().0 / 1000;
             let signature = signature(&self.secret, &id, sent, body).unwrap_or_default();
             vec![
@@ -160,15 +160,16 @@ impl Holder {
     }
 
     async fn cancel(&self) -> String {
-        let path = format!("/v1/sales/{}/orders/{}:cancel", self.sale, self.order);
-        self.until_known(&path, "", |_| vec![("authorization", self.bearer.clone())]).await.0
+        let path = format!("/v1/sales/{}/orders/{}:cancel", self.sale, self.bought.order);
+        let ask = Ask::Cancel { order: self.bought.order.uuid() };
+        self.until_known((&path, ""), &ask, |_| vec![("authorization", self.bought.bearer.clone())]).await.0
     }
 
     /// Repeats a request, with a new signature each time, until its answer is final.
     async fn until_known(
         &self,
-        path: &str,
-        body: &str,
+        (path, body): (&str, &str),
+        ask: &Ask,
         headers: impl Fn(&str) -> Vec<(&'static str, String)>,
     ) -> (String, Option<OrderId>) {
         let mut connection = Connection::new(self.address);
@@ -177,7 +178,15 @@ impl Holder {
         loop {
             let headers = headers(body);
             let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+            let from = now_ms();
             let reply = read(connection.post(path, &headers, body.to_owned().into()).await);
+            let heard = judge::Answer {
+                status: reply.status,
+                code: reply.word.clone(),
+                order: None,
+                new_order: reply.new_order.map(OrderId::uuid),
+            };
+            self.history.add(from, self.bought.user.as_str(), ask.clone(), heard);
             if reply.is_final || Instant::now() >= until {
                 return (reply.word, reply.new_order);
             }
@@ -188,6 +197,7 @@ impl Holder {
 }
 
 struct Reply {
+    status: Option<u16>,
     word: String,
     new_order: Option<OrderId>,
     is_final: bool,
@@ -195,7 +205,7 @@ struct Reply {
 
 fn read(answer: Result<Answer, HttpError>) -> Reply {
     let Ok((status, body)) = answer else {
-        return Reply { word: "unanswered".into(), new_order: None, is_final: false };
+        return Reply { status: None, word: "unanswered".into(), new_order: None, is_final: false };
     };
     let body: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
     let new_order = body["new_order_id"].as_str().and_then(|id| id.parse().ok());
@@ -203,5 +213,5 @@ fn read(answer: Result<Answer, HttpError>) -> Reply {
     let word = word.map_or_else(|| format!("http_{}", status.as_u16()), str::to_owned);
     let is_final = (status.is_success() && word != "pending")
         || (status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS);
-    Reply { word, new_order, is_final }
+    Reply { status: Some(status.as_u16()), word, new_order, is_final }
 }

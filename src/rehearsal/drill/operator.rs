@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::admin::Admin;
 use crate::domain::SaleId;
+use crate::rehearsal::judge::now_ms;
 
 /// The operator's task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +36,9 @@ pub struct Act {
     pub answer: String,
     /// Units added to the stock, negative if removed.
     pub units: i64,
+    /// From the first request to the last answer, in milliseconds since 1970.
+    #[serde(skip)]
+    pub at_ms: (i64, i64),
 }
 
 /// How long an act is repeated for an answer.
@@ -83,10 +87,10 @@ pub(super) async fn steer(
     while !done() {
         tokio::time::sleep(steering.pause()).await;
         let Some((verb, body)) = steering.nth(acts.len()) else { break };
-        let key = format!("act-{}", acts.len());
+        let (key, from) = (format!("act-{}", acts.len()), now_ms());
         let answer = insist(admin, &format!("/v1/admin/sales/{sale}:{verb}"), &key, &body).await;
         let units = if answer == "done" { body["units"].as_i64().unwrap_or(0) } else { 0 };
-        acts.push(Act { act: format!("{verb} {body}"), answer, units });
+        acts.push(Act { act: format!("{verb} {body}"), answer, units, at_ms: (from, now_ms() + 1) });
     }
     acts
 }

@@ -15,13 +15,14 @@ use super::admin::Admin;
 use super::click::{ClickResult, Clicker};
 use super::error::DrillError;
 use super::final_books::FinalBooks;
-use super::follow_up::{self, Bought, Holder, Intent, OnPaid, Outcome};
+use super::follow_up::{self, Bought, Holder, OnPaid, Outcome};
 use super::plan::{FollowUp, Plan};
 use super::progress::Progress;
 use super::target::Target;
 use super::verdict::count;
 use super::{contradictions, sale};
 use crate::domain::{OrderId, OrderStatus, SaleId};
+use crate::rehearsal::judge::Intent;
 
 /// The report of the returns drill.
 #[derive(Debug, Clone, Serialize)]
@@ -154,10 +155,11 @@ impl Stream<'_> {
             let result = clicker.click(&user, &bearer, 0, Instant::now()).await;
             match result.has_order().then_some(result.order).flatten() {
                 Some(order) => {
-                    let buyer = Holder::new(self.target, self.follow_up, self.sale, order, bearer.clone());
-                    if buyer.intent == Intent::PaysLate {
-                        let _ = late.send(Bought { order, bearer });
+                    let bought = Bought { order, user, bearer };
+                    if self.follow_up.intent(order) == Intent::PaysLate {
+                        let _ = late.send(bought);
                     } else {
+                        let buyer = Holder::new(self.target, self.follow_up, self.sale, bought);
                         visits.outcomes.push(buyer.act(&*self.on_paid).await);
                     }
                 }

@@ -14,6 +14,8 @@ use super::report::Report;
 use super::target::Target;
 use super::verdict::Verdict;
 use super::{crowd, follow_up, operator, sale};
+use crate::domain::OrderId;
+use crate::rehearsal::judge::{Intent, now_ms};
 
 /// Creates a sale, sends the crowd, waits until every order has ended, closes the sale, and compares. When `stop` is
 /// cancelled, closes the sale and returns [`DrillError::Interrupted`].
@@ -34,6 +36,10 @@ pub struct DrillRun {
     pub answered_at: Instant,
     /// The time when every order had ended, or `plan.settle_within` had passed.
     pub at_rest: Instant,
+    /// The time at which the drill began to close its sale, in milliseconds since 1970.
+    pub closed_at_ms: i64,
+    /// What buyers meant to do with their orders.
+    pub intents: Vec<(OrderId, Intent)>,
 }
 
 /// Like [`run`], with `meanwhile` running at the same time. The books are read after both have ended.
@@ -68,12 +74,14 @@ pub async fn run_during(
     };
     let all = async { tokio::join!(crowd, meanwhile, follow_ups, steering) };
     let answered = stop.run_until_cancelled(all).await;
-    let answered_at = Instant::now();
+    let (answered_at, closed_at_ms) = (Instant::now(), now_ms());
     sale::close(&admin, &sale, plan, answered.is_some()).await?;
     let (results, (), outcomes, acts) = answered.ok_or(DrillError::Interrupted)?;
     progress.say("waiting until every order has ended");
     let books = FinalBooks::at_rest(&admin, &sale, plan).await?;
     let at_rest = books.read_at();
     let verdict = Verdict::reach(&results, &outcomes, &acts, &books, plan);
-    Ok(DrillRun { report: Report::new(plan, &sale, &results, acts, verdict), answered_at, at_rest })
+    let intents = outcomes.iter().map(|outcome| (outcome.order, outcome.intent)).collect();
+    let report = Report::new(plan, &sale, &results, acts, verdict);
+    Ok(DrillRun { report, answered_at, at_rest, closed_at_ms, intents })
 }

@@ -10,6 +10,7 @@ use super::error::DrillError;
 use super::http::Connection;
 use crate::domain::UserId;
 use crate::front::{Role, Signer};
+use crate::rehearsal::judge::History;
 
 /// The target stack of a drill.
 pub struct Target {
@@ -21,6 +22,8 @@ pub struct Target {
     pub tokens: Signer,
     /// Signs the callbacks of the payment provider `drill`; empty if the stack does not know it.
     pub payment_secret: String,
+    /// Records every call of a buyer and of the payment provider.
+    pub history: History,
 }
 
 /// How long a token is valid, in seconds.
@@ -30,8 +33,13 @@ impl Target {
     /// The nth buyer, with the value of their `authorization` header.
     pub(super) fn buyer(&self, nth: u32) -> Option<(UserId, String)> {
         let user = UserId::parse(format!("buyer-{nth:08}")).ok()?;
-        let bearer = format!("Bearer {}", self.tokens.mint(&user, None, TOKENS_LAST));
+        let bearer = self.bearer(&user);
         Some((user, bearer))
+    }
+
+    /// The value of a buyer's `authorization` header.
+    pub(super) fn bearer(&self, user: &UserId) -> String {
+        format!("Bearer {}", self.tokens.mint(user, None, TOKENS_LAST))
     }
 
     /// An administrator's token.

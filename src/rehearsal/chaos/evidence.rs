@@ -1,0 +1,93 @@
+//! Gathers the case of a chaos drill for the judge.
+
+use std::time::{Duration, Instant};
+
+use super::attack::ChaosPlan;
+use super::error::ChaosError;
+use super::stack::Stack;
+use crate::rehearsal::drill::{self, DrillRun, Target};
+use crate::rehearsal::judge::{Books, Case, OperatorAct, Outage, Sale, Servers, now_ms, read_books};
+use crate::rehearsal::servers::Kind;
+
+/// How long the books may take to be at rest once the product says that they are.
+const AT_REST_WITHIN: Duration = Duration::from_secs(30);
+
+/// What the nemesis did, and when everything had healed.
+pub(super) struct Nemesis {
+    pub(super) outages: Vec<Outage>,
+    pub(super) healed_at_ms: i64,
+}
+
+/// Reads the servers past every proxy, has every buyer read their order for the last time, and returns the case.
+pub(super) async fn gather(
+    stack: &Stack,
+    plan: &ChaosPlan,
+    target: &Target,
+    nemesis: Nemesis,
+    run: &DrillRun,
+) -> Result<Case, ChaosError> {
+    let sale = &run.report.sale_id;
+    let rest_at_ms = now_ms() - i64::try_from(run.at_rest.elapsed().as_millis()).unwrap_or(0);
+    let (books, waited) = books_at_rest(stack, sale.as_str(), plan.follow_up).await?;
+    let rest_at_ms = if waited { now_ms() } else { rest_at_ms };
+    let mut calls = target.history.take();
+    drill::read_in_the_end(target, sale, &calls).await;
+    calls.extend(target.history.take());
+    calls.sort_by_key(|call| call.to_ms);
+    let crowd = plan.crowd();
+    let pay_within_ms = crowd.follow_up.as_ref().map(|follow_up| i64::from(follow_up.pay_within_s) * 1_000);
+    Ok(Case {
+        sale: Sale {
+            id: sale.to_string(),
+            units: crowd.units,
+            limit: 1,
+            buyers: u64::from(crowd.buyers),
+            pay_within_ms,
+            rebuy: crowd.follow_up.as_ref().is_none_or(|follow_up| follow_up.rebuy),
+        },
+        intents: run.intents.iter().map(|(order, intent)| (order.uuid(), *intent)).collect(),
+        acts: acts(run),
+        outages: nemesis.outages,
+        healed_at_ms: nemesis.healed_at_ms,
+        rest_at_ms,
+        books,
+        calls,
+    })
+}
+
+/// The books, and whether they were not at rest at first. If they do not come to rest, the judge says what is left.
+async fn books_at_rest(stack: &Stack, sale: &str, buyers_pay: bool) -> Result<(Books, bool), ChaosError> {
+    let servers = Servers {
+        redis: stack.url(Kind::Redis).await.unwrap_or_default(),
+        database: stack.url(stack.database()).await.unwrap_or_default(),
+    };
+    let until = Instant::now() + AT_REST_WITHIN;
+    let mut waited = false;
+    loop {
+        let books = read_books(&servers, sale).await?;
+        if books.are_at_rest(buyers_pay) || Instant::now() >= until {
+            return Ok((books, waited));
+        }
+        waited = true;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// The acts of the operator, and the end of the sale.
+fn acts(run: &DrillRun) -> Vec<OperatorAct> {
+    let acts = run.report.acts.iter().map(|act| OperatorAct {
+        from_ms: act.at_ms.0,
+        to_ms: act.at_ms.1,
+        act: act.act.clone(),
+        answer: act.answer.clone(),
+        units: act.units,
+    });
+    let close = OperatorAct {
+        from_ms: run.closed_at_ms,
+        to_ms: run.closed_at_ms,
+        act: "close".into(),
+        answer: "done".into(),
+        units: 0,
+    };
+    acts.chain([close]).collect()
+}

@@ -1,0 +1,135 @@
+//! A case, indexed for the rules.
+
+use std::collections::{BTreeMap, HashMap};
+
+use uuid::Uuid;
+
+use super::books::{ChangeRow, OrderRow, PaymentRow};
+use super::call::{Ask, Call};
+use super::case::{Case, Intent};
+
+/// A case, indexed for the rules.
+pub(super) struct Facts<'a> {
+    pub(super) case: &'a Case,
+    pub(super) rows: HashMap<Uuid, &'a OrderRow>,
+    /// The changes of each order, oldest first.
+    pub(super) changes: HashMap<Uuid, Vec<&'a ChangeRow>>,
+    pub(super) payments: HashMap<&'a str, &'a PaymentRow>,
+    pub(super) intents: HashMap<Uuid, Intent>,
+    /// The calls of each buyer, in the order in which they began.
+    pub(super) of_user: BTreeMap<&'a str, Vec<&'a Call>>,
+    /// The orders that an answer gave to a buyer, each with the calls that did, in the order of their answers.
+    pub(super) given: BTreeMap<Uuid, Vec<&'a Call>>,
+    /// The calls that ask something about an order.
+    pub(super) about: HashMap<Uuid, Vec<&'a Call>>,
+}
+
+impl<'a> Facts<'a> {
+    pub(super) fn of(case: &'a Case) -> Self {
+        let mut facts = Self {
+            case,
+            rows: case.books.orders.iter().map(|row| (row.id, row)).collect(),
+            changes: HashMap::new(),
+            payments: case.books.payments.iter().map(|row| (row.event.as_str(), row)).collect(),
+            intents: case.intents.iter().copied().collect(),
+            of_user: BTreeMap::new(),
+            given: BTreeMap::new(),
+            about: HashMap::new(),
+        };
+        for change in &case.books.changes {
+            facts.changes.entry(change.order).or_default().push(change);
+        }
+        for changes in facts.changes.values_mut() {
+            changes.sort_by_key(|change| change.version);
+        }
+        for call in &case.calls {
+            facts.of_user.entry(&call.user).or_default().push(call);
+            if let Some(order) = call.ask.order() {
+                facts.about.entry(order).or_default().push(call);
+            }
+            match (&call.ask, call.answer.order) {
+                (Ask::Buy { .. }, Some(order)) if call.answer.gives_order() => {
+                    facts.given.entry(order).or_default().push(call);
+                }
+                _ => {}
+            }
+        }
+        for calls in facts.of_user.values_mut() {
+            calls.sort_by_key(|call| (call.from_ms, call.to_ms));
+        }
+        for calls in facts.given.values_mut() {
+            calls.sort_by_key(|call| call.to_ms);
+        }
+        facts
+    }
+
+    /// Orders that own units.
+    pub(super) fn live_rows(&self) -> impl Iterator<Item = &'a OrderRow> {
+        self.case.books.orders.iter().filter(|row| is_live(&row.status))
+    }
+
+    pub(super) fn buys(&self) -> impl Iterator<Item = (&'a str, &'a Call)> {
+        self.case.calls.iter().filter_map(|call| match &call.ask {
+            Ask::Buy { key } => Some((key.as_str(), call)),
+            _ => None,
+        })
+    }
+
+    /// When the order ended by its row; `None` if it has not.
+    pub(super) fn ended_at_ms(&self, order: Uuid) -> Option<i64> {
+        let last = self.changes.get(&order)?.last()?;
+        (!is_live(&last.to)).then_some(last.at_ms)
+    }
+
+    /// The stock that the acts of the operator lead to.
+    pub(super) fn stock(&self) -> i64 {
+        self.case.sale.units + self.case.acts.iter().map(|act| act.units).sum::<i64>()
+    }
+
+    /// Whether a fault was under way, or its victim on its way back, at some time of this interval.
+    pub(super) fn is_disturbed(&self, from_ms: i64, to_ms: i64) -> bool {
+        let hits = |from: i64, to: i64| from <= to_ms && to.saturating_add(RETURNS_WITHIN_MS) >= from_ms;
+        let outages = self.case.outages.iter().filter(|outage| outage.missed.is_none());
+        outages.into_iter().any(|outage| hits(outage.from_ms, outage.to_ms))
+    }
+}
+
+/// How long a killed server or process may take until it serves again. RabbitMQ takes the longest.
+const RETURNS_WITHIN_MS: i64 = 15_000;
+
+/// Whether an order in this state owns its units.
+pub(super) fn is_live(status: &str) -> bool {
+    matches!(status, "accepted" | "confirmed" | "paid")
+}
+
+/// The arrows of an order's life.
+pub(super) const ARROWS: [(&str, &str); 7] = [
+    ("accepted", "confirmed"),
+    ("accepted", "failed"),
+    ("accepted", "cancelled"),
+    ("confirmed", "paid"),
+    ("confirmed", "cancelled"),
+    ("confirmed", "expired"),
+    ("paid", "refunded"),
+];
+
+/// Whether a later look may find `later` after an earlier one found `earlier`.
+pub(super) fn leads_to(earlier: &str, later: &str) -> bool {
+    earlier == later || ARROWS.iter().any(|(from, to)| *from == earlier && leads_to(to, later))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_lead_forwards_only() {
+        assert!(
+            leads_to("accepted", "refunded") && leads_to("confirmed", "expired") && leads_to("paid", "paid")
+        );
+        assert!(
+            !leads_to("paid", "confirmed") && !leads_to("expired", "paid") && !leads_to("paid", "expired")
+        );
+        assert!(!leads_to("cancelled", "expired") && !leads_to("confirmed", "failed"));
+    }
+}

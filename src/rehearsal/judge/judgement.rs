@@ -1,0 +1,92 @@
+//! The judgement: what each rule found.
+
+use std::fmt;
+
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::case::Case;
+use super::facts::Facts;
+use super::rules::{Kind, RULES};
+use super::story;
+
+/// A broken rule.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The rule's name.
+    pub rule: &'static str,
+    /// What contradicts it.
+    pub says: String,
+    /// The order concerned.
+    pub order: Option<Uuid>,
+    /// The buyer concerned.
+    pub user: Option<String>,
+}
+
+/// What the rules found in a case.
+#[derive(Debug, Clone, Serialize)]
+pub struct Judgement {
+    /// Broken promises.
+    pub broken: Vec<Finding>,
+    /// Floors that were not reached.
+    pub short: Vec<Finding>,
+    /// What the floors measured, each with its name.
+    pub measured: Vec<(&'static str, f64)>,
+    /// Calls that were judged.
+    pub calls: usize,
+    /// Orders that were judged.
+    pub orders: usize,
+    /// The story of each buyer who met a broken promise, for the first few.
+    #[serde(skip)]
+    pub stories: Vec<String>,
+}
+
+/// Stories that are told in full.
+const STORIES: usize = 3;
+
+/// Applies every rule.
+pub fn judge(case: &Case) -> Judgement {
+    let facts = Facts::of(case);
+    let (mut broken, mut short, mut measured) = (Vec::new(), Vec::new(), Vec::new());
+    for rule in RULES {
+        let look = (rule.look)(&facts);
+        measured.extend(look.measured.map(|share| (rule.name, share)));
+        let findings = look.found.into_iter().map(|found| Finding {
+            rule: rule.name,
+            says: found.says,
+            order: found.order,
+            user: found.user,
+        });
+        match rule.kind {
+            Kind::Promise => broken.extend(findings),
+            Kind::Floor => short.extend(findings),
+        }
+    }
+    let stories = broken.iter().filter_map(|finding| story::of(&facts, finding)).take(STORIES).collect();
+    Judgement { broken, short, measured, calls: case.calls.len(), orders: case.books.orders.len(), stories }
+}
+
+impl fmt::Display for Judgement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "  judged      {} calls and {} orders by {} rules",
+            self.calls,
+            self.orders,
+            RULES.len()
+        )?;
+        let measured: Vec<String> =
+            self.measured.iter().map(|(name, value)| format!("{name} {value:.3}")).collect();
+        writeln!(f, "  floors      {}", measured.join(" · "))?;
+        for finding in self.short.iter() {
+            writeln!(f, "  short       {}: {}", finding.rule, finding.says)?;
+        }
+        for finding in self.broken.iter().take(10) {
+            writeln!(f, "  broken      {}: {}", finding.rule, finding.says)?;
+        }
+        for story in &self.stories {
+            write!(f, "{story}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,170 @@
+//! Rules of what buyers hear.
+
+use std::collections::{BTreeMap, HashMap};
+
+use uuid::Uuid;
+
+use super::{Found, Look};
+use crate::rehearsal::judge::call::{Ask, Call};
+use crate::rehearsal::judge::facts::{Facts, leads_to};
+use crate::rehearsal::judge::free_units::{certainly_free, holds_all_of};
+
+/// How old a refusal's reading may be: 4 ms are promised, and times are rounded to a millisecond at both ends.
+const STALE_MS: i64 = 6;
+
+pub(super) fn accepted_is_kept(facts: &Facts<'_>) -> Look {
+    let mut found = Vec::new();
+    for (order, calls) in &facts.given {
+        let is = facts.rows.get(order).map_or("missing", |row| row.status.as_str());
+        let user = calls.first().map_or("", |call| call.user.as_str());
+        if matches!(is, "missing" | "failed") {
+            found.push(Found {
+                order: Some(*order),
+                ..Found::of_user(user, format!("{user} was given {order}, which is {is}"))
+            });
+        }
+        let owner = facts.rows.get(order).map_or(user, |row| row.user.as_str());
+        if let Some(call) = calls.iter().find(|call| call.user != owner) {
+            found.push(Found::of_order(
+                *order,
+                format!("{} was given {order}, which is {owner}'s", call.user),
+            ));
+        }
+    }
+    found.into_iter().collect()
+}
+
+pub(super) fn ends_readable(facts: &Facts<'_>) -> Look {
+    let mut found = Vec::new();
+    for order in facts.given.keys() {
+        let reads =
+            facts.about.get(order).into_iter().flatten().filter(|call| matches!(call.ask, Ask::Read { .. }));
+        let last = reads.filter(|call| call.from_ms >= facts.case.rest_at_ms).max_by_key(|call| call.to_ms);
+        let read = last.map_or("never", |call| call.answer.code.as_str());
+        let is = facts.rows.get(order).map_or("missing", |row| row.status.as_str());
+        if read != is {
+            found
+                .push(Found::of_order(*order, format!("{order} is {is}, and was read in the end as {read}")));
+        }
+    }
+    found.into_iter().collect()
+}
+
+pub(super) fn no_404_after_202(facts: &Facts<'_>) -> Look {
+    let mut found = Vec::new();
+    for (order, given) in &facts.given {
+        let since = given.first().map_or(i64::MAX, |call| call.to_ms);
+        for call in facts.about.get(order).into_iter().flatten() {
+            if call.answer.status == Some(404) && call.from_ms > since {
+                found.push(Found::of_order(
+                    *order,
+                    format!("{order} had been given, and was then answered with 404"),
+                ));
+            }
+        }
+    }
+    found.into_iter().collect()
+}
+
+pub(super) fn same_click_same_order(facts: &Facts<'_>) -> Look {
+    let mut orders: BTreeMap<(&str, &str), Uuid> = BTreeMap::new();
+    let mut found = Vec::new();
+    for (key, call) in facts.buys().filter(|(_, call)| call.answer.gives_order()) {
+        let Some(order) = call.answer.order else {
+            found.push(Found::of_user(&call.user, format!("{} was given an order without an id", call.user)));
+            continue;
+        };
+        let first = *orders.entry((&call.user, key)).or_insert(order);
+        if first != order {
+            found.push(Found::of_user(
+                &call.user,
+                format!("{} was given {first} and {order} for {key}", call.user),
+            ));
+        }
+    }
+    found.into_iter().collect()
+}
+
+/// What a call says about the state of an order.
+fn shown(call: &Call) -> Option<&str> {
+    let code = call.answer.code.as_str();
+    match call.ask {
+        Ask::Read { .. } | Ask::Cancel { .. } => call.answer.is_success().then_some(code),
+        Ask::Pay { .. } => (code == "applied").then_some("paid"),
+        Ask::Buy { .. } => None,
+    }
+}
+
+pub(super) fn no_way_back(facts: &Facts<'_>) -> Look {
+    let mut found = Vec::new();
+    for (order, calls) in &facts.about {
+        let mut shown: Vec<(i64, i64, &str)> =
+            calls.iter().filter_map(|call| Some((call.from_ms, call.to_ms, shown(call)?))).collect();
+        shown.sort_unstable();
+        let row = facts
+            .rows
+            .get(order)
+            .map(|row| (facts.case.rest_at_ms, facts.case.rest_at_ms, row.status.as_str()));
+        shown.extend(row);
+        for (nth, (from_ms, _, later)) in shown.iter().enumerate() {
+            let earlier =
+                shown[..nth].iter().find(|(_, to_ms, earlier)| to_ms < from_ms && !leads_to(earlier, later));
+            if let Some((_, _, earlier)) = earlier {
+                found.push(Found::of_order(*order, format!("{order} was {earlier}, and later {later}")));
+            }
+        }
+    }
+    found.into_iter().collect()
+}
+
+pub(super) fn sold_out_is_true(facts: &Facts<'_>) -> Look {
+    let free = certainly_free(facts);
+    facts
+        .buys()
+        .filter(|(_, call)| {
+            call.answer.code == "sold_out" && holds_all_of(&free, call.from_ms - STALE_MS, call.to_ms)
+        })
+        .map(|(_, call)| {
+            Found::of_user(&call.user, format!("{} heard sold_out while a unit was free", call.user))
+        })
+        .collect()
+}
+
+/// Refusals that an act of the operator explains, with the verb of the act.
+const BY_ACTS: [(&str, &str); 4] = [
+    ("sale_closed", "close"),
+    ("sale_paused", "pause"),
+    ("rate_limited", "change"),
+    ("purchase_limit", "change"),
+];
+
+pub(super) fn refusal_is_true(facts: &Facts<'_>) -> Look {
+    let mut orders: HashMap<&str, Vec<Uuid>> = HashMap::new();
+    for row in &facts.case.books.orders {
+        orders.entry(&row.user).or_default().push(row.id);
+    }
+    let acted = |verb: &str, before: i64| {
+        facts.case.acts.iter().any(|act| act.act.starts_with(verb) && act.from_ms <= before)
+    };
+    let mut found = Vec::new();
+    for (_, call) in facts.buys() {
+        let code = call.answer.code.as_str();
+        let has = |order: Option<Uuid>| {
+            orders
+                .get(call.user.as_str())
+                .is_some_and(|of_user| order.is_none_or(|order| of_user.contains(&order)))
+        };
+        let is_true = match BY_ACTS.iter().find(|(refusal, _)| *refusal == code) {
+            Some((_, verb)) => acted(verb, call.to_ms),
+            None if code == "already_ordered" => has(call.answer.order),
+            // A click is well-formed, of a buyer with a token, for a sale that is open.
+            None => {
+                call.answer.status.is_none_or(|status| !(400..500).contains(&status) || code == "sold_out")
+            }
+        };
+        if !is_true {
+            found.push(Found::of_user(&call.user, format!("{} heard {code}, which is not so", call.user)));
+        }
+    }
+    found.into_iter().collect()
+}

@@ -1,0 +1,107 @@
+//! Floors: how well buyers have to be served although things fail.
+
+use super::{Found, Look};
+use crate::rehearsal::judge::call::Ask;
+use crate::rehearsal::judge::case::Intent;
+use crate::rehearsal::judge::facts::Facts;
+
+/// The part of what stock and buyers allow that has to be accepted.
+const ACCEPTED: f64 = 0.9;
+/// The part of the payments sent in time that has to be applied.
+const PAID: f64 = 0.8;
+/// A payment counts as sent in time if this was left until the deadline.
+const LEFT_TO_PAY_MS: i64 = 2_000;
+/// The part of the reads that has to show a state.
+const READ: f64 = 0.8;
+/// How long the books may take to be at rest, besides the time to pay.
+const REST_WITHIN_MS: i64 = 15_000;
+/// How long nothing may be sold though nothing is down.
+const NOTHING_SOLD_MS: i64 = 5_000;
+/// The part of the faults that has to have an effect.
+const HIT: f64 = 0.9;
+
+/// A floor for `part` of `all`; nothing is measured if there is nothing to measure.
+fn at_least(floor: f64, part: usize, all: usize, what: &str) -> Look {
+    if all == 0 {
+        return Look::default();
+    }
+    let share = part as f64 / all as f64;
+    let short = share < floor;
+    let found =
+        short.then(|| Found::new(format!("{part} of {all} {what}, {share:.3} instead of {floor} or more")));
+    Look { found: found.into_iter().collect(), measured: Some(share) }
+}
+
+pub(super) fn sold_enough(facts: &Facts<'_>) -> Look {
+    let sale = &facts.case.sale;
+    let stock = u64::try_from(facts.stock().max(0)).unwrap_or(0);
+    let allowed = usize::try_from(stock.min(sale.buyers)).unwrap_or(usize::MAX);
+    at_least(ACCEPTED, facts.given.len(), allowed, "orders that stock and buyers allow were accepted")
+}
+
+pub(super) fn paid_enough(facts: &Facts<'_>) -> Look {
+    let Some(pay_within) = facts.case.sale.pay_within_ms else { return Look::default() };
+    let (mut sent, mut applied) = (0, 0);
+    for (order, calls) in &facts.about {
+        let mut pays = calls.iter().filter(|call| matches!(call.ask, Ask::Pay { .. })).peekable();
+        let Some(first) = pays.peek().map(|call| call.from_ms) else { continue };
+        // Without a row yet, the time to pay has not begun.
+        let deadline = facts.rows.get(order).map_or(i64::MAX, |row| row.recorded_at_ms + pay_within);
+        if facts.intents.get(order) != Some(&Intent::Pays) || first > deadline - LEFT_TO_PAY_MS {
+            continue;
+        }
+        sent += 1;
+        applied += usize::from(pays.any(|call| matches!(call.answer.code.as_str(), "applied" | "retaken")));
+    }
+    at_least(PAID, applied, sent, "payments sent in time were applied")
+}
+
+pub(super) fn read_enough(facts: &Facts<'_>) -> Look {
+    let reads: Vec<_> = facts.case.calls.iter().filter(|call| matches!(call.ask, Ask::Read { .. })).collect();
+    let shown = reads.iter().filter(|call| call.answer.is_success()).count();
+    at_least(READ, shown, reads.len(), "reads showed a state")
+}
+
+pub(super) fn rest_soon(facts: &Facts<'_>) -> Look {
+    let answered = facts.buys().map(|(_, call)| call.to_ms).max().unwrap_or(0);
+    let quiet = facts.case.healed_at_ms.max(answered);
+    let took = facts.case.rest_at_ms - quiet;
+    let limit = REST_WITHIN_MS + facts.case.sale.pay_within_ms.unwrap_or(0);
+    let found = (took > limit).then(|| {
+        Found::new(format!(
+            "the books were at rest {took} ms after everything was healed, instead of {limit} or less"
+        ))
+    });
+    Look { found: found.into_iter().collect(), measured: Some(took as f64 / 1000.0) }
+}
+
+pub(super) fn sells_on(facts: &Facts<'_>) -> Look {
+    let free = crate::rehearsal::judge::free_units::certainly_free(facts);
+    let mut clicks: Vec<(i64, bool)> =
+        facts.buys().map(|(_, call)| (call.to_ms, call.answer.code == "accepted")).collect();
+    clicks.sort_unstable();
+    let mut longest = 0;
+    let mut since: Option<i64> = None;
+    for (at, sold) in clicks {
+        let from = *since.get_or_insert(at);
+        let calm = !facts.is_disturbed(from, at);
+        let wanted = crate::rehearsal::judge::free_units::holds_all_of(&free, from, at);
+        if sold || !calm || !wanted {
+            since = None;
+        } else {
+            longest = longest.max(at - from);
+        }
+    }
+    let found = (longest > NOTHING_SOLD_MS).then(|| {
+        Found::new(format!(
+            "nothing was sold for {longest} ms, though nothing was down, a unit was free, and buyers came"
+        ))
+    });
+    Look { found: found.into_iter().collect(), measured: Some(longest as f64 / 1000.0) }
+}
+
+pub(super) fn faults_hit(facts: &Facts<'_>) -> Look {
+    let faults = &facts.case.outages;
+    let hit = faults.iter().filter(|outage| outage.missed.is_none()).count();
+    at_least(HIT, hit, faults.len(), "faults had an effect")
+}

@@ -1,0 +1,167 @@
+//! The rules, each a sentence that a buyer, an operator or an accountant would agree with.
+
+mod answers;
+mod floors;
+mod payments;
+mod rows;
+mod units;
+
+#[cfg(test)]
+mod tests;
+
+use uuid::Uuid;
+
+use super::facts::Facts;
+use super::linear;
+
+/// What a rule is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Must hold whatever fails.
+    Promise,
+    /// How well buyers have to be served although things fail.
+    Floor,
+}
+
+/// A rule.
+pub struct Rule {
+    /// Its name.
+    pub name: &'static str,
+    /// What must hold.
+    pub says: &'static str,
+    /// Whether it is a promise or a floor.
+    pub kind: Kind,
+    pub(super) look: fn(&Facts<'_>) -> Look,
+}
+
+/// What a rule finds in a case.
+#[derive(Default)]
+pub(super) struct Look {
+    pub(super) found: Vec<Found>,
+    /// What a floor measured.
+    pub(super) measured: Option<f64>,
+}
+
+/// What contradicts a rule.
+pub(super) struct Found {
+    pub(super) says: String,
+    pub(super) order: Option<Uuid>,
+    pub(super) user: Option<String>,
+}
+
+impl Found {
+    fn new(says: String) -> Self {
+        Self { says, order: None, user: None }
+    }
+
+    fn of_order(order: Uuid, says: String) -> Self {
+        Self { order: Some(order), ..Self::new(says) }
+    }
+
+    pub(super) fn of_user(user: &str, says: String) -> Self {
+        Self { user: Some(user.to_owned()), ..Self::new(says) }
+    }
+}
+
+impl FromIterator<Found> for Look {
+    fn from_iter<T: IntoIterator<Item = Found>>(found: T) -> Self {
+        Self { found: found.into_iter().collect(), measured: None }
+    }
+}
+
+const fn promise(name: &'static str, says: &'static str, look: fn(&Facts<'_>) -> Look) -> Rule {
+    Rule { name, says, kind: Kind::Promise, look }
+}
+
+const fn floor(name: &'static str, says: &'static str, look: fn(&Facts<'_>) -> Look) -> Rule {
+    Rule { name, says, kind: Kind::Floor, look }
+}
+
+/// Every rule.
+pub const RULES: &[Rule] = &[
+    promise("no-unit-twice", "Live orders never hold more units than the stock.", units::no_unit_twice),
+    promise("limit", "No buyer holds more units than the limit.", units::limit),
+    promise(
+        "conservation",
+        "Of each item, the gate's stock is what is left and what live orders hold.",
+        units::conservation,
+    ),
+    promise(
+        "stock-follows-acts",
+        "The stock is what the operator's acts made it.",
+        units::stock_follows_acts,
+    ),
+    promise(
+        "accepted-is-kept",
+        "Every order that a buyer was given has a row that did not fail.",
+        answers::accepted_is_kept,
+    ),
+    promise(
+        "ends-readable",
+        "In the end every order that a buyer was given can be read, in the state of its row.",
+        answers::ends_readable,
+    ),
+    promise(
+        "no-404-after-202",
+        "No read of an order that was given before is answered with 404.",
+        answers::no_404_after_202,
+    ),
+    promise(
+        "same-click-same-order",
+        "One buyer's clicks with the same key give the same order.",
+        answers::same_click_same_order,
+    ),
+    promise("no-way-back", "No later answer shows an earlier state.", answers::no_way_back),
+    promise(
+        "sold-out-is-true",
+        "Nobody hears sold_out while a unit is free all the time.",
+        answers::sold_out_is_true,
+    ),
+    promise("refusal-is-true", "A refusal's reason is true.", answers::refusal_is_true),
+    promise("linearizable", "Each buyer's answers fit one order of events.", linear::linearizable),
+    promise(
+        "paid-stays-paid",
+        "An order whose payment was applied is paid in the end.",
+        payments::paid_stays_paid,
+    ),
+    promise(
+        "in-time-is-in-time",
+        "No payment of an order within its time to pay is late.",
+        payments::in_time_is_in_time,
+    ),
+    promise(
+        "never-expired-early",
+        "No order expires before its time to pay has passed.",
+        payments::never_expired_early,
+    ),
+    promise(
+        "payment-counts-once",
+        "Each payment that was answered has one row with that answer, and each paid order one payment.",
+        payments::payment_counts_once,
+    ),
+    promise(
+        "path-of-arrows",
+        "The changes of each row are a path along the arrows, up to its state.",
+        rows::path_of_arrows,
+    ),
+    promise(
+        "somebody-asked",
+        "Every order has a buyer who clicked, and every end somebody who asked for it.",
+        rows::somebody_asked,
+    ),
+    promise("at-rest", "In the end nothing is on its way.", rows::at_rest),
+    floor(
+        "sold-enough",
+        "At least nine tenths of what stock and buyers allow is accepted.",
+        floors::sold_enough,
+    ),
+    floor(
+        "paid-enough",
+        "At least eight tenths of the payments sent in time are applied.",
+        floors::paid_enough,
+    ),
+    floor("read-enough", "At least eight tenths of the reads show a state.", floors::read_enough),
+    floor("rest-soon", "The books are at rest soon after everything is healed.", floors::rest_soon),
+    floor("sells-on", "While nothing is down and units are free, orders are accepted.", floors::sells_on),
+    floor("faults-hit", "At least nine tenths of the faults have an effect.", floors::faults_hit),
+];

@@ -1,0 +1,86 @@
+//! Rules of rows.
+
+use super::{Found, Look};
+use crate::rehearsal::judge::call::Ask;
+use crate::rehearsal::judge::case::Intent;
+use crate::rehearsal::judge::facts::{ARROWS, Facts};
+
+pub(super) fn path_of_arrows(facts: &Facts<'_>) -> Look {
+    let mut found = Vec::new();
+    for row in &facts.case.books.orders {
+        let changes = facts.changes.get(&row.id).map(Vec::as_slice).unwrap_or_default();
+        let mut at: Option<&str> = None;
+        for change in changes {
+            let fits = at.is_none_or(|at| at == change.from);
+            if !fits || !ARROWS.contains(&(change.from.as_str(), change.to.as_str())) {
+                found.push(Found::of_order(
+                    row.id,
+                    format!(
+                        "{} went from {} to {} (version {})",
+                        row.id, change.from, change.to, change.version
+                    ),
+                ));
+            }
+            at = Some(&change.to);
+        }
+        if at.is_some_and(|at| at != row.status) {
+            found.push(Found::of_order(
+                row.id,
+                format!(
+                    "{} is {}, but its last change led to {}",
+                    row.id,
+                    row.status,
+                    at.unwrap_or_default()
+                ),
+            ));
+        }
+    }
+    found.into_iter().collect()
+}
+
+pub(super) fn somebody_asked(facts: &Facts<'_>) -> Look {
+    let mut found = Vec::new();
+    for row in &facts.case.books.orders {
+        let calls = facts.of_user.get(row.user.as_str()).map(Vec::as_slice).unwrap_or_default();
+        if !calls.iter().any(|call| matches!(call.ask, Ask::Buy { .. })) {
+            found.push(Found::of_order(row.id, format!("{} never clicked, but has {}", row.user, row.id)));
+        }
+        let paid = |intent: Option<&Intent>| matches!(intent, Some(Intent::Pays | Intent::PaysLate));
+        let retaken = || facts.case.books.payments.iter().any(|payment| payment.new_order == Some(row.id));
+        let asked = match row.status.as_str() {
+            "paid" => paid(facts.intents.get(&row.id)) || retaken(),
+            "cancelled" => facts.intents.get(&row.id) == Some(&Intent::Cancels),
+            "expired" => facts.case.sale.pay_within_ms.is_some(),
+            _ => true,
+        };
+        if !asked {
+            found.push(Found::of_order(
+                row.id,
+                format!("{} is {}, though nobody asked for that", row.id, row.status),
+            ));
+        }
+    }
+    found.into_iter().collect()
+}
+
+pub(super) fn at_rest(facts: &Facts<'_>) -> Look {
+    let books = &facts.case.books;
+    let mut found = Vec::new();
+    if books.gate.outbox > 0 {
+        found.push(Found::new(format!("{} orders wait in the outbox", books.gate.outbox)));
+    }
+    if books.returning > 0 {
+        found.push(Found::new(format!("the units of {} ended orders are not back", books.returning)));
+    }
+    let pending = books.payments.iter().filter(|payment| payment.state == "pending").count();
+    if pending > 0 {
+        found.push(Found::new(format!("{pending} payments are pending")));
+    }
+    if facts.case.sale.pay_within_ms.is_some() {
+        let payable = books.orders.iter().filter(|row| row.status == "confirmed").count();
+        if payable > 0 {
+            found.push(Found::new(format!("{payable} orders are neither paid nor ended")));
+        }
+    }
+    found.into_iter().collect()
+}

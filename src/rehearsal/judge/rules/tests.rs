@@ -1,0 +1,204 @@
+//! A case in which every promise was kept, and for each rule a mistake that it must catch.
+
+use std::collections::BTreeSet;
+
+use uuid::Uuid;
+
+use super::{Kind, RULES};
+use crate::rehearsal::judge::books::{Books, ChangeRow, GateBooks, ItemRow, OrderRow, PaymentRow};
+use crate::rehearsal::judge::call::{Answer, Ask, Call};
+use crate::rehearsal::judge::case::{Case, Intent, OperatorAct, Outage, Sale};
+use crate::rehearsal::judge::judgement::judge;
+
+/// Ada pays, bob lets his order expire, carol cancels and dave finds that all is sold out.
+const ADA: Uuid = Uuid::from_u128(1);
+const BOB: Uuid = Uuid::from_u128(2);
+const CAROL: Uuid = Uuid::from_u128(3);
+
+fn call(at: (i64, i64), user: &str, ask: Ask, status: u16, code: &str, order: Option<Uuid>) -> Call {
+    let answer = Answer { status: Some(status), code: code.to_owned(), order, new_order: None };
+    Call { from_ms: at.0, to_ms: at.1, user: user.to_owned(), ask, answer }
+}
+
+fn buy(at: (i64, i64), user: &str, status: u16, code: &str, order: Option<Uuid>) -> Call {
+    call(at, user, Ask::Buy { key: "click".into() }, status, code, order)
+}
+
+fn read(at: (i64, i64), user: &str, order: Uuid, state: &str) -> Call {
+    call(at, user, Ask::Read { order }, 200, state, None)
+}
+
+fn change(order: Uuid, version: i64, from: &str, to: &str, at_ms: i64) -> ChangeRow {
+    ChangeRow { order, version, from: from.to_owned(), to: to.to_owned(), at_ms }
+}
+
+fn kept() -> Case {
+    let row = |id, user: &str, status: &str| OrderRow {
+        id,
+        user: user.to_owned(),
+        sku: "unit".into(),
+        quantity: 1,
+        status: status.to_owned(),
+        accepted_at_ms: 1_001,
+        recorded_at_ms: 1_010,
+    };
+    let one = |count| std::iter::once(("unit".to_owned(), count)).collect();
+    Case {
+        sale: Sale {
+            id: "s".into(),
+            units: 2,
+            limit: 1,
+            buyers: 4,
+            pay_within_ms: Some(4_000),
+            rebuy: false,
+        },
+        intents: vec![(ADA, Intent::Pays), (BOB, Intent::NeverPays), (CAROL, Intent::Cancels)],
+        acts: vec![OperatorAct {
+            from_ms: 1_000,
+            to_ms: 1_001,
+            act: "restock".into(),
+            answer: "done".into(),
+            units: 1,
+        }],
+        outages: vec![Outage { from_ms: 3_000, to_ms: 3_001, fault: "reset".into(), missed: None }],
+        healed_at_ms: 4_000,
+        rest_at_ms: 12_000,
+        books: Books {
+            orders: vec![
+                row(ADA, "ada", "paid"),
+                row(BOB, "bob", "expired"),
+                row(CAROL, "carol", "cancelled"),
+            ],
+            changes: vec![
+                change(ADA, 2, "confirmed", "paid", 1_030),
+                change(BOB, 2, "confirmed", "expired", 5_020),
+                change(CAROL, 2, "confirmed", "cancelled", 1_300),
+            ],
+            payments: vec![PaymentRow {
+                event: "evt".into(),
+                order: ADA,
+                state: "applied".into(),
+                new_order: None,
+            }],
+            items: vec![ItemRow { sku: "unit".into(), stock: 3, sold: 1 }],
+            returning: 0,
+            gate: GateBooks {
+                left: one(2),
+                stock: one(3),
+                held: std::iter::once((ADA, 1)).collect(),
+                outbox: 0,
+            },
+        },
+        calls: vec![
+            buy((1_000, 1_004), "ada", 202, "accepted", Some(ADA)),
+            buy((1_000, 1_004), "bob", 202, "accepted", Some(BOB)),
+            buy((1_000, 1_004), "carol", 202, "accepted", Some(CAROL)),
+            read((1_006, 1_008), "ada", ADA, "accepted"),
+            buy((1_050, 1_052), "dave", 409, "sold_out", None),
+            call((1_020, 1_031), "ada", Ask::Pay { order: ADA, event: "evt".into() }, 200, "applied", None),
+            call((1_290, 1_301), "carol", Ask::Cancel { order: CAROL }, 200, "cancelled", None),
+            read((12_001, 12_003), "ada", ADA, "paid"),
+            read((12_001, 12_003), "bob", BOB, "expired"),
+            read((12_001, 12_003), "carol", CAROL, "cancelled"),
+        ],
+    }
+}
+
+/// The rules, each with a mistake that it must catch.
+const PLANTED: &[(&str, fn(&mut Case))] = &[
+    ("no-unit-twice", |case| case.books.items[0].stock = 0),
+    ("limit", |case| {
+        let second = OrderRow { id: Uuid::from_u128(4), ..case.books.orders[0].clone() };
+        case.books.orders.push(second);
+    }),
+    ("conservation", |case| *case.books.gate.left.get_mut("unit").unwrap() -= 1),
+    ("stock-follows-acts", |case| case.books.items[0].stock += 1),
+    ("accepted-is-kept", |case| drop(case.books.orders.remove(1))),
+    ("ends-readable", |case| {
+        let last = case.calls.len() - 1;
+        case.calls[last].answer =
+            Answer { status: Some(503), code: "status_unavailable".into(), ..Answer::default() };
+    }),
+    ("no-404-after-202", |case| {
+        case.calls.push(call((1_009, 1_011), "bob", Ask::Read { order: BOB }, 404, "order_not_found", None));
+    }),
+    ("same-click-same-order", |case| case.calls.push(buy((1_100, 1_104), "ada", 200, "repeat", Some(BOB)))),
+    ("no-way-back", |case| case.calls.push(read((1_040, 1_044), "ada", ADA, "confirmed"))),
+    ("sold-out-is-true", |case| case.calls.push(buy((900, 902), "erin", 409, "sold_out", None))),
+    ("refusal-is-true", |case| case.calls.push(buy((1_050, 1_052), "erin", 409, "sale_closed", None))),
+    ("linearizable", |case| case.calls.push(buy((1_100, 1_104), "ada", 409, "sold_out", None))),
+    ("paid-stays-paid", |case| case.books.orders[0].status = "expired".into()),
+    ("in-time-is-in-time", |case| case.calls[5].answer.code = "late".into()),
+    ("never-expired-early", |case| case.books.changes[1].at_ms = 1_020),
+    ("payment-counts-once", |case| {
+        let second = PaymentRow { event: "other".into(), ..case.books.payments[0].clone() };
+        case.books.payments.push(second);
+    }),
+    ("path-of-arrows", |case| case.books.changes[1].from = "paid".into()),
+    ("somebody-asked", |case| case.intents[2].1 = Intent::NeverPays),
+    ("at-rest", |case| case.books.gate.outbox = 1),
+    ("sold-enough", |case| {
+        for nth in 0..10 {
+            case.calls.push(buy((1_050, 1_052), &format!("user-{nth}"), 503, "overloaded", None));
+        }
+        (case.sale.buyers, case.sale.units) = (14, 14);
+    }),
+    ("paid-enough", |case| case.calls[5].answer.code = "late".into()),
+    ("read-enough", |case| {
+        for _ in 0..10 {
+            let ask = Ask::Read { order: ADA };
+            case.calls.push(call((1_006, 1_008), "ada", ask, 503, "status_unavailable", None));
+        }
+    }),
+    ("rest-soon", |case| case.rest_at_ms = 30_000),
+    ("sells-on", |case| {
+        case.sale.units = 100;
+        for nth in 0..10 {
+            let at = 30_000 + 1_000 * nth;
+            case.calls.push(buy((at, at + 2), &format!("user-{nth}"), 503, "overloaded", None));
+        }
+    }),
+    ("faults-hit", |case| case.outages[0].missed = Some("it is down".into())),
+];
+
+#[test]
+fn nothing_is_found_where_every_promise_was_kept() {
+    let judgement = judge(&kept());
+    assert_eq!(judgement.broken, vec![]);
+    assert_eq!(judgement.short, vec![]);
+}
+
+#[test]
+fn each_rule_catches_its_planted_mistake() {
+    for (name, plant) in PLANTED {
+        let mut case = kept();
+        plant(&mut case);
+        let judgement = judge(&case);
+        let rule = RULES.iter().find(|rule| rule.name == *name).unwrap_or_else(|| panic!("{name} is a rule"));
+        let found = if rule.kind == Kind::Promise { &judgement.broken } else { &judgement.short };
+        assert!(found.iter().any(|finding| finding.rule == *name), "{name}: {judgement}");
+    }
+}
+
+#[test]
+fn every_rule_has_a_planted_mistake() {
+    let rules: BTreeSet<&str> = RULES.iter().map(|rule| rule.name).collect();
+    let planted: BTreeSet<&str> = PLANTED.iter().map(|(name, _)| *name).collect();
+    assert_eq!(rules, planted);
+    assert_eq!(rules.len(), RULES.len(), "each name is used once");
+}
+
+#[test]
+fn a_kept_case_is_judged_alike_when_it_is_opened_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut case = kept();
+    (PLANTED[9].1)(&mut case);
+    case.keep(folder.path()).unwrap();
+    let (before, after) = (judge(&case), judge(&Case::open(folder.path()).unwrap()));
+    assert_eq!(before.broken, after.broken);
+    assert!(
+        before.stories[0].contains("buys        with key click: at 0.002 s sold_out"),
+        "{:?}",
+        before.stories
+    );
+}
