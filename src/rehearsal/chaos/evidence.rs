@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::attack::ChaosPlan;
 use super::error::ChaosError;
+use super::plan::ChaosPlan;
 use super::stack::Stack;
 use crate::rehearsal::drill::{self, DrillRun, Target};
 use crate::rehearsal::judge::{Books, Case, OperatorAct, Outage, Sale, Servers, now_ms, read_books};

@@ -12,12 +12,14 @@ mod fault;
 mod layout;
 mod missed;
 mod nemesis;
+mod plan;
 mod proxy;
 mod report;
 mod stack;
 mod supervisor;
 
-pub use attack::{ChaosPlan, run};
+pub use attack::run;
 pub use error::ChaosError;
+pub use plan::ChaosPlan;
 pub use proxy::{Proxy, Weather};
 pub use report::{ChaosReport, Inflicted};

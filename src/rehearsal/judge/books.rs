@@ -5,8 +5,6 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{gate_books, sql_books};
-
 /// What Redis and the database hold of one sale.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Books {
@@ -105,14 +103,6 @@ impl Books {
     }
 }
 
-/// The servers that the books are read from, past every proxy.
-pub struct Servers {
-    /// Redis.
-    pub redis: String,
-    /// PostgreSQL, or MariaDB if it begins with `mysql`.
-    pub database: String,
-}
-
 /// Why the books could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum BookError {
@@ -125,11 +115,4 @@ pub enum BookError {
     /// A value is not what the judge expects.
     #[error("the judge cannot read {0:?}")]
     Unreadable(String),
-}
-
-/// Reads the books of a sale. Redis and the database are read one after the other, so the books are only exact at rest.
-pub async fn read_books(servers: &Servers, sale: &str) -> Result<Books, BookError> {
-    let mut books = sql_books::read(&servers.database, sale).await?;
-    books.gate = gate_books::read(&servers.redis, sale).await?;
-    Ok(books)
 }

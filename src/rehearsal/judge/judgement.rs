@@ -3,25 +3,12 @@
 use std::fmt;
 
 use serde::Serialize;
-use uuid::Uuid;
 
 use super::case::Case;
 use super::facts::Facts;
-use super::rules::{Kind, RULES};
+use super::rule::{Finding, Kind};
+use super::rules::RULES;
 use super::story;
-
-/// A broken rule.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// The rule's name.
-    pub rule: &'static str,
-    /// What contradicts it.
-    pub says: String,
-    /// The order concerned.
-    pub order: Option<Uuid>,
-    /// The buyer concerned.
-    pub user: Option<String>,
-}
 
 /// What the rules found in a case.
 #[derive(Debug, Clone, Serialize)]
@@ -41,7 +28,7 @@ pub struct Judgement {
     pub stories: Vec<String>,
 }
 
-/// Stories that are told in full.
+/// How many stories are written.
 const STORIES: usize = 3;
 
 /// Applies every rule.

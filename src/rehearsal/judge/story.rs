@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::call::{Ask, Call};
 use super::facts::Facts;
-use super::judgement::Finding;
+use super::rule::Finding;
 
 /// One line for each event, in the order of time, in seconds after the first call; `None` if the finding concerns
 /// neither a buyer nor an order.

@@ -1,13 +1,13 @@
-//! Rules of what buyers hear.
+//! Promises about what buyers hear.
 
 use std::collections::{BTreeMap, HashMap};
 
 use uuid::Uuid;
 
-use super::{Found, Look};
 use crate::rehearsal::judge::call::{Ask, Call};
 use crate::rehearsal::judge::facts::{Facts, leads_to};
 use crate::rehearsal::judge::free_units::{certainly_free, holds_all_of};
+use crate::rehearsal::judge::rule::{Found, Look};
 
 /// How old a refusal's reading may be: 4 ms are promised, and times are rounded to a millisecond at both ends.
 const STALE_MS: i64 = 6;

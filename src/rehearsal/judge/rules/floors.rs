@@ -1,9 +1,10 @@
 //! Floors: how well buyers have to be served although things fail.
 
-use super::{Found, Look};
 use crate::rehearsal::judge::call::Ask;
 use crate::rehearsal::judge::case::Intent;
 use crate::rehearsal::judge::facts::Facts;
+use crate::rehearsal::judge::free_units::{certainly_free, holds_all_of};
+use crate::rehearsal::judge::rule::{Found, Look};
 
 /// The part of what stock and buyers allow that has to be accepted.
 const ACCEPTED: f64 = 0.9;
@@ -76,7 +77,7 @@ pub(super) fn rest_soon(facts: &Facts<'_>) -> Look {
 }
 
 pub(super) fn sells_on(facts: &Facts<'_>) -> Look {
-    let free = crate::rehearsal::judge::free_units::certainly_free(facts);
+    let free = certainly_free(facts);
     let mut clicks: Vec<(i64, bool)> =
         facts.buys().map(|(_, call)| (call.to_ms, call.answer.code == "accepted")).collect();
     clicks.sort_unstable();
@@ -85,7 +86,7 @@ pub(super) fn sells_on(facts: &Facts<'_>) -> Look {
     for (at, sold) in clicks {
         let from = *since.get_or_insert(at);
         let calm = !facts.is_disturbed(from, at);
-        let wanted = crate::rehearsal::judge::free_units::holds_all_of(&free, from, at);
+        let wanted = holds_all_of(&free, from, at);
         if sold || !calm || !wanted {
             since = None;
         } else {

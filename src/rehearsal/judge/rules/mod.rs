@@ -2,6 +2,7 @@
 
 mod answers;
 mod floors;
+mod linear;
 mod payments;
 mod rows;
 mod units;
@@ -9,73 +10,7 @@ mod units;
 #[cfg(test)]
 mod tests;
 
-use uuid::Uuid;
-
-use super::facts::Facts;
-use super::linear;
-
-/// What a rule is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Must hold whatever fails.
-    Promise,
-    /// How well buyers have to be served although things fail.
-    Floor,
-}
-
-/// A rule.
-pub struct Rule {
-    /// Its name.
-    pub name: &'static str,
-    /// What must hold.
-    pub says: &'static str,
-    /// Whether it is a promise or a floor.
-    pub kind: Kind,
-    pub(super) look: fn(&Facts<'_>) -> Look,
-}
-
-/// What a rule finds in a case.
-#[derive(Default)]
-pub(super) struct Look {
-    pub(super) found: Vec<Found>,
-    /// What a floor measured.
-    pub(super) measured: Option<f64>,
-}
-
-/// What contradicts a rule.
-pub(super) struct Found {
-    pub(super) says: String,
-    pub(super) order: Option<Uuid>,
-    pub(super) user: Option<String>,
-}
-
-impl Found {
-    fn new(says: String) -> Self {
-        Self { says, order: None, user: None }
-    }
-
-    fn of_order(order: Uuid, says: String) -> Self {
-        Self { order: Some(order), ..Self::new(says) }
-    }
-
-    pub(super) fn of_user(user: &str, says: String) -> Self {
-        Self { user: Some(user.to_owned()), ..Self::new(says) }
-    }
-}
-
-impl FromIterator<Found> for Look {
-    fn from_iter<T: IntoIterator<Item = Found>>(found: T) -> Self {
-        Self { found: found.into_iter().collect(), measured: None }
-    }
-}
-
-const fn promise(name: &'static str, says: &'static str, look: fn(&Facts<'_>) -> Look) -> Rule {
-    Rule { name, says, kind: Kind::Promise, look }
-}
-
-const fn floor(name: &'static str, says: &'static str, look: fn(&Facts<'_>) -> Look) -> Rule {
-    Rule { name, says, kind: Kind::Floor, look }
-}
+use super::rule::{Rule, floor, promise};
 
 /// Every rule.
 pub const RULES: &[Rule] = &[

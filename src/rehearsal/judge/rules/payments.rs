@@ -1,12 +1,12 @@
-//! Rules of payments and deadlines.
+//! Promises about payments and deadlines.
 
 use std::collections::HashMap;
 
 use uuid::Uuid;
 
-use super::{Found, Look};
 use crate::rehearsal::judge::call::{Ask, Call};
 use crate::rehearsal::judge::facts::Facts;
+use crate::rehearsal::judge::rule::{Found, Look};
 
 /// The most by which the clocks of database and crowd, which share a host, may differ.
 const SKEW_MS: i64 = 50;

@@ -1,9 +1,9 @@
-//! Rules of rows.
+//! Promises about rows.
 
-use super::{Found, Look};
 use crate::rehearsal::judge::call::Ask;
 use crate::rehearsal::judge::case::Intent;
 use crate::rehearsal::judge::facts::{ARROWS, Facts};
+use crate::rehearsal::judge::rule::{Found, Look};
 
 pub(super) fn path_of_arrows(facts: &Facts<'_>) -> Look {
     let mut found = Vec::new();

@@ -4,35 +4,39 @@ use std::collections::BTreeSet;
 
 use uuid::Uuid;
 
-use super::{Kind, RULES};
+use super::RULES;
 use crate::rehearsal::judge::books::{Books, ChangeRow, GateBooks, ItemRow, OrderRow, PaymentRow};
 use crate::rehearsal::judge::call::{Answer, Ask, Call};
 use crate::rehearsal::judge::case::{Case, Intent, OperatorAct, Outage, Sale};
 use crate::rehearsal::judge::judgement::judge;
+use crate::rehearsal::judge::rule::Kind;
 
-/// Ada pays, bob lets his order expire, carol cancels and dave finds that all is sold out.
+/// Ada pays, bob never pays, carol cancels and dave finds that all is sold out.
 const ADA: Uuid = Uuid::from_u128(1);
 const BOB: Uuid = Uuid::from_u128(2);
 const CAROL: Uuid = Uuid::from_u128(3);
 
-fn call(at: (i64, i64), user: &str, ask: Ask, status: u16, code: &str, order: Option<Uuid>) -> Call {
-    let answer = Answer { status: Some(status), code: code.to_owned(), order, new_order: None };
+/// A call from one time to another, with its status and code.
+fn call(at: (i64, i64), user: &str, ask: Ask, (status, code): (u16, &str)) -> Call {
+    let answer = Answer { status: Some(status), code: code.to_owned(), ..Answer::default() };
     Call { from_ms: at.0, to_ms: at.1, user: user.to_owned(), ask, answer }
 }
 
 fn buy(at: (i64, i64), user: &str, status: u16, code: &str, order: Option<Uuid>) -> Call {
-    call(at, user, Ask::Buy { key: "click".into() }, status, code, order)
+    let mut call = call(at, user, Ask::Buy { key: "click".into() }, (status, code));
+    call.answer.order = order;
+    call
 }
 
 fn read(at: (i64, i64), user: &str, order: Uuid, state: &str) -> Call {
-    call(at, user, Ask::Read { order }, 200, state, None)
+    call(at, user, Ask::Read { order }, (200, state))
 }
 
 fn change(order: Uuid, version: i64, from: &str, to: &str, at_ms: i64) -> ChangeRow {
     ChangeRow { order, version, from: from.to_owned(), to: to.to_owned(), at_ms }
 }
 
-fn kept() -> Case {
+fn books() -> Books {
     let row = |id, user: &str, status: &str| OrderRow {
         id,
         user: user.to_owned(),
@@ -43,6 +47,26 @@ fn kept() -> Case {
         recorded_at_ms: 1_010,
     };
     let one = |count| std::iter::once(("unit".to_owned(), count)).collect();
+    Books {
+        orders: vec![row(ADA, "ada", "paid"), row(BOB, "bob", "expired"), row(CAROL, "carol", "cancelled")],
+        changes: vec![
+            change(ADA, 2, "confirmed", "paid", 1_030),
+            change(BOB, 2, "confirmed", "expired", 5_020),
+            change(CAROL, 2, "confirmed", "cancelled", 1_300),
+        ],
+        payments: vec![PaymentRow {
+            event: "evt".into(),
+            order: ADA,
+            state: "applied".into(),
+            new_order: None,
+        }],
+        items: vec![ItemRow { sku: "unit".into(), stock: 3, sold: 1 }],
+        returning: 0,
+        gate: GateBooks { left: one(2), stock: one(3), held: std::iter::once((ADA, 1)).collect(), outbox: 0 },
+    }
+}
+
+fn kept() -> Case {
     Case {
         sale: Sale {
             id: "s".into(),
@@ -63,40 +87,15 @@ fn kept() -> Case {
         outages: vec![Outage { from_ms: 3_000, to_ms: 3_001, fault: "reset".into(), missed: None }],
         healed_at_ms: 4_000,
         rest_at_ms: 12_000,
-        books: Books {
-            orders: vec![
-                row(ADA, "ada", "paid"),
-                row(BOB, "bob", "expired"),
-                row(CAROL, "carol", "cancelled"),
-            ],
-            changes: vec![
-                change(ADA, 2, "confirmed", "paid", 1_030),
-                change(BOB, 2, "confirmed", "expired", 5_020),
-                change(CAROL, 2, "confirmed", "cancelled", 1_300),
-            ],
-            payments: vec![PaymentRow {
-                event: "evt".into(),
-                order: ADA,
-                state: "applied".into(),
-                new_order: None,
-            }],
-            items: vec![ItemRow { sku: "unit".into(), stock: 3, sold: 1 }],
-            returning: 0,
-            gate: GateBooks {
-                left: one(2),
-                stock: one(3),
-                held: std::iter::once((ADA, 1)).collect(),
-                outbox: 0,
-            },
-        },
+        books: books(),
         calls: vec![
             buy((1_000, 1_004), "ada", 202, "accepted", Some(ADA)),
             buy((1_000, 1_004), "bob", 202, "accepted", Some(BOB)),
             buy((1_000, 1_004), "carol", 202, "accepted", Some(CAROL)),
             read((1_006, 1_008), "ada", ADA, "accepted"),
             buy((1_050, 1_052), "dave", 409, "sold_out", None),
-            call((1_020, 1_031), "ada", Ask::Pay { order: ADA, event: "evt".into() }, 200, "applied", None),
-            call((1_290, 1_301), "carol", Ask::Cancel { order: CAROL }, 200, "cancelled", None),
+            call((1_020, 1_031), "ada", Ask::Pay { order: ADA, event: "evt".into() }, (200, "applied")),
+            call((1_290, 1_301), "carol", Ask::Cancel { order: CAROL }, (200, "cancelled")),
             read((12_001, 12_003), "ada", ADA, "paid"),
             read((12_001, 12_003), "bob", BOB, "expired"),
             read((12_001, 12_003), "carol", CAROL, "cancelled"),
@@ -104,8 +103,10 @@ fn kept() -> Case {
     }
 }
 
+type Plant = fn(&mut Case);
+
 /// The rules, each with a mistake that it must catch.
-const PLANTED: &[(&str, fn(&mut Case))] = &[
+const PLANTED: &[(&str, Plant)] = &[
     ("no-unit-twice", |case| case.books.items[0].stock = 0),
     ("limit", |case| {
         let second = OrderRow { id: Uuid::from_u128(4), ..case.books.orders[0].clone() };
@@ -120,7 +121,7 @@ const PLANTED: &[(&str, fn(&mut Case))] = &[
             Answer { status: Some(503), code: "status_unavailable".into(), ..Answer::default() };
     }),
     ("no-404-after-202", |case| {
-        case.calls.push(call((1_009, 1_011), "bob", Ask::Read { order: BOB }, 404, "order_not_found", None));
+        case.calls.push(call((1_009, 1_011), "bob", Ask::Read { order: BOB }, (404, "order_not_found")));
     }),
     ("same-click-same-order", |case| case.calls.push(buy((1_100, 1_104), "ada", 200, "repeat", Some(BOB)))),
     ("no-way-back", |case| case.calls.push(read((1_040, 1_044), "ada", ADA, "confirmed"))),
@@ -147,7 +148,7 @@ const PLANTED: &[(&str, fn(&mut Case))] = &[
     ("read-enough", |case| {
         for _ in 0..10 {
             let ask = Ask::Read { order: ADA };
-            case.calls.push(call((1_006, 1_008), "ada", ask, 503, "status_unavailable", None));
+            case.calls.push(call((1_006, 1_008), "ada", ask, (503, "status_unavailable")));
         }
     }),
     ("rest-soon", |case| case.rest_at_ms = 30_000),

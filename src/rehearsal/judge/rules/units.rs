@@ -1,9 +1,9 @@
-//! Rules of units.
+//! Promises about units.
 
 use std::collections::BTreeMap;
 
-use super::{Found, Look};
-use crate::rehearsal::judge::facts::Facts;
+use crate::rehearsal::judge::facts::{Facts, is_live};
+use crate::rehearsal::judge::rule::{Found, Look};
 
 pub(super) fn no_unit_twice(facts: &Facts<'_>) -> Look {
     let mut sold: BTreeMap<&str, i64> = BTreeMap::new();
@@ -41,7 +41,7 @@ pub(super) fn conservation(facts: &Facts<'_>) -> Look {
         found.push(Found::of_order(row.id, format!("the gate does not know that {} holds its unit", row.id)));
     }
     for (order, units) in &gate.held {
-        if !facts.rows.get(order).is_some_and(|row| super::super::facts::is_live(&row.status)) {
+        if !facts.rows.get(order).is_some_and(|row| is_live(&row.status)) {
             found.push(Found::of_order(
                 *order,
                 format!("the gate keeps {units} units for {order}, which is not live"),

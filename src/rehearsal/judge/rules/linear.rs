@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use uuid::Uuid;
 
-use super::call::{Ask, Call};
-use super::facts::{Facts, is_live};
-use super::rules::{Found, Look};
+use crate::rehearsal::judge::call::{Ask, Call};
+use crate::rehearsal::judge::facts::{Facts, is_live};
+use crate::rehearsal::judge::rule::{Found, Look};
 
 /// Calls of one buyer that are judged together.
 const MOST: usize = 128;
@@ -91,7 +91,10 @@ fn steps_of<'a>(facts: &Facts<'a>, user: &'a str, calls: &[&'a Call]) -> Vec<Ste
     let mut steps = Vec::new();
     let mut doubtful: BTreeMap<Effect<'a>, i64> = BTreeMap::new();
     for call in calls {
-        if let Some(effect) = answered(call) {
+        // What may have been undone may have happened, and need not.
+        let undone =
+            matches!(call.answer.code.as_str(), "cancelled" | "expired") && facts.may_be_undone(call.to_ms);
+        if let Some(effect) = answered(call).filter(|_| !undone) {
             steps.push(Step { effect, from_ms: call.from_ms, to_ms: Some(call.to_ms) });
             continue;
         }
@@ -101,7 +104,7 @@ fn steps_of<'a>(facts: &Facts<'a>, user: &'a str, calls: &[&'a Call]) -> Vec<Ste
             Ask::Pay { order, .. } => Some(Effect::Paid { order: *order }),
             Ask::Read { .. } => None,
         };
-        let is_doubtful = call.answer.is_unknown() || call.answer.code == "pending";
+        let is_doubtful = undone || call.answer.is_unknown() || call.answer.code == "pending";
         if let Some(effect) = perhaps.filter(|_| is_doubtful) {
             // A second one would change nothing that the first did not.
             let first = doubtful.entry(effect).or_insert(call.from_ms);
