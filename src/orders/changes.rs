@@ -38,7 +38,7 @@ pub enum OrderError {
     /// Nothing has changed: another process acts for the user.
     #[error("another process acts for this user; try again")]
     Busy,
-    /// Redis failed before the change.
+    /// Redis failed, before the change or after it: repeat it.
     #[error(transparent)]
     Gate(#[from] GateError),
     /// Redis failed before the change.
@@ -100,7 +100,7 @@ impl Orders {
     }
 
     /// Applies an operator's or a payment's act under the user's lease and fencing token. On return the change is
-    /// committed. If it frees units, the gate has them, or maintenance returns them later. Repeats are idempotent: an
+    /// committed, and no later reading shows an earlier state. If it frees units, the gate has them, or maintenance returns them later. Repeats are idempotent: an
     /// order on which the act was already done is returned unchanged.
     pub async fn act(
         &self,
@@ -174,10 +174,21 @@ impl Orders {
             metrics::counter!("orders_changed_total", "act" => act.as_str()).increment(1);
             tracing::info!(order_id = %id, sale = %order.sale, act = act.as_str(), by = request.by, "order changed");
         }
-        if let Err(error) = self.give_back(&row).await {
+        let given_back = self.give_back(&row).await;
+        if let Err(error) = &given_back {
             tracing::warn!(order_id = %id, %error, "the units of an ended order are not back in the gate yet");
         }
+        // An entry that is given back is gone; any other still says `accepted`.
+        if given_back.is_err() || row.status == OrderStatus::Paid {
+            self.read_from_row(&order.sale, id).await?;
+        }
         Ok(Some(row))
+    }
+
+    /// Has every later reading of an order go to its row. Call it before a change is answered: the entry of an order that
+    /// is not settled yet says `accepted`.
+    pub(super) async fn read_from_row(&self, sale: &SaleId, id: OrderId) -> Result<(), GateError> {
+        self.gate.mark_ended(sale, &[id]).await
     }
 
     /// Returns the units of an ended order to the gate. A failed order returns none, because its unit may never

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::changes::{OrderError, Orders, TRIES, Target};
 use super::late_payments::{LatePayments, Next};
 use crate::domain::{Act, ActRequest, Entry, Millis, OrderId, OrderStatus};
+use crate::gate::GateError;
 use crate::intake::{Intake, OrderView};
 use crate::lease::COMMIT_MARGIN;
 use crate::queue::{OrderLog, QueueError};
@@ -28,6 +29,9 @@ pub enum PaymentError {
     /// The event may not be durable; the provider has to send it again.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The database has the event, but its buyer may still read the order as it was; the provider has to send it again.
+    #[error(transparent)]
+    Gate(#[from] GateError),
     /// The database has the event, but the order log may lack it; the provider has to send it again.
     #[error("the event may be missing in the order log: {0}")]
     NotLogged(#[source] QueueError),
@@ -59,10 +63,13 @@ impl Payments {
         Self { store, orders, late, log }
     }
 
-    /// Takes a verified event. On `Ok` the event is durable, in the database and in the order log, and the returned
-    /// payment has its present state. Maintenance retries a pending one. May be repeated.
+    /// Takes a verified event. On `Ok` the event is durable, in the database and in the order log, the returned payment
+    /// has its present state, and no later reading shows its order in an earlier state. Maintenance retries a pending one. May be repeated.
     pub async fn receive(&self, payment: &Payment) -> Result<Payment, PaymentError> {
         let known = self.record(payment).await?;
+        if matches!(known.state, PaymentState::Applied | PaymentState::Retaken) {
+            self.orders.read_from_row(&known.sale, known.new_order.unwrap_or(known.order)).await?;
+        }
         match self.append_to_log(&known).await {
             Err(PaymentError::NotLogged(error)) if self.log.may_wait => {
                 tracing::warn!(event = known.event_id, %error, "a payment was answered before the order log had it");

@@ -10,8 +10,10 @@ use doorbuster::process::Role as Part;
 use doorbuster::rehearsal::chaos::Weather;
 use doorbuster::store::{Change, Changed, Claim};
 
+use super::payments::{SECRET, event};
 use crate::support::{
-    Answer, Buyer, Database, World, ask_redis, at_rest, attempt, behind_proxy, run, sale, servers, until,
+    Answer, Buyer, Database, Doorbuster, World, ask_redis, at_rest, attempt, behind_proxy, run, sale,
+    servers, until,
 };
 
 const LONG: Duration = Duration::from_secs(40);
@@ -321,4 +323,38 @@ async fn a_frozen_gate_does_not_show_a_cancelled_order_as_accepted() {
     let mine = ada.get(&format!("/v1/sales/{}/orders/mine", sale.id)).await;
     assert_eq!((mine.status, mine.code()), (503, "status_unavailable"), "{}", mine.text);
     front.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_was_answered_is_read_although_the_order_waits_to_be_settled() {
+    let mut world = World::new(Database::Postgres).await;
+    world.set("maintenance.every_ms=60000").set(&format!("payments.secrets=acme {SECRET}"));
+    let running = world.running_as(Part::Front).await;
+    let sale = sale(&world.name, 3, 1);
+    world.open_sale(&running.parts, &sale).await;
+    let [ada, bob, carol] = ["ada", "bob", "carol"].map(|user| Buyer::of(&running, user));
+    let mut orders = Vec::new();
+    for buyer in [&ada, &bob, &carol] {
+        orders.push(buyer.buy(sale.id.as_str(), "k").await.order_id().to_owned());
+    }
+    // A worker that dies after it has committed the rows leaves the orders' entries in the gate.
+    let mut worker = Doorbuster::start_with(&world, "worker", Some("settle.before=abort")).await;
+    until("the worker dies", LONG, async || worker.has_ended().then_some(())).await;
+    for order in &orders {
+        let row = running.parts.store.order(order.parse().unwrap()).await.unwrap();
+        assert_eq!(row.map(|row| row.status), Some(OrderStatus::Confirmed));
+    }
+    let answer = event("evt-1", "payment.succeeded", &sale, &orders[0]).send(&running).await;
+    assert_eq!(answer.json["state"], "applied", "{}", answer.text);
+    let path = format!("/v1/admin/sales/{}/orders/{}:pay", sale.id, orders[1]);
+    let answer = Buyer::operator(&running, Role::Admin).post(&path, &[], "").await;
+    assert_eq!(answer.json["order"]["status"], "paid", "{}", answer.text);
+    let path = format!("/v1/sales/{}/orders/{}:cancel", sale.id, orders[2]);
+    let answer = carol.post(&path, &[], "").await;
+    assert_eq!(answer.json["status"], "cancelled", "{}", answer.text);
+    for (buyer, order, state) in [(ada, 0, "paid"), (bob, 1, "paid"), (carol, 2, "cancelled")] {
+        let read = buyer.get(&format!("/v1/sales/{}/orders/{}", sale.id, orders[order])).await;
+        assert_eq!(read.json["status"], state, "{}", read.text);
+    }
+    running.stop().await;
 }
