@@ -64,7 +64,13 @@ impl Work<'_> {
         ended: &mut Vec<Entry>,
     ) -> Result<(), ReplayError> {
         let known = self.retrying(async || Ok(ended_in_gate(&self.replay.gate, live).await?)).await?;
-        let Some(known) = known else { return Ok(()) };
+        let Some(mut known) = known else { return Ok(()) };
+        // The database may have the end already, although the log read from its position on does not.
+        let store = &self.replay.store;
+        let Some(rows) = self.retrying(async || Ok(store.orders_by_id(&known).await?)).await? else {
+            return Ok(());
+        };
+        known.retain(|id| !rows.iter().any(|row| row.order.id == *id && !row.status.is_live()));
         for entry in live.drain(..) {
             let has_ended = entry.order().is_some_and(|order| known.contains(&order.id));
             if has_ended && survey.decides(&entry) {

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use doorbuster::domain::{Act, OrderId, OrderStatus, Sale};
+use doorbuster::domain::{Act, ActRequest, OrderId, OrderStatus, Sale};
+use doorbuster::orders::Orders;
 use doorbuster::process::Running;
 use doorbuster::queue::OrderLog;
 use tokio::process::Command;
@@ -79,6 +80,46 @@ async fn a_unit_that_was_sold_again_stays_with_its_second_buyer_though_the_log_l
     let (code, out, err) =
         run(Some(&world), &["order", "show", sale.id.as_str(), &first[0].to_string()]).await;
     assert!(code == 0 && out.contains("the gate had its units back"), "{out}{err}");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_had_ended_before_the_backup_is_not_ended_again_though_the_log_lacks_its_end() {
+    let mut world = World::new(Database::Postgres).await;
+    // Nothing writes the log but the fronts, which write what they accept.
+    world.set("worker.hold_ms=1000").set("maintenance.every_ms=60000");
+    let front = world.running_as(doorbuster::process::Role::Front).await;
+    let mut sale = sale(&world.name, 4, 1);
+    sale.terms.pay_within_s = Some(1);
+    world.open_sale(&front.parts, &sale).await;
+    let orders = buy(&front, &sale, 0..3).await;
+    // Cancelled before a worker has written its row, so the row has the same version as that of a live order.
+    act(&front.parts, &sale, orders[0], Act::Cancel).await;
+    front.stop().await;
+    let running = Running::start(&world.config(), doorbuster::process::Role::Both).await.unwrap();
+    running.publisher_is_up(LONG).await.unwrap();
+    at_rest(&running, &sale).await;
+    let parts = &running.parts;
+    let changes = Orders::new(parts.gate.clone(), parts.store.clone(), parts.leases.clone());
+    let by = ActRequest::by("deadline");
+    until("its time to pay has passed", LONG, async || {
+        changes.act(&sale.id, orders[1], Act::Expire, &by).await.ok()
+    })
+    .await;
+    let database = Backup::of(&world);
+    database.make().await;
+    buy(&running, &sale, 3..5).await;
+    at_rest(&running, &sale).await;
+
+    database.restore().await;
+    until_behind(&running).await;
+    let (code, out, err) = run(Some(&world), &["replay", "run", "log", "--yes"]).await;
+    assert!(code == 0 && out.contains("is up to date now"), "{code} {out}{err}");
+    for (order, changes) in [(orders[0], 1), (orders[1], 1), (orders[2], 0)] {
+        let history = running.parts.store.history(order).await.unwrap();
+        assert_eq!(history.len(), changes, "{history:?}");
+    }
+    assert_eq!(at_rest(&running, &sale).await.live_orders, 3);
     running.stop().await;
 }
 
