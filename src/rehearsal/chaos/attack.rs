@@ -84,13 +84,17 @@ impl Attack {
             tokio::time::sleep_until(start + at).await;
             let (at, from_ms) = (start.elapsed().as_secs_f64(), now_ms());
             tracing::info!(at_s = at, ?fault, "inflicting a fault");
-            let missed = nemesis::inflict(stack, fault).await.err().map(|missed| missed.to_string());
+            let inflicted = nemesis::inflict(stack, fault).await;
+            let may_undo = inflicted.as_ref().ok().copied().flatten();
+            let missed = inflicted.err().map(|missed| missed.to_string());
             let fault_text = format!("{fault:?}");
             self.outages.push(Outage {
                 from_ms,
                 to_ms: now_ms() + 1,
                 fault: fault_text.clone(),
                 missed: missed.clone(),
+                loses: fault.loses().map(|kind| kind.name().to_owned()),
+                may_undo,
             });
             self.timeline.push((fault, Inflicted { at, fault: fault_text, missed }));
         }
@@ -100,7 +104,8 @@ impl Attack {
 
     fn report(self, stack: &Stack, plan: &ChaosPlan, run: DrillRun, judgement: Judgement) -> ChaosReport {
         let mut faults: BTreeMap<String, u64> = BTreeMap::new();
-        for (fault, _) in self.timeline.iter().filter(|(_, inflicted)| inflicted.missed.is_none()) {
+        let hit = || self.timeline.iter().filter(|(_, inflicted)| inflicted.missed.is_none());
+        for (fault, _) in hit() {
             *faults.entry(fault.kind()).or_default() += 1;
         }
         let inflicted = faults.values().sum();
@@ -111,6 +116,7 @@ impl Attack {
             pay_within_s: plan.follow_up.then(|| plan.pay_within_s()),
             inflicted,
             missed: self.timeline.len() as u64 - inflicted,
+            losses: hit().filter(|(fault, _)| fault.loses().is_some()).count() as u64,
             faults,
             accepted: run.report.verdict.promised,
             settled_s: run.at_rest.duration_since(quiet_since).as_secs_f64(),

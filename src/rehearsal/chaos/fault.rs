@@ -33,6 +33,10 @@ pub(super) enum Fault {
     MemoryAlarm(Duration),
     /// An administrator ends every session of the database.
     EndSessions,
+    /// A server comes back without its data.
+    Empty(Kind),
+    /// A server is set back to what it had this long ago.
+    SetBack(Kind, Duration),
 }
 
 impl Fault {
@@ -58,6 +62,16 @@ impl Fault {
             Self::DeleteQueue => "queue deleted".into(),
             Self::MemoryAlarm(_) => "memory alarm".into(),
             Self::EndSessions => "sessions ended".into(),
+            Self::Empty(kind) => format!("{} emptied", kind.name()),
+            Self::SetBack(kind, _) => format!("{} set back", kind.name()),
+        }
+    }
+
+    /// The server that loses data which it had acknowledged.
+    pub(super) fn loses(&self) -> Option<Kind> {
+        match self {
+            Self::Empty(kind) | Self::SetBack(kind, _) => Some(*kind),
+            _ => None,
         }
     }
 }
@@ -65,27 +79,54 @@ impl Fault {
 /// RabbitMQ takes 7 to 10 s to come back. Killed more often, it would hardly ever be up.
 const BROKER_AT_MOST_EVERY: Duration = Duration::from_secs(60);
 
-/// `count` faults spread over `lasts`, with the times at which they begin. The same arguments give the same plan.
+/// One in so many faults loses data.
+const LOSS_EVERY: usize = 10;
+
+/// How long a loss takes, with its recovery.
+const LOSS_TAKES: Duration = Duration::from_secs(18);
+
+/// `count` faults spread over `lasts`, with the times at which they begin; every tenth loses data. The same arguments give
+/// the same plan.
 pub(super) fn plan(seed: u64, count: usize, lasts: Duration, database: Kind) -> Vec<(Duration, Fault)> {
     let mut rng = StdRng::seed_from_u64(seed);
-    let interval = lasts.as_secs_f64() / count.max(1) as f64;
+    let losses = count / LOSS_EVERY;
+    let others = lasts.as_secs_f64() - LOSS_TAKES.as_secs_f64() * losses as f64;
+    let interval = others.max(0.0) / (count - losses).max(1) as f64;
     let mut broker: Option<Duration> = None;
-    (0..count)
-        .map(|nth| {
-            let at = Duration::from_secs_f64((nth as f64 + rng.random_range(0.0..0.8)) * interval);
-            let fault = loop {
-                let fault = draw(&mut rng, database);
-                if fault != Fault::KillServer(Kind::Rabbitmq) {
-                    break fault;
-                }
-                if broker.is_none_or(|before| at - before >= BROKER_AT_MOST_EVERY) {
-                    broker = Some(at);
-                    break fault;
-                }
-            };
-            (at, fault)
-        })
-        .collect()
+    let (mut begins, mut loss) = (0.0, 0);
+    let mut plan = Vec::with_capacity(count);
+    for nth in 0..count {
+        if nth % LOSS_EVERY == LOSS_EVERY / 2 && loss < losses {
+            plan.push((Duration::from_secs_f64(begins), draw_loss(&mut rng, loss, database)));
+            (begins, loss) = (begins + LOSS_TAKES.as_secs_f64(), loss + 1);
+            continue;
+        }
+        let at = Duration::from_secs_f64(begins + rng.random_range(0.0..0.8) * interval);
+        begins += interval;
+        let fault = loop {
+            let fault = draw(&mut rng, database);
+            if fault != Fault::KillServer(Kind::Rabbitmq) {
+                break fault;
+            }
+            if broker.is_none_or(|before| at - before >= BROKER_AT_MOST_EVERY) {
+                broker = Some(at);
+                break fault;
+            }
+        };
+        plan.push((at, fault));
+    }
+    plan
+}
+
+/// Every loss in turn, so that a short drill has each of them.
+fn draw_loss(rng: &mut StdRng, nth: usize, database: Kind) -> Fault {
+    let by = Duration::from_millis(rng.random_range(2_000..6_000));
+    match nth % 4 {
+        0 => Fault::SetBack(database, by),
+        1 => Fault::SetBack(Kind::Redis, by),
+        2 => Fault::Empty(Kind::Rabbitmq),
+        _ => Fault::Empty(Kind::Redis),
+    }
 }
 
 fn draw(rng: &mut StdRng, database: Kind) -> Fault {
@@ -135,6 +176,8 @@ mod tests {
         let broker: Vec<_> =
             of(7).into_iter().filter(|(_, fault)| *fault == Fault::KillServer(Kind::Rabbitmq)).collect();
         assert!(!broker.is_empty());
+        assert_eq!(of(7).iter().filter(|(_, fault)| fault.loses().is_some()).count(), 20);
+        assert!(of(7).windows(2).all(|pair| pair[0].0 <= pair[1].0), "in the order of time");
         assert!(broker.windows(2).all(|pair| pair[1].0 - pair[0].0 >= BROKER_AT_MOST_EVERY));
     }
 }

@@ -11,12 +11,17 @@ pub(super) enum Missed {
     TimedOut(&'static str),
     #[error("redis refused {0}")]
     Refused(String),
+    /// The documented recovery failed.
+    #[error("the operator could not do `{command}`: {printed}")]
+    Operator { command: String, printed: String },
     #[error("the queue was empty")]
     QueueEmpty,
     #[error(transparent)]
     Signal(#[from] rustix::io::Errno),
     #[error(transparent)]
-    Redis(#[from] std::io::Error),
+    System(#[from] std::io::Error),
+    #[error(transparent)]
+    Redis(#[from] redis::RedisError),
     #[error(transparent)]
     Broker(#[from] lapin::Error),
     #[error(transparent)]

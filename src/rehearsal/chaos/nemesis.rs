@@ -11,13 +11,15 @@ use tokio::time::Instant;
 
 use super::fault::Fault;
 use super::layout::Route;
+use super::losses;
 use super::missed::Missed;
 use super::proxy::Weather;
 use super::stack::Stack;
 use crate::rehearsal::servers::Kind;
 
-/// Inflicts a fault, waits for as long as it lasts, and heals it.
-pub(super) async fn inflict(stack: &Stack, fault: Fault) -> Result<(), Missed> {
+/// Inflicts a fault, waits for as long as it lasts, and heals it. Returns the interval in which the end of an order may
+/// have been undone.
+pub(super) async fn inflict(stack: &Stack, fault: Fault) -> Result<Option<(i64, i64)>, Missed> {
     match fault {
         Fault::KillProcess(nth) => stack.signal(nth, Signal::KILL)?,
         Fault::Restart(nth) => stack.signal(nth, Signal::TERM)?,
@@ -61,8 +63,10 @@ pub(super) async fn inflict(stack: &Stack, fault: Fault) -> Result<(), Missed> {
             }
         }
         Fault::EndSessions => end_sessions(stack).await?,
+        Fault::Empty(kind) => losses::empty(stack, kind).await?,
+        Fault::SetBack(kind, by) => return losses::set_back(stack, kind, by).await,
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Raises the limit again. A Redis killed in the meantime comes back with its configured limit.

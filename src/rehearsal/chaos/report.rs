@@ -32,6 +32,8 @@ pub struct ChaosReport {
     pub faults: BTreeMap<String, u64>,
     /// The number of faults with an effect.
     pub inflicted: u64,
+    /// How many of them lost data.
+    pub losses: u64,
     /// The number of faults without an effect.
     pub missed: u64,
     /// Orders that some answer to a buyer reported as taken.
@@ -52,7 +54,9 @@ pub struct ChaosReport {
 impl ChaosReport {
     /// Whether drill and judge found every promise kept, and no process ended by itself.
     pub fn balances(&self) -> bool {
-        self.drill.balances && self.judgement.broken.is_empty() && self.ended_by_themselves.is_empty()
+        // The drill does not know which orders may be lost.
+        let drill = self.drill.balances || self.judgement.lost_with_redis > 0;
+        drill && self.judgement.broken.is_empty() && self.ended_by_themselves.is_empty()
     }
 
     /// Whether everyone was answered, and every floor was reached.
@@ -65,7 +69,11 @@ impl fmt::Display for ChaosReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let faults: Vec<String> = self.faults.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
         writeln!(f, "  seed        {} on {}", self.seed, self.database)?;
-        writeln!(f, "  faults      {} inflicted, {} missed", self.inflicted, self.missed)?;
+        writeln!(
+            f,
+            "  faults      {} inflicted, {} of them losses of data; {} missed",
+            self.inflicted, self.losses, self.missed
+        )?;
         for line in faults.chunks(5) {
             writeln!(f, "              {}", line.join(" · "))?;
         }

@@ -151,23 +151,45 @@ impl Stack {
         let stack = self.clone();
         tokio::spawn(async move {
             let mut slot = stack.server(kind).lock().await;
-            while !stack.stopping().is_cancelled() {
-                // A database may refuse to start until the last process of its predecessor is gone.
-                match Server::start(kind, &stack.shared.home).await {
-                    Ok(server) => {
-                        *slot = Some(server);
-                        break;
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, server = kind.name(), "restarting a server failed, will retry")
-                    }
-                }
-                tokio::time::sleep(Duration::from_millis(300)).await;
+            while slot.is_none() && !stack.stopping().is_cancelled() {
+                *slot = stack.try_to_start(kind).await;
             }
             drop(slot);
             stack.point_routes_to(kind).await;
         });
         Ok(())
+    }
+
+    /// Kills a server, does `work` with the folder of its data, and starts it again. Returns when it answers.
+    pub(super) async fn while_down(
+        &self,
+        kind: Kind,
+        work: impl FnOnce(&Path) -> std::io::Result<()> + Send + 'static,
+    ) -> Result<(), Missed> {
+        let mut slot = self.server(kind).lock().await;
+        let server = slot.take().ok_or(Missed::Down)?;
+        server.stop(Ending::AtOnce).await;
+        let folder = self.shared.home.join(kind.name());
+        let done = tokio::task::spawn_blocking(move || work(&folder)).await;
+        while slot.is_none() && !self.stopping().is_cancelled() {
+            *slot = self.try_to_start(kind).await;
+        }
+        drop(slot);
+        self.point_routes_to(kind).await;
+        Ok(done.map_err(std::io::Error::other)??)
+    }
+
+    /// The server on its data; `None`, after a pause, if it did not start. A database may refuse to start until the last
+    /// process of its predecessor is gone.
+    async fn try_to_start(&self, kind: Kind) -> Option<Server> {
+        match Server::start(kind, &self.shared.home).await {
+            Ok(server) => Some(server),
+            Err(error) => {
+                tracing::warn!(%error, server = kind.name(), "restarting a server failed, will retry");
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                None
+            }
+        }
     }
 
     /// Returns when every server answers its protocol and every process runs.

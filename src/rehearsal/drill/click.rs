@@ -71,12 +71,14 @@ impl Clicker {
             let from = now_ms();
             let answer = self.connection.post(&self.path, &headers, Bytes::new()).await;
             let status = answer.as_ref().ok().map(|(status, _)| status.as_u16());
+            let is_durable = answer.as_ref().is_ok_and(|(_, body)| is_durable(body));
             let (code, order, trouble) = read(answer);
             let heard = judge::Answer {
                 status,
                 code: code.clone(),
                 order: order.map(OrderId::uuid),
                 new_order: None,
+                is_durable,
             };
             self.history.add(from, user.as_str(), Ask::Buy { key: key_text.clone() }, heard);
             let again = matches!(
@@ -93,6 +95,13 @@ impl Clicker {
             return ClickResult { user: user.clone(), code, order, latency, repeats, key, unknown, trouble };
         }
     }
+}
+
+/// Whether an answer says that more than Redis holds the order.
+pub(super) fn is_durable(body: &[u8]) -> bool {
+    let body: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+    let is_recorded = body["status"].as_str().is_some_and(|status| status != "accepted");
+    body["durability"] == "broker" || is_recorded
 }
 
 /// The code, the order if the answer names one, and the reason if there was no answer.

@@ -185,6 +185,7 @@ impl Holder {
                 code: reply.word.clone(),
                 order: None,
                 new_order: reply.new_order.map(OrderId::uuid),
+                is_durable: false,
             };
             self.history.add(from, self.bought.user.as_str(), ask.clone(), heard);
             if reply.is_final || Instant::now() >= until {

@@ -8,6 +8,7 @@ use hyper::Method;
 use hyper::body::Bytes;
 use tokio::time::Instant;
 
+use super::click::is_durable;
 use super::http::Connection;
 use super::target::Target;
 use crate::domain::{OrderId, SaleId, UserId};
@@ -30,11 +31,12 @@ pub(super) async fn read(
     let path = format!("/v1/sales/{sale}/orders/{order}");
     let headers = [("authorization", bearer)];
     let answer = match connection.send(Method::GET, &path, &headers, Bytes::new()).await {
-        Ok((status, body)) => {
-            let body: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
+        Ok((status, bytes)) => {
+            let body: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default();
             let word = ["status", "code"].into_iter().find_map(|name| body[name].as_str());
             let code = word.map_or_else(|| format!("http_{}", status.as_u16()), str::to_owned);
-            Answer { status: Some(status.as_u16()), code, ..Answer::default() }
+            let is_durable = is_durable(&bytes);
+            Answer { status: Some(status.as_u16()), code, is_durable, ..Answer::default() }
         }
         Err(_) => Answer { code: "unanswered".into(), ..Answer::default() },
     };

@@ -71,6 +71,8 @@ pub struct Answer {
     pub order: Option<Uuid>,
     /// The order that a late payment took instead.
     pub new_order: Option<Uuid>,
+    /// Whether it says that the broker or the database holds the order, and not Redis alone.
+    pub is_durable: bool,
 }
 
 impl Answer {

@@ -88,6 +88,11 @@ pub struct Outage {
     pub fault: String,
     /// Why it had no effect.
     pub missed: Option<String>,
+    /// The server that loses data which it had acknowledged.
+    pub loses: Option<String>,
+    /// An end of an order that was answered in this interval may be undone, as the documents say: the order log gets it up
+    /// to a second after the database.
+    pub may_undo: Option<(i64, i64)>,
 }
 
 /// Why a case could not be kept or read.

@@ -1,6 +1,6 @@
 //! A case, indexed for the rules.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use uuid::Uuid;
 
@@ -20,6 +20,8 @@ pub(super) struct Facts<'a> {
     pub(super) of_user: BTreeMap<&'a str, Vec<&'a Call>>,
     /// The orders that an answer gave to a buyer, each with the calls that did, in the order of their answers.
     pub(super) given: BTreeMap<Uuid, Vec<&'a Call>>,
+    /// Orders that were lost as the documents say: Redis alone held them, and lost its data.
+    pub(super) lost_with_redis: BTreeSet<Uuid>,
     /// The calls that ask something about an order.
     pub(super) about: HashMap<Uuid, Vec<&'a Call>>,
 }
@@ -34,6 +36,7 @@ impl<'a> Facts<'a> {
             intents: case.intents.iter().copied().collect(),
             of_user: BTreeMap::new(),
             given: BTreeMap::new(),
+            lost_with_redis: BTreeSet::new(),
             about: HashMap::new(),
         };
         for change in &case.books.changes {
@@ -60,7 +63,25 @@ impl<'a> Facts<'a> {
         for calls in facts.given.values_mut() {
             calls.sort_by_key(|call| call.to_ms);
         }
+        facts.lost_with_redis =
+            facts.given.keys().copied().filter(|order| facts.is_lost_with_redis(*order)).collect();
         facts
+    }
+
+    /// Whether an order has no row, was never answered as durable, and was accepted shortly before Redis lost its data.
+    fn is_lost_with_redis(&self, order: Uuid) -> bool {
+        let given = self.given.get(&order).map(Vec::as_slice).unwrap_or_default();
+        let about = self.about.get(&order).map(Vec::as_slice).unwrap_or_default();
+        let is_durable = given.iter().chain(about).any(|call| call.answer.is_durable);
+        let at_ms = given.first().map_or(0, |call| call.to_ms);
+        let mut losses = self.case.outages.iter().filter(|outage| outage.loses.as_deref() == Some("redis"));
+        let is_near = losses.any(|loss| loss.from_ms - PUBLISHED_WITHIN_MS <= at_ms && at_ms <= loss.to_ms);
+        !self.rows.contains_key(&order) && !is_durable && is_near
+    }
+
+    /// The orders that buyers were given, without those that were lost as the documents say.
+    pub(super) fn owed(&self) -> impl Iterator<Item = (&Uuid, &Vec<&'a Call>)> {
+        self.given.iter().filter(|(order, _)| !self.lost_with_redis.contains(order))
     }
 
     /// Orders that own units.
@@ -86,6 +107,18 @@ impl<'a> Facts<'a> {
         self.case.sale.units + self.case.acts.iter().map(|act| act.units).sum::<i64>()
     }
 
+    /// Whether the end of an order that was answered or written at this time may have been undone by a loss.
+    pub(super) fn may_be_undone(&self, at_ms: i64) -> bool {
+        let mut undone = self.case.outages.iter().filter_map(|outage| outage.may_undo);
+        undone.any(|(from, to)| from <= at_ms && at_ms <= to)
+    }
+
+    /// Whether data was being lost or recovered at this time.
+    pub(super) fn is_in_loss(&self, at_ms: i64) -> bool {
+        let mut losses = self.case.outages.iter().filter(|outage| outage.loses.is_some());
+        losses.any(|outage| outage.from_ms <= at_ms && at_ms <= outage.to_ms + RETURNS_WITHIN_MS)
+    }
+
     /// Whether a fault was under way, or its victim on its way back, at some time of this interval.
     pub(super) fn is_disturbed(&self, from_ms: i64, to_ms: i64) -> bool {
         let hits = |from: i64, to: i64| from <= to_ms && to.saturating_add(RETURNS_WITHIN_MS) >= from_ms;
@@ -96,6 +129,9 @@ impl<'a> Facts<'a> {
 
 /// How long a killed server or process may take until it serves again. RabbitMQ takes the longest.
 const RETURNS_WITHIN_MS: i64 = 15_000;
+
+/// How long an order may be in Redis alone while the broker is away or slow.
+const PUBLISHED_WITHIN_MS: i64 = 30_000;
 
 /// Whether an order in this state owns its units.
 pub(super) fn is_live(status: &str) -> bool {

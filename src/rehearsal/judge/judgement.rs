@@ -23,6 +23,8 @@ pub struct Judgement {
     pub calls: usize,
     /// Orders that were judged.
     pub orders: usize,
+    /// Orders that Redis alone held, and lost: the documents say so.
+    pub lost_with_redis: usize,
     /// The story of each buyer who met a broken promise, for the first few.
     #[serde(skip)]
     pub stories: Vec<String>,
@@ -50,7 +52,15 @@ pub fn judge(case: &Case) -> Judgement {
         }
     }
     let stories = broken.iter().filter_map(|finding| story::of(&facts, finding)).take(STORIES).collect();
-    Judgement { broken, short, measured, calls: case.calls.len(), orders: case.books.orders.len(), stories }
+    Judgement {
+        broken,
+        short,
+        measured,
+        calls: case.calls.len(),
+        orders: case.books.orders.len(),
+        lost_with_redis: facts.lost_with_redis.len(),
+        stories,
+    }
 }
 
 impl fmt::Display for Judgement {
@@ -62,6 +72,13 @@ impl fmt::Display for Judgement {
             self.orders,
             RULES.len()
         )?;
+        if self.lost_with_redis > 0 {
+            writeln!(
+                f,
+                "  excused     {} orders that Redis alone held were lost with it",
+                self.lost_with_redis
+            )?;
+        }
         let measured: Vec<String> =
             self.measured.iter().map(|(name, value)| format!("{name} {value:.3}")).collect();
         writeln!(f, "  floors      {}", measured.join(" · "))?;

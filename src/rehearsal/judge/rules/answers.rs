@@ -14,7 +14,7 @@ const STALE_MS: i64 = 6;
 
 pub(super) fn accepted_is_kept(facts: &Facts<'_>) -> Look {
     let mut found = Vec::new();
-    for (order, calls) in &facts.given {
+    for (order, calls) in facts.owed() {
         let is = facts.rows.get(order).map_or("missing", |row| row.status.as_str());
         let user = calls.first().map_or("", |call| call.user.as_str());
         if matches!(is, "missing" | "failed") {
@@ -36,7 +36,7 @@ pub(super) fn accepted_is_kept(facts: &Facts<'_>) -> Look {
 
 pub(super) fn ends_readable(facts: &Facts<'_>) -> Look {
     let mut found = Vec::new();
-    for order in facts.given.keys() {
+    for (order, _) in facts.owed() {
         let reads =
             facts.about.get(order).into_iter().flatten().filter(|call| matches!(call.ask, Ask::Read { .. }));
         let last = reads.filter(|call| call.from_ms >= facts.case.rest_at_ms).max_by_key(|call| call.to_ms);
@@ -52,7 +52,7 @@ pub(super) fn ends_readable(facts: &Facts<'_>) -> Look {
 
 pub(super) fn no_404_after_202(facts: &Facts<'_>) -> Look {
     let mut found = Vec::new();
-    for (order, given) in &facts.given {
+    for (order, given) in facts.owed() {
         let since = given.first().map_or(i64::MAX, |call| call.to_ms);
         for call in facts.about.get(order).into_iter().flatten() {
             if call.answer.status == Some(404) && call.from_ms > since {
@@ -70,6 +70,9 @@ pub(super) fn same_click_same_order(facts: &Facts<'_>) -> Look {
     let mut orders: BTreeMap<(&str, &str), Uuid> = BTreeMap::new();
     let mut found = Vec::new();
     for (key, call) in facts.buys().filter(|(_, call)| call.answer.gives_order()) {
+        if call.answer.order.is_some_and(|order| facts.lost_with_redis.contains(&order)) {
+            continue;
+        }
         let Some(order) = call.answer.order else {
             found.push(Found::of_user(&call.user, format!("{} was given an order without an id", call.user)));
             continue;
@@ -85,9 +88,12 @@ pub(super) fn same_click_same_order(facts: &Facts<'_>) -> Look {
     found.into_iter().collect()
 }
 
-/// What a call says about the state of an order.
-fn shown(call: &Call) -> Option<&str> {
+/// What a call says about the state of an order, unless a loss may have undone it.
+fn shown<'a>(facts: &Facts<'_>, call: &'a Call) -> Option<&'a str> {
     let code = call.answer.code.as_str();
+    if matches!(code, "cancelled" | "expired") && facts.may_be_undone(call.to_ms) {
+        return None;
+    }
     match call.ask {
         Ask::Read { .. } | Ask::Cancel { .. } => call.answer.is_success().then_some(code),
         Ask::Pay { .. } => (code == "applied").then_some("paid"),
@@ -99,7 +105,7 @@ pub(super) fn no_way_back(facts: &Facts<'_>) -> Look {
     let mut found = Vec::new();
     for (order, calls) in &facts.about {
         let mut shown: Vec<(i64, i64, &str)> =
-            calls.iter().filter_map(|call| Some((call.from_ms, call.to_ms, shown(call)?))).collect();
+            calls.iter().filter_map(|call| Some((call.from_ms, call.to_ms, shown(facts, call)?))).collect();
         shown.sort_unstable();
         let row = facts
             .rows
@@ -150,12 +156,16 @@ pub(super) fn refusal_is_true(facts: &Facts<'_>) -> Look {
     for (_, call) in facts.buys() {
         let code = call.answer.code.as_str();
         let has = |order: Option<Uuid>| {
-            orders
+            let lost = order.is_some_and(|order| facts.lost_with_redis.contains(&order));
+            lost || orders
                 .get(call.user.as_str())
                 .is_some_and(|of_user| order.is_none_or(|order| of_user.contains(&order)))
         };
         let is_true = match BY_ACTS.iter().find(|(refusal, _)| *refusal == code) {
-            Some((_, verb)) => acted(verb, call.to_ms),
+            // The gate is frozen while it is rebuilt.
+            Some((_, verb)) => {
+                acted(verb, call.to_ms) || (code == "sale_paused" && facts.is_in_loss(call.to_ms))
+            }
             None if code == "already_ordered" => has(call.answer.order),
             // A click is well-formed, of a buyer with a token, for a sale that is open.
             None => {

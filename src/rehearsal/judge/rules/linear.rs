@@ -90,7 +90,11 @@ fn steps_of<'a>(facts: &Facts<'a>, user: &'a str, calls: &[&'a Call]) -> Vec<Ste
     let orders = orders_of_keys(facts, user, calls);
     let mut steps = Vec::new();
     let mut doubtful: BTreeMap<Effect<'a>, i64> = BTreeMap::new();
+    let is_lost = |order: Option<Uuid>| order.is_some_and(|order| facts.lost_with_redis.contains(&order));
     for call in calls {
+        if is_lost(call.ask.order()) || is_lost(call.answer.order) {
+            continue;
+        }
         // What may have been undone may have happened, and need not.
         let undone =
             matches!(call.answer.code.as_str(), "cancelled" | "expired") && facts.may_be_undone(call.to_ms);

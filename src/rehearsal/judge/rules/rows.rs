@@ -1,5 +1,6 @@
 //! Promises about rows.
 
+use crate::rehearsal::judge::books::PaymentRow;
 use crate::rehearsal::judge::call::Ask;
 use crate::rehearsal::judge::case::Intent;
 use crate::rehearsal::judge::facts::{ARROWS, Facts};
@@ -49,7 +50,11 @@ pub(super) fn somebody_asked(facts: &Facts<'_>) -> Look {
         let retaken = || facts.case.books.payments.iter().any(|payment| payment.new_order == Some(row.id));
         let asked = match row.status.as_str() {
             "paid" => paid(facts.intents.get(&row.id)) || retaken(),
-            "cancelled" => facts.intents.get(&row.id) == Some(&Intent::Cancels),
+            // A replay ends an order whose unit the gate has back as cancelled.
+            "cancelled" => {
+                facts.intents.get(&row.id) == Some(&Intent::Cancels)
+                    || facts.ended_at_ms(row.id).is_some_and(|at| facts.is_in_loss(at))
+            }
             "expired" => facts.case.sale.pay_within_ms.is_some(),
             _ => true,
         };
@@ -72,7 +77,9 @@ pub(super) fn at_rest(facts: &Facts<'_>) -> Look {
     if books.returning > 0 {
         found.push(Found::new(format!("the units of {} ended orders are not back", books.returning)));
     }
-    let pending = books.payments.iter().filter(|payment| payment.state == "pending").count();
+    let waits =
+        |payment: &&PaymentRow| payment.state == "pending" && !facts.lost_with_redis.contains(&payment.order);
+    let pending = books.payments.iter().filter(waits).count();
     if pending > 0 {
         found.push(Found::new(format!("{pending} payments are pending")));
     }

@@ -1,0 +1,111 @@
+//! Faults that lose data, and what an operator does about them.
+//!
+//! A loss comes alone: it begins when everything has healed and ends when the documented recovery is done, because two
+//! losses at once can lose what only the two servers had.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::missed::Missed;
+use super::operator;
+use super::stack::Stack;
+use crate::rehearsal::judge::now_ms;
+use crate::rehearsal::servers::Kind;
+
+/// How long everything is left alone before a server goes back in time. Within this time the broker has what only Redis
+/// had while the broker was away, and the order log has the latest changes of the database.
+const CALM: Duration = Duration::from_secs(2);
+
+/// The server comes back without its data.
+pub(super) async fn empty(stack: &Stack, kind: Kind) -> Result<(), Missed> {
+    stack.until_healed().await;
+    tokio::time::sleep(CALM).await;
+    let sales = sales(stack).await?;
+    if kind == Kind::Redis {
+        until_published(stack, &sales).await?;
+    }
+    stack.while_down(kind, |folder| std::fs::remove_dir_all(folder)).await?;
+    match kind {
+        Kind::Redis => {
+            for sale in &sales {
+                operator::run(stack, &["rebuild", "--sale", sale, "--yes"]).await?;
+            }
+        }
+        // The sweep publishes the orders again by itself.
+        Kind::Rabbitmq | Kind::Postgres | Kind::Mariadb => {}
+    }
+    Ok(())
+}
+
+/// The order log gets a change up to a second after it was committed; twice that, for a busy machine.
+const LOGGED_WITHIN_MS: i64 = 2_000;
+
+/// The server is set back to what it had a while ago. Returns the interval in which the end of an order may have been
+/// undone.
+pub(super) async fn set_back(stack: &Stack, kind: Kind, by: Duration) -> Result<Option<(i64, i64)>, Missed> {
+    stack.until_healed().await;
+    tokio::time::sleep(CALM).await;
+    // A copy of the files of a running server would not be of one moment.
+    stack.while_down(kind, |folder| copy(folder, &folder.with_extension("copy"))).await?;
+    tokio::time::sleep(by).await;
+    if kind == Kind::Redis {
+        until_published(stack, &sales(stack).await?).await?;
+    }
+    let from = now_ms() - LOGGED_WITHIN_MS;
+    stack
+        .while_down(kind, |folder| {
+            std::fs::remove_dir_all(folder)?;
+            std::fs::rename(folder.with_extension("copy"), folder)
+        })
+        .await?;
+    let until = now_ms();
+    if kind == stack.database() {
+        operator::run(stack, &["replay", "run", "log", "--yes"]).await?;
+        return Ok(Some((from, until)));
+    }
+    // A front rebuilds a gate that is behind by itself.
+    Ok(None)
+}
+
+/// Copies a folder with the owners of its files.
+fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    let copied = std::process::Command::new("cp").arg("-a").args([from, to]).status()?;
+    if copied.success() { Ok(()) } else { Err(std::io::Error::other(format!("cp -a: {copied}"))) }
+}
+
+/// The sales that the gate has loaded.
+async fn sales(stack: &Stack) -> Result<Vec<String>, Missed> {
+    let mut redis =
+        redis::Client::open(stack.url(Kind::Redis).await?)?.get_multiplexed_async_connection().await?;
+    Ok(redis::cmd("SMEMBERS").arg("doorbuster:sales").query_async(&mut redis).await?)
+}
+
+/// How long an order may be on its way to the broker.
+const ON_ITS_WAY: Duration = Duration::from_secs(1);
+/// How long to wait until none is older than that.
+const PUBLISHED_WITHIN: Duration = Duration::from_secs(20);
+
+/// Waits until no order is in Redis alone but those that were accepted just now: the others would be lost, as the
+/// documents say. An entry is `state|epoch|seq|accepted at|...`.
+async fn until_published(stack: &Stack, sales: &[String]) -> Result<(), Missed> {
+    let mut redis =
+        redis::Client::open(stack.url(Kind::Redis).await?)?.get_multiplexed_async_connection().await?;
+    let until = Instant::now() + PUBLISHED_WITHIN;
+    let old = i64::try_from(ON_ITS_WAY.as_millis()).unwrap_or(i64::MAX);
+    loop {
+        let mut alone = 0;
+        for sale in sales {
+            let entries: Vec<String> = redis::cmd("HVALS")
+                .arg(format!("doorbuster:{{{sale}}}:outbox"))
+                .query_async(&mut redis)
+                .await?;
+            let accepted =
+                entries.iter().filter_map(|entry| entry.strip_prefix("outbox|")?.split('|').nth(2));
+            alone += accepted.filter(|at| at.parse().is_ok_and(|at: i64| at < now_ms() - old)).count();
+        }
+        if alone == 0 || Instant::now() >= until {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

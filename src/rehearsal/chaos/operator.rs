@@ -1,0 +1,52 @@
+//! The operator of a chaos drill: does what the documents say, with the commands that they name.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use super::missed::Missed;
+use super::stack::Stack;
+use crate::rehearsal::servers::Kind;
+
+/// How long one command may take.
+const WITHIN: Duration = Duration::from_secs(60);
+/// A command waits for a server that is away and then gives up; the operator tries again.
+const TRIES: usize = 4;
+
+/// Runs a command of this program against the servers themselves, not through a proxy, until it has done its work.
+/// Returns what it printed in the end if it never did.
+pub(super) async fn run(stack: &Stack, command: &[&str]) -> Result<(), Missed> {
+    let mut printed = String::new();
+    for _ in 0..TRIES {
+        let process = tokio::process::Command::new(std::env::current_exe()?)
+            .args(command)
+            .args(settings(stack).await?)
+            .env("DOORBUSTER__AUTH__SECRET", stack.secret())
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .output();
+        let Ok(output) = tokio::time::timeout(WITHIN, process).await else { continue };
+        let output = output?;
+        if output.status.success() {
+            return Ok(());
+        }
+        printed = format!(
+            "{}: {}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        tracing::warn!(?command, printed, "the operator's command failed, will retry");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    Err(Missed::Operator { command: command.join(" "), printed })
+}
+
+async fn settings(stack: &Stack) -> Result<Vec<String>, Missed> {
+    let mut settings = Vec::new();
+    for (key, kind) in
+        [("redis.url", Kind::Redis), ("queue.url", Kind::Rabbitmq), ("database.url", stack.database())]
+    {
+        settings.extend(["--set".to_owned(), format!("{key}={}", stack.url(kind).await?)]);
+    }
+    Ok(settings)
+}
