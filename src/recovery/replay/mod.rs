@@ -26,6 +26,7 @@ mod request;
 mod restore;
 mod rows;
 mod run;
+mod sales_in_gate;
 mod survey;
 mod work;
 mod write;

@@ -124,6 +124,38 @@ async fn an_order_that_had_ended_before_the_backup_is_not_ended_again_though_the
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_stock_that_only_the_gate_still_has_is_restored_with_its_orders() {
+    let mut world = World::new(Database::Postgres).await;
+    world.set("worker.hold_ms=1000").set("maintenance.every_ms=60000");
+    let (running, sale) = running_sale(&world, 2).await;
+    buy(&running, &sale, 0..2).await;
+    at_rest(&running, &sale).await;
+    let database = Backup::of(&world);
+    database.make().await;
+    let operator = Buyer::operator(&running, doorbuster::front::Role::Admin);
+    let path = format!("/v1/admin/sales/{}:restock", sale.id);
+    let restock = async |units: i64| {
+        let body = serde_json::json!({ "sku": sale.items[0].sku, "units": units }).to_string();
+        let answer = operator.post(&path, &[("idempotency-key", &format!("by{units}"))], &body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+    };
+    restock(3).await;
+    buy(&running, &sale, 2..4).await;
+    at_rest(&running, &sale).await;
+
+    database.restore().await;
+    until_behind(&running).await;
+    let (code, out, err) = run(Some(&world), &["replay", "run", "log", "--yes"]).await;
+    assert!(code == 0 && out.contains("is up to date now"), "{code} {out}{err}");
+    let books = at_rest(&running, &sale).await;
+    assert_eq!((books.live_orders, books.items[0].stock, books.items[0].left), (4, 5, 1));
+    restock(-1).await;
+    let books = at_rest(&running, &sale).await;
+    assert_eq!((books.items[0].stock, books.items[0].left), (4, 0));
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_is_restored_during_a_replay_stays_behind() {
     let mut world = World::new(Database::Postgres).await;
     world.set("maintenance.every_ms=100").set("worker.hold_ms=1000");
