@@ -154,7 +154,11 @@ fn look_after_connections(
                 let pooler = pooler.clone();
                 Box::pin(async move { limit_session(connection, limits, &pooler).await })
             });
-            tested(pool, &of_postgres)
+            let given_up = of_postgres.clone();
+            tested(pool).after_release(move |connection, _| {
+                let given_up = given_up.clone();
+                Box::pin(async move { given_up.check(connection).await.map(|()| true) })
+            })
         })
         .map_sqlx_mysql_pool_opts(move |pool| {
             let doubts = mysql.clone();
@@ -162,7 +166,11 @@ fn look_after_connections(
                 doubts.raise();
                 Box::pin(limits.set_in_mysql(connection))
             });
-            tested(pool, &of_mysql)
+            let given_up = of_mysql.clone();
+            tested(pool).after_release(move |connection, _| {
+                let given_up = given_up.clone();
+                Box::pin(async move { given_up.check_mysql(connection).await.map(|()| true) })
+            })
         });
 }
 
@@ -185,13 +193,8 @@ async fn limit_session(
 }
 
 /// A pool that uses no connection which does not answer.
-fn tested<DB: sqlx::Database>(pool: PoolOptions<DB>, given_up: &GivenUp) -> PoolOptions<DB> {
-    let given_up = given_up.clone();
+fn tested<DB: sqlx::Database>(pool: PoolOptions<DB>) -> PoolOptions<DB> {
     pool.before_acquire(|connection, _| Box::pin(async { answers(connection).await.map(|()| true) }))
-        .after_release(move |connection, _| {
-            let given_up = given_up.clone();
-            Box::pin(async move { given_up.check(connection).await.map(|()| true) })
-        })
 }
 
 /// A database URL that cannot be parsed, with the driver's reason.

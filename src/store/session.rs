@@ -18,6 +18,9 @@ const LONGER: Duration = Duration::from_secs(1);
 /// and the other goes on. Otherwise both would give up at the same moment.
 const LOCK_WAIT: Duration = Duration::from_millis(1500);
 
+/// How long after work was given up its connection may be released, on a very busy machine.
+const RELEASED_WITHIN: Duration = Duration::from_secs(10);
+
 /// The longest test of a connection.
 const PING: Duration = Duration::from_secs(1);
 
@@ -110,15 +113,26 @@ impl GivenUp {
         Unfinished { given_up: self.clone(), is_finished: false }
     }
 
-    fn is_recent(&self) -> bool {
+    fn is_younger_than(&self, age: Duration) -> bool {
         let at = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        at.is_some_and(|at| at.elapsed() < PING)
+        at.is_some_and(|at| at.elapsed() < age)
     }
 
     /// Fails if a connection that is released is still busy with what was given up: the pool then closes it. It would
     /// wait for the answer for as long as the server takes.
     pub(super) async fn check<C: Connection>(&self, released: &mut C) -> Result<(), sqlx::Error> {
-        if self.is_recent() { answers(released).await } else { Ok(()) }
+        if self.is_younger_than(PING) { answers(released).await } else { Ok(()) }
+    }
+
+    /// The same for MySQL, where it also ends a transaction that the driver does not know of: sqlx counts it only when BEGIN
+    /// is answered, so one whose caller is gone by then would go back to the pool open. Later readings would see what it
+    /// saw at first, and nothing that is written over this connection would be committed.
+    pub(super) async fn check_mysql(&self, released: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+        if !self.is_younger_than(RELEASED_WITHIN) {
+            return Ok(());
+        }
+        let rolled_back = tokio::time::timeout(PING, released.execute("ROLLBACK")).await;
+        rolled_back.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map(|_| ())
     }
 }
 

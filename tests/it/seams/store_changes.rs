@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use doorbuster::domain::{Act, ActRequest, Millis, Number, Order, OrderStatus, TermsChange};
+use doorbuster::rehearsal::chaos::Weather;
 use doorbuster::store::{BegunAct, Change, Changed, Claim, Recorded, Return, StoreError};
 
 use crate::seams::store::{claim, on_every_database, sold, world};
-use crate::support::{Database, order, until};
+use crate::support::{Database, World, behind_proxy, order, sale, until};
 
 on_every_database!(
     an_order_makes_only_its_legal_transitions,
@@ -143,4 +144,34 @@ async fn many_orders_expire_together_and_none_early(database: Database) {
     assert!(store.overdue_orders(10).await.unwrap().is_empty());
     let again = store.change(&changes[..3], &|| true).await.unwrap();
     assert!(again.iter().all(|changed| matches!(changed, Changed::Already(_))), "{again:?}");
+}
+
+/// The driver for MySQL does not know of a transaction whose BEGIN was cancelled before its answer had come.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reading_that_is_cancelled_while_it_begins_leaves_no_transaction_to_the_next() {
+    let mut world = World::new(Database::Mariadb).await;
+    let other = world.parts().await.store;
+    let sale = sale(&world.name, 1, 1);
+    other.create_sale(&sale).await.unwrap();
+    let order = order(&sale.id, "ada", 1);
+    other.record(&[claim(&order, 5)], &|| true).await.unwrap();
+    world.set("database.connections=3");
+    let proxy = behind_proxy(&mut world, "database.url").await;
+    let store = world.parts().await.store;
+    proxy.set(Weather::Slow(Duration::from_millis(10)));
+    for nth in 0..75 {
+        let reading = store.payment_entries(order.id);
+        let _ = tokio::time::timeout(Duration::from_millis(nth * 2), reading).await;
+    }
+    proxy.set(Weather::Fair);
+    // A transaction that is still open sees from now on what this reading sees.
+    let read = async || {
+        let readings = futures_util::future::join_all((0..6).map(|_| store.order(order.id))).await;
+        readings.into_iter().map(|row| row.unwrap().expect("a row").status).collect::<Vec<_>>()
+    };
+    assert_eq!(read().await, [OrderStatus::Confirmed; 6]);
+    other.change(&[change(&order, Act::Pay, 6)], &|| true).await.unwrap();
+    for _ in 0..5 {
+        assert_eq!(read().await, [OrderStatus::Paid; 6]);
+    }
 }
