@@ -53,6 +53,9 @@ pub(super) struct ChaosArgs {
     /// Chaos: faults to inflict; 70 by default.
     #[arg(long, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     pub(super) faults: Option<u32>,
+    /// Chaos: how many of the faults lose data; a tenth by default.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    pub(super) losses: Option<u32>,
     /// Chaos: seconds under attack; 280 by default.
     #[arg(long, value_parser = clap::value_parser!(u32).range(5..=14_400))]
     pub(super) seconds: Option<u32>,

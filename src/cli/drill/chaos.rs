@@ -12,6 +12,7 @@ use crate::rehearsal::servers::{Folder, Kind};
 
 /// The defaults of the options.
 const FAULTS: u32 = 70;
+const LOSS_EVERY: u32 = 10;
 const SECONDS: u32 = 280;
 const ORDERS: i64 = 20_000;
 
@@ -49,9 +50,11 @@ fn plan(sources: &Sources, args: &Args) -> Result<ChaosPlan, Failed> {
         return Err(Failed::Usage(why.into()));
     }
     let seconds = args.chaos.seconds.unwrap_or(SECONDS);
+    let faults = args.chaos.faults.unwrap_or(FAULTS);
     Ok(ChaosPlan {
         seed: args.chaos.seed.unwrap_or_else(|| u64::from(rand::random::<u32>())),
-        faults: args.chaos.faults.unwrap_or(FAULTS) as usize,
+        faults: faults as usize,
+        losses: args.chaos.losses.unwrap_or(faults / LOSS_EVERY) as usize,
         orders: args.units.unwrap_or(ORDERS),
         lasts: Duration::from_secs(u64::from(seconds)),
         database: args.database().unwrap_or(Kind::Postgres),
@@ -63,9 +66,10 @@ fn plan(sources: &Sources, args: &Args) -> Result<ChaosPlan, Failed> {
 /// The command that inflicts the same faults.
 fn again(plan: &ChaosPlan) -> String {
     format!(
-        "doorbuster drill chaos --seed {} --faults {} --seconds {} --units {} --database {}{}",
+        "doorbuster drill chaos --seed {} --faults {} --losses {} --seconds {} --units {} --database {}{}",
         plan.seed,
         plan.faults,
+        plan.losses,
         plan.lasts.as_secs(),
         plan.orders,
         plan.database.name(),

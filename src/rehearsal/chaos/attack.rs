@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -43,7 +44,7 @@ async fn attack(
 ) -> Result<(ChaosReport, Case), ChaosError> {
     let target = target(stack);
     drill::until_ready(&target, Duration::from_secs(60)).await?;
-    let faults = fault::plan(plan.seed, plan.faults, plan.lasts, plan.database);
+    let faults = fault::draw_all(plan);
     let mut attack =
         Attack { timeline: Vec::new(), outages: Vec::new(), healed_at: Instant::now(), healed_at_ms: 0 };
     let run = drill::run_during(&target, &plan.crowd(), progress, stop, attack.run(stack, faults)).await?;
@@ -66,6 +67,9 @@ fn target(stack: &Stack) -> Target {
     }
 }
 
+/// How many faults overlap.
+const AT_ONCE: usize = 3;
+
 /// The faults that the nemesis has inflicted.
 struct Attack {
     timeline: Vec<(Fault, Inflicted)>,
@@ -80,26 +84,36 @@ impl Attack {
     /// Inflicts the faults at their times, and waits until everything has healed.
     async fn run(&mut self, stack: &Stack, faults: Vec<(Duration, Fault)>) {
         let start = Instant::now();
+        let mut under_way = JoinSet::new();
         for (at, fault) in faults {
             tokio::time::sleep_until(start + at).await;
-            let (at, from_ms) = (start.elapsed().as_secs_f64(), now_ms());
+            // A loss comes alone.
+            let others = if fault.loses().is_some() { 0 } else { AT_ONCE - 1 };
+            while under_way.len() > others {
+                self.record(under_way.join_next().await);
+            }
+            let (stack, at) = (stack.clone(), start.elapsed().as_secs_f64());
             tracing::info!(at_s = at, ?fault, "inflicting a fault");
-            let inflicted = nemesis::inflict(stack, fault).await;
-            let may_undo = inflicted.as_ref().ok().copied().flatten();
-            let missed = inflicted.err().map(|missed| missed.to_string());
-            let fault_text = format!("{fault:?}");
-            self.outages.push(Outage {
-                from_ms,
-                to_ms: now_ms() + 1,
-                fault: fault_text.clone(),
-                missed: missed.clone(),
-                loses: fault.loses().map(|kind| kind.name().to_owned()),
-                may_undo,
-            });
-            self.timeline.push((fault, Inflicted { at, fault: fault_text, missed }));
+            under_way.spawn(async move { inflict(&stack, fault, at).await });
+            if fault.loses().is_some() {
+                self.record(under_way.join_next().await);
+            }
         }
+        while !under_way.is_empty() {
+            self.record(under_way.join_next().await);
+        }
+        self.outages.sort_by_key(|outage| outage.from_ms);
+        self.timeline.sort_by(|(_, one), (_, other)| one.at.total_cmp(&other.at));
         stack.until_healed().await;
         (self.healed_at, self.healed_at_ms) = (Instant::now(), now_ms());
+    }
+
+    fn record(&mut self, inflicted: Option<Result<(Fault, f64, Outage), JoinError>>) {
+        if let Some(Ok((fault, at, outage))) = inflicted {
+            let missed = outage.missed.clone();
+            self.timeline.push((fault, Inflicted { at, fault: outage.fault.clone(), missed }));
+            self.outages.push(outage);
+        }
     }
 
     fn report(self, stack: &Stack, plan: &ChaosPlan, run: DrillRun, judgement: Judgement) -> ChaosReport {
@@ -126,4 +140,30 @@ impl Attack {
             judgement,
         }
     }
+}
+
+/// How long a fault waits for its victim to come back from an earlier one.
+const VICTIM_BACK_WITHIN: Duration = Duration::from_secs(15);
+
+/// Inflicts a fault until it is healed.
+async fn inflict(stack: &Stack, fault: Fault, at: f64) -> (Fault, f64, Outage) {
+    let until = Instant::now() + VICTIM_BACK_WITHIN;
+    let (from_ms, inflicted) = loop {
+        let from_ms = now_ms();
+        match nemesis::inflict(stack, fault).await {
+            Err(missed) if missed.may_pass() && Instant::now() < until => {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+            inflicted => break (from_ms, inflicted),
+        }
+    };
+    let outage = Outage {
+        from_ms,
+        to_ms: now_ms() + 1,
+        fault: format!("{fault:?}"),
+        may_undo: inflicted.as_ref().ok().copied().flatten(),
+        loses: fault.loses().map(|kind| kind.name().to_owned()),
+        missed: inflicted.err().map(|missed| missed.to_string()),
+    };
+    (fault, at, outage)
 }

@@ -6,6 +6,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
 use super::layout::{PROCESSES, Route};
+use super::plan::ChaosPlan;
 use super::proxy::Weather;
 use crate::rehearsal::servers::Kind;
 
@@ -79,25 +80,24 @@ impl Fault {
 /// RabbitMQ takes 7 to 10 s to come back. Killed more often, it would hardly ever be up.
 const BROKER_AT_MOST_EVERY: Duration = Duration::from_secs(60);
 
-/// One in so many faults loses data.
-const LOSS_EVERY: usize = 10;
-
 /// How long a loss takes, with its recovery.
 const LOSS_TAKES: Duration = Duration::from_secs(18);
 
-/// `count` faults spread over `lasts`, with the times at which they begin; every tenth loses data. The same arguments give
-/// the same plan.
-pub(super) fn plan(seed: u64, count: usize, lasts: Duration, database: Kind) -> Vec<(Duration, Fault)> {
-    let mut rng = StdRng::seed_from_u64(seed);
-    let losses = count / LOSS_EVERY;
+/// As many faults spread over the time of the plan, with the times at which they begin; the losses of data come at even
+/// distances. The same plan gives the same faults.
+pub(super) fn draw_all(plan: &ChaosPlan) -> Vec<(Duration, Fault)> {
+    let ChaosPlan { faults: count, lasts, database, .. } = *plan;
+    let mut rng = StdRng::seed_from_u64(plan.seed);
+    let losses = plan.losses.min(count);
+    let every = count.checked_div(losses).unwrap_or(usize::MAX);
     let others = lasts.as_secs_f64() - LOSS_TAKES.as_secs_f64() * losses as f64;
     let interval = others.max(0.0) / (count - losses).max(1) as f64;
     let mut broker: Option<Duration> = None;
     let (mut begins, mut loss) = (0.0, 0);
-    let mut plan = Vec::with_capacity(count);
+    let mut drawn = Vec::with_capacity(count);
     for nth in 0..count {
-        if nth % LOSS_EVERY == LOSS_EVERY / 2 && loss < losses {
-            plan.push((Duration::from_secs_f64(begins), draw_loss(&mut rng, loss, database)));
+        if nth % every == every / 2 && loss < losses {
+            drawn.push((Duration::from_secs_f64(begins), draw_loss(&mut rng, loss, database)));
             (begins, loss) = (begins + LOSS_TAKES.as_secs_f64(), loss + 1);
             continue;
         }
@@ -113,25 +113,27 @@ pub(super) fn plan(seed: u64, count: usize, lasts: Duration, database: Kind) -> 
                 break fault;
             }
         };
-        plan.push((at, fault));
+        drawn.push((at, fault));
     }
-    plan
+    drawn
 }
 
-/// Every loss in turn, so that a short drill has each of them.
+/// Every loss in turn, so that a short drill has each of them. The database goes back longest after the broker has lost the
+/// order log, from which it is brought up to date.
 fn draw_loss(rng: &mut StdRng, nth: usize, database: Kind) -> Fault {
     let by = Duration::from_millis(rng.random_range(2_000..6_000));
     match nth % 4 {
-        0 => Fault::SetBack(database, by),
-        1 => Fault::SetBack(Kind::Redis, by),
-        2 => Fault::Empty(Kind::Rabbitmq),
-        _ => Fault::Empty(Kind::Redis),
+        0 => Fault::Empty(Kind::Rabbitmq),
+        1 => Fault::Empty(Kind::Redis),
+        2 => Fault::SetBack(Kind::Redis, by),
+        _ => Fault::SetBack(database, by),
     }
 }
 
 fn draw(rng: &mut StdRng, database: Kind) -> Fault {
     let short = |rng: &mut StdRng| Duration::from_millis(rng.random_range(200..2_500));
-    let route = |rng: &mut StdRng| Route::ALL[rng.random_range(0..Route::ALL.len())];
+    let routes = Route::all(database);
+    let route = |rng: &mut StdRng| routes[rng.random_range(0..routes.len())];
     let process = |rng: &mut StdRng| rng.random_range(0..PROCESSES.len());
     match rng.random_range(0..100) {
         0..14 => Fault::KillProcess(process(rng)),
@@ -153,7 +155,14 @@ fn draw(rng: &mut StdRng, database: Kind) -> Fault {
         72..76 => Fault::Network(route(rng), Weather::HalfOpen, short(rng)),
         76..80 => Fault::Network(route(rng), Weather::Down, short(rng)),
         80..85 => Fault::Reset(route(rng)),
-        85..88 => Fault::ScriptFlush,
+        85..87 => Fault::ScriptFlush,
+        // Longer than a hold, a confirm and a lease: one process alone cannot reach one server.
+        87 => {
+            let weather = [Weather::Down, Weather::Frozen, Weather::HalfOpen][rng.random_range(0..3)];
+            let server = [Kind::Redis, Kind::Rabbitmq, database][rng.random_range(0..3)];
+            let lasts = Duration::from_millis(rng.random_range(20_000..40_000));
+            Fault::Network(Route::From(process(rng), server), weather, lasts)
+        }
         88..91 => Fault::RedisFull(short(rng)),
         91..93 => Fault::Purge,
         93..95 => Fault::DeleteQueue,
@@ -168,7 +177,18 @@ mod tests {
 
     #[test]
     fn a_seed_is_a_plan_and_another_seed_is_another() {
-        let of = |seed| plan(seed, 200, Duration::from_secs(600), Kind::Postgres);
+        let of = |seed| {
+            draw_all(&ChaosPlan {
+                seed,
+                faults: 200,
+                losses: 20,
+                orders: 1,
+                lasts: Duration::from_secs(600),
+                database: Kind::Postgres,
+                follow_up: true,
+                settings: Vec::new(),
+            })
+        };
         assert_eq!(of(7), of(7));
         assert_ne!(of(7), of(8));
         let kinds: std::collections::BTreeSet<String> = of(7).iter().map(|(_, fault)| fault.kind()).collect();

@@ -6,36 +6,48 @@ use super::error::ChaosError;
 use super::proxy::Proxy;
 use crate::rehearsal::servers::{Kind, ServerError, free_port};
 
-/// The connections that can be disturbed. Fronts and workers have separate routes to each server, so that one side
-/// can be cut off and the other not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// The connections that can be disturbed. Each process has a way of its own to each server, so that one can be cut off and
+/// the others not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Route {
+    /// From the buyers to the fronts.
     Buyers,
-    FrontRedis,
-    FrontBroker,
-    FrontDatabase,
-    WorkerRedis,
-    WorkerBroker,
-    WorkerDatabase,
+    /// From one of [`PROCESSES`] to a server.
+    From(usize, Kind),
 }
 
 impl Route {
-    pub(super) const ALL: [Route; 7] = [
-        Route::Buyers,
-        Route::FrontRedis,
-        Route::FrontBroker,
-        Route::FrontDatabase,
-        Route::WorkerRedis,
-        Route::WorkerBroker,
-        Route::WorkerDatabase,
-    ];
+    /// Every route of a stack with this database.
+    pub(super) fn all(database: Kind) -> Vec<Self> {
+        let processes = 0..PROCESSES.len();
+        let routes = processes
+            .flat_map(|nth| [Kind::Redis, Kind::Rabbitmq, database].map(|kind| Self::From(nth, kind)));
+        [Self::Buyers].into_iter().chain(routes).collect()
+    }
 
     /// The routes to a server.
-    pub(super) fn to(kind: Kind) -> [Route; 2] {
-        match kind {
-            Kind::Redis => [Route::FrontRedis, Route::WorkerRedis],
-            Kind::Rabbitmq => [Route::FrontBroker, Route::WorkerBroker],
-            Kind::Postgres | Kind::Mariadb => [Route::FrontDatabase, Route::WorkerDatabase],
+    pub(super) fn to(kind: Kind) -> impl Iterator<Item = Self> {
+        (0..PROCESSES.len()).map(move |nth| Self::From(nth, kind))
+    }
+
+    /// The routes of the workers to a server.
+    pub(super) fn of_workers_to(kind: Kind) -> impl Iterator<Item = Self> {
+        let workers = (0..PROCESSES.len()).filter(|nth| PROCESSES[*nth] == "worker");
+        workers.map(move |nth| Self::From(nth, kind))
+    }
+
+    /// Its place among the proxies.
+    fn nth(self) -> usize {
+        match self {
+            Self::Buyers => 0,
+            Self::From(nth, kind) => {
+                let server = match kind {
+                    Kind::Redis => 0,
+                    Kind::Rabbitmq => 1,
+                    Kind::Postgres | Kind::Mariadb => 2,
+                };
+                1 + nth * 3 + server
+            }
         }
     }
 }
@@ -54,6 +66,8 @@ pub(super) struct Layout {
 
 /// The settings of the processes.
 pub(super) struct Settings<'a> {
+    /// Which database it is.
+    pub(super) database: Kind,
     /// The database's real URL, not through a proxy.
     pub(super) database_url: &'a str,
     /// Pairs of `section.key=value` from the command line.
@@ -64,19 +78,19 @@ impl Layout {
     /// Opens the proxies and chooses the ports. The routes to servers have no target yet.
     pub(super) async fn plan(settings: &Settings<'_>) -> Result<Self, ChaosError> {
         let mut proxies = Vec::new();
-        for _ in Route::ALL {
+        for _ in Route::all(settings.database) {
             proxies.push(Proxy::open().await.map_err(ServerError::io("opening a proxy"))?);
         }
         let operations = Proxy::open().await.map_err(ServerError::io("opening a proxy"))?;
         let mut layout = Self { proxies, operations, arguments: Vec::new() };
         let (mut fronts, mut admins) = (Vec::new(), Vec::new());
-        for verb in PROCESSES {
+        for (nth, verb) in PROCESSES.into_iter().enumerate() {
             let (listen, admin) = (free_port()?, free_port()?);
             if verb == "front" {
                 fronts.push(SocketAddr::from(([127, 0, 0, 1], listen)));
                 admins.push(SocketAddr::from(([127, 0, 0, 1], admin)));
             }
-            layout.arguments.push(layout.command_line(verb, (listen, admin), settings));
+            layout.arguments.push(layout.command_line(nth, (listen, admin), settings));
         }
         layout.proxy(Route::Buyers).point_to(fronts);
         layout.operations.point_to(admins);
@@ -84,15 +98,12 @@ impl Layout {
     }
 
     pub(super) fn proxy(&self, route: Route) -> &Proxy {
-        &self.proxies[route as usize]
+        &self.proxies[route.nth()]
     }
 
-    fn command_line(&self, verb: &str, (listen, admin): (u16, u16), settings: &Settings<'_>) -> Vec<String> {
-        let [to_redis, to_broker, to_database] = match verb {
-            "front" => [Route::FrontRedis, Route::FrontBroker, Route::FrontDatabase],
-            _ => [Route::WorkerRedis, Route::WorkerBroker, Route::WorkerDatabase],
-        }
-        .map(|route| self.proxy(route).address());
+    fn command_line(&self, nth: usize, (listen, admin): (u16, u16), settings: &Settings<'_>) -> Vec<String> {
+        let [to_redis, to_broker, to_database] = [Kind::Redis, Kind::Rabbitmq, settings.database]
+            .map(|kind| self.proxy(Route::From(nth, kind)).address());
         let mut pairs = vec![
             format!("front.listen=127.0.0.1:{listen}"),
             format!("operations.listen=127.0.0.1:{admin}"),
@@ -102,7 +113,7 @@ impl Layout {
             "log.format=json".to_owned(),
         ];
         pairs.extend_from_slice(settings.overrides);
-        let mut line = vec![verb.to_owned()];
+        let mut line = vec![PROCESSES[nth].to_owned()];
         line.extend(pairs.into_iter().flat_map(|pair| ["--set".to_owned(), pair]));
         line
     }

@@ -28,7 +28,7 @@ pub(super) async fn empty(stack: &Stack, kind: Kind) -> Result<(), Missed> {
     match kind {
         Kind::Redis => {
             for sale in &sales {
-                operator::run(stack, &["rebuild", "--sale", sale, "--yes"]).await?;
+                operator::rebuild(stack, sale).await?;
             }
         }
         // The sweep publishes the orders again by itself.
@@ -60,7 +60,7 @@ pub(super) async fn set_back(stack: &Stack, kind: Kind, by: Duration) -> Result<
         .await?;
     let until = now_ms();
     if kind == stack.database() {
-        operator::run(stack, &["replay", "run", "log", "--yes"]).await?;
+        operator::replay_log(stack).await?;
         return Ok(Some((from, until)));
     }
     // A front rebuilds a gate that is behind by itself.

@@ -29,3 +29,13 @@ pub(super) enum Missed {
     #[error(transparent)]
     Database(#[from] sqlx::Error),
 }
+
+impl Missed {
+    /// Whether the fault may have an effect a moment later: its victim is on its way back from an earlier one.
+    pub(super) fn may_pass(&self) -> bool {
+        matches!(
+            self,
+            Self::Down | Self::TimedOut(_) | Self::QueueEmpty | Self::Broker(_) | Self::Database(_)
+        )
+    }
+}

@@ -94,10 +94,14 @@ async fn broker(stack: &Stack, delete: bool) -> Result<(), Missed> {
     let url = stack.url(Kind::Rabbitmq).await?;
     // Workers hold hundreds of deliveries. Cutting them off returns these to the queue, so that there is something to
     // lose.
-    stack.proxy(Route::WorkerBroker).set(Weather::Down);
+    for route in Route::of_workers_to(Kind::Rabbitmq) {
+        stack.proxy(route).set(Weather::Down);
+    }
     tokio::time::sleep(Duration::from_millis(700)).await;
     let done = lose_queue(&url, delete).await;
-    stack.proxy(Route::WorkerBroker).set(Weather::Fair);
+    for route in Route::of_workers_to(Kind::Rabbitmq) {
+        stack.proxy(route).set(Weather::Fair);
+    }
     done
 }
 

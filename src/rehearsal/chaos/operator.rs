@@ -12,9 +12,24 @@ const WITHIN: Duration = Duration::from_secs(60);
 /// A command waits for a server that is away and then gives up; the operator tries again.
 const TRIES: usize = 4;
 
-/// Runs a command of this program against the servers themselves, not through a proxy, until it has done its work.
-/// Returns what it printed in the end if it never did.
-pub(super) async fn run(stack: &Stack, command: &[&str]) -> Result<(), Missed> {
+/// Rebuilds the gate of a sale that Redis has lost. With exit code 3 it is rebuilt as well, but the order log begins late.
+pub(super) async fn rebuild(stack: &Stack, sale: &str) -> Result<(), Missed> {
+    run(stack, &["rebuild", "--sale", sale, "--yes"], &[0, 3]).await.map(|_| ())
+}
+
+/// Brings a database that went back in time up to date. If the log does not reach back to it, because the broker lost its
+/// data shortly before, declares the rest as lost; the judge finds out what was.
+pub(super) async fn replay_log(stack: &Stack) -> Result<(), Missed> {
+    let replay = ["replay", "run", "log", "--yes"];
+    if run(stack, &replay, &[0, 3]).await? == 3 {
+        run(stack, &[&replay[..], &["--accept-loss"]].concat(), &[0]).await?;
+    }
+    Ok(())
+}
+
+/// Runs a command of this program against the servers themselves, not through a proxy, until it exits with one of these
+/// codes, which it returns.
+async fn run(stack: &Stack, command: &[&str], codes: &[i32]) -> Result<i32, Missed> {
     let mut printed = String::new();
     for _ in 0..TRIES {
         let process = tokio::process::Command::new(std::env::current_exe()?)
@@ -26,8 +41,8 @@ pub(super) async fn run(stack: &Stack, command: &[&str]) -> Result<(), Missed> {
             .output();
         let Ok(output) = tokio::time::timeout(WITHIN, process).await else { continue };
         let output = output?;
-        if output.status.success() {
-            return Ok(());
+        if let Some(code) = output.status.code().filter(|code| codes.contains(code)) {
+            return Ok(code);
         }
         printed = format!(
             "{}: {}{}",

@@ -12,6 +12,8 @@ pub struct ChaosPlan {
     pub seed: u64,
     /// How many faults to inflict.
     pub faults: usize,
+    /// How many of them lose data.
+    pub losses: usize,
     /// Units on sale, which is also the number of orders to be accepted. There are 5 % more buyers.
     pub orders: i64,
     /// How long the attack lasts.
@@ -41,6 +43,7 @@ impl ChaosPlan {
             connections: 512,
             clicks: Clicks::SomeTwice,
             repeat_for: Duration::from_secs(120),
+            repeat_paused: true,
             settle_within: Duration::from_secs(120),
             // Without rebuy, a click with another key is answered with the same order for ever.
             follow_up: self.follow_up.then_some(FollowUp {

@@ -55,7 +55,7 @@ impl Stack {
             Server::start(Kind::Rabbitmq, home),
             Server::start(database, home),
         )?;
-        let settings = Settings { database_url: &data.url, overrides };
+        let settings = Settings { database, database_url: &data.url, overrides };
         let layout = Layout::plan(&settings).await?;
         let stack = Self {
             shared: Arc::new(Shared {

@@ -41,6 +41,7 @@ impl Preset {
             connections: 256,
             clicks: Clicks::Once,
             repeat_for: Duration::from_secs(3),
+            repeat_paused: false,
             settle_within: Duration::from_secs(120),
             follow_up: None,
             steering: None,
@@ -97,6 +98,8 @@ pub struct Plan {
     pub clicks: Clicks,
     /// How long a buyer repeats a click with the same key while its outcome is unknown.
     pub repeat_for: Duration,
+    /// Whether a buyer also repeats a click that hears `sale_paused`: a sale is paused while its gate is rebuilt.
+    pub repeat_paused: bool,
     /// How long orders may take to end after the last click. Later ones count as unfinished.
     pub settle_within: Duration,
     /// What buyers do with their orders; `None` if they do nothing.

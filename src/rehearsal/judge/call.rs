@@ -89,7 +89,7 @@ impl Answer {
     /// Whether the caller cannot know what became of the request.
     pub fn is_unknown(&self) -> bool {
         self.status.is_none_or(|status| status >= 500)
-            && !matches!(self.code.as_str(), "gate_unavailable" | "overloaded" | "status_unavailable")
+            && !matches!(self.code.as_str(), "gate_unavailable" | "overloaded" | "sale_paused")
     }
 }
 

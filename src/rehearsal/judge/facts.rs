@@ -113,17 +113,22 @@ impl<'a> Facts<'a> {
         undone.any(|(from, to)| from <= at_ms && at_ms <= to)
     }
 
-    /// Whether data was being lost or recovered at this time.
-    pub(super) fn is_in_loss(&self, at_ms: i64) -> bool {
+    /// Whether data was being lost at this time, or until so many milliseconds before it.
+    pub(super) fn is_in_loss(&self, at_ms: i64, within_ms: i64) -> bool {
         let mut losses = self.case.outages.iter().filter(|outage| outage.loses.is_some());
-        losses.any(|outage| outage.from_ms <= at_ms && at_ms <= outage.to_ms + RETURNS_WITHIN_MS)
+        losses.any(|outage| outage.from_ms <= at_ms && at_ms <= outage.to_ms + within_ms)
+    }
+
+    /// Whether a replay may have ended the order: it ends as cancelled what the log has as live and the gate as ended.
+    pub(super) fn may_have_ended_in_replay(&self, order: Uuid) -> bool {
+        self.ended_at_ms(order).is_some_and(|at_ms| self.is_in_loss(at_ms, RETURNS_WITHIN_MS))
     }
 
     /// Whether a fault was under way, or its victim on its way back, at some time of this interval.
     pub(super) fn is_disturbed(&self, from_ms: i64, to_ms: i64) -> bool {
         let hits = |from: i64, to: i64| from <= to_ms && to.saturating_add(RETURNS_WITHIN_MS) >= from_ms;
-        let outages = self.case.outages.iter().filter(|outage| outage.missed.is_none());
-        outages.into_iter().any(|outage| hits(outage.from_ms, outage.to_ms))
+        // A fault that missed may have got half way.
+        self.case.outages.iter().any(|outage| hits(outage.from_ms, outage.to_ms))
     }
 }
 

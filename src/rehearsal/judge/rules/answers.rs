@@ -136,6 +136,9 @@ pub(super) fn sold_out_is_true(facts: &Facts<'_>) -> Look {
         .collect()
 }
 
+/// How long after a loss the gate may be frozen: it is rebuilt when broker and database both answer.
+const REBUILT_WITHIN_MS: i64 = 60_000;
+
 /// Refusals that an act of the operator explains, with the verb of the act.
 const BY_ACTS: [(&str, &str); 4] = [
     ("sale_closed", "close"),
@@ -164,7 +167,8 @@ pub(super) fn refusal_is_true(facts: &Facts<'_>) -> Look {
         let is_true = match BY_ACTS.iter().find(|(refusal, _)| *refusal == code) {
             // The gate is frozen while it is rebuilt.
             Some((_, verb)) => {
-                acted(verb, call.to_ms) || (code == "sale_paused" && facts.is_in_loss(call.to_ms))
+                acted(verb, call.to_ms)
+                    || (code == "sale_paused" && facts.is_in_loss(call.to_ms, REBUILT_WITHIN_MS))
             }
             None if code == "already_ordered" => has(call.answer.order),
             // A click is well-formed, of a buyer with a token, for a sale that is open.

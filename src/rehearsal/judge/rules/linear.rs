@@ -60,6 +60,10 @@ enum Effect<'a> {
     Cancelled {
         order: Uuid,
     },
+    /// Found that a replay had ended an order.
+    EndedInReplay {
+        order: Uuid,
+    },
     /// Found that an order has ended or is paid.
     NotCancelled {
         order: Uuid,
@@ -99,6 +103,12 @@ fn steps_of<'a>(facts: &Facts<'a>, user: &'a str, calls: &[&'a Call]) -> Vec<Ste
         let undone =
             matches!(call.answer.code.as_str(), "cancelled" | "expired") && facts.may_be_undone(call.to_ms);
         if let Some(effect) = answered(call).filter(|_| !undone) {
+            let effect = match effect {
+                Effect::Shown { order, state: "cancelled" } if facts.may_have_ended_in_replay(order) => {
+                    Effect::EndedInReplay { order }
+                }
+                effect => effect,
+            };
             steps.push(Step { effect, from_ms: call.from_ms, to_ms: Some(call.to_ms) });
             continue;
         }
@@ -237,6 +247,7 @@ fn after<'a>(effect: &Effect<'a>, state: &State<'a>, rebuy: bool) -> Option<Stat
             let status = status_of(&mut next, order)?;
             matches!(*status, "accepted" | "confirmed" | "cancelled").then(|| *status = "cancelled")?;
         }
+        Effect::EndedInReplay { order } => *status_of(&mut next, order)? = "cancelled",
         Effect::NotCancelled { order } => {
             let status = status_of(&mut next, order)?;
             match *status {

@@ -52,8 +52,7 @@ pub(super) fn somebody_asked(facts: &Facts<'_>) -> Look {
             "paid" => paid(facts.intents.get(&row.id)) || retaken(),
             // A replay ends an order whose unit the gate has back as cancelled.
             "cancelled" => {
-                facts.intents.get(&row.id) == Some(&Intent::Cancels)
-                    || facts.ended_at_ms(row.id).is_some_and(|at| facts.is_in_loss(at))
+                facts.intents.get(&row.id) == Some(&Intent::Cancels) || facts.may_have_ended_in_replay(row.id)
             }
             "expired" => facts.case.sale.pay_within_ms.is_some(),
             _ => true,
