@@ -1,0 +1,31 @@
+//! Runs a configuration to its end.
+
+use std::time::{Duration, Instant};
+
+use stateright::{Checker, HasDiscoveries, Model};
+
+use crate::config::Config;
+use crate::model::Protocol;
+use crate::trace::written;
+
+/// What a run has found.
+#[derive(Debug)]
+pub struct Found {
+    /// Distinct states.
+    pub states: usize,
+    /// The longest of the shortest ways to a state.
+    pub depth: usize,
+    /// How long it took.
+    pub took: Duration,
+    /// Violated properties, each with its trace.
+    pub violated: Vec<(&'static str, String)>,
+}
+
+/// Explores every state, or stops at the first violation.
+pub fn run(config: Config, threads: usize) -> Found {
+    let begun = Instant::now();
+    let checker = Protocol { config }.checker().threads(threads).finish_when(HasDiscoveries::Any).spawn_bfs().join();
+    let found = checker.discoveries();
+    let violated = found.into_iter().map(|(name, path)| (name, written(&path.into_vec()))).collect();
+    Found { states: checker.unique_state_count(), depth: checker.max_depth(), took: begun.elapsed(), violated }
+}
