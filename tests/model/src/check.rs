@@ -15,17 +15,26 @@ pub struct Found {
     pub states: usize,
     /// The longest of the shortest ways to a state.
     pub depth: usize,
+    /// Whether it has seen all states, or stopped at a violation, and not at the time limit.
+    pub done: bool,
     /// How long it took.
     pub took: Duration,
     /// Violated properties, each with its trace.
     pub violated: Vec<(&'static str, String)>,
 }
 
-/// Explores every state, or stops at the first violation.
-pub fn run(config: Config, threads: usize) -> Found {
+/// Explores every state, or stops at the first violation or after `limit`.
+pub fn run(config: Config, threads: usize, limit: Duration) -> Found {
     let begun = Instant::now();
-    let checker = Protocol { config }.checker().threads(threads).finish_when(HasDiscoveries::Any).spawn_bfs().join();
+    let checker = Protocol { config }.checker().threads(threads).finish_when(HasDiscoveries::Any).timeout(limit);
+    let checker = checker.spawn_bfs().join();
     let found = checker.discoveries();
     let violated = found.into_iter().map(|(name, path)| (name, written(&path.into_vec()))).collect();
-    Found { states: checker.unique_state_count(), depth: checker.max_depth(), took: begun.elapsed(), violated }
+    Found {
+        states: checker.unique_state_count(),
+        depth: checker.max_depth(),
+        done: begun.elapsed() < limit,
+        took: begun.elapsed(),
+        violated,
+    }
 }

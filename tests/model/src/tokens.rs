@@ -2,7 +2,7 @@
 //! forgotten.
 
 use crate::config::Config;
-use crate::state::{Heard, Owner, State, USERS, Work, Worker};
+use crate::state::{Heard, Owner, Row, State, USERS, Work, Worker};
 
 impl State {
     /// A token above every one of this user: `lua/lease/take.lua` takes it from a clock that never goes back.
@@ -59,6 +59,11 @@ impl State {
                 worker.token = if worker.work == Work::Committed { worker.token } else { 0 };
             }
             worker.heard = heard;
+        }
+        if !config.follows_places() {
+            // Only a database that went back is compared with the rows in the log.
+            self.db.unlogged.fill(false);
+            self.log.rows.fill(Row::None);
         }
         if self.budget.redis_back == 0 {
             self.saved_gate = None;

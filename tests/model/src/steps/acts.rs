@@ -5,7 +5,7 @@ use super::database::{Changed, change};
 use super::gate::{self, Outcome, Settled, mark_ended};
 use super::relay::answer;
 use super::witness::{advance, is_current};
-use crate::config::Config;
+use crate::config::{Config, Finding};
 use crate::mistakes::Mistake;
 use crate::state::{Act, Entry, Kind, Lease, Owner, Record, Row, Selling, State, Step};
 
@@ -129,7 +129,8 @@ pub fn finish(state: &mut State, config: &Config) -> bool {
         return true;
     }
     let mut next = None;
-    if is_current(state, config) {
+    let stale = !state.db.returns[id] && config.leaves_out(Finding::ReturnAfterReplay);
+    if !stale && is_current(state, config) {
         state.known = state.known.max(state.db.told).max(state.highest_row());
         let knows = (state.known, state.heard.place);
         match gate::settle(state, config, act.order, Outcome::Ended, knows) {
@@ -138,7 +139,8 @@ pub fn finish(state: &mut State, config: &Config) -> bool {
             Settled::NotCompared | Settled::NotLoaded => {}
         }
     }
-    if act.kind == Kind::Cancel {
+    let marked = matches!(state.gate.outbox[id], Entry::None | Entry::Ended);
+    if act.kind == Kind::Cancel && (marked || !config.leaves_out(Finding::CancelUnmarked)) {
         answer(state, id, Row::Cancelled);
     }
     state.act = next;
@@ -146,7 +148,7 @@ pub fn finish(state: &mut State, config: &Config) -> bool {
 }
 
 /// The gate does not answer after COMMIT. The buyer who cancels is answered all the same.
-pub fn lose_return(state: &mut State) -> bool {
+pub fn lose_return(state: &mut State, config: &Config) -> bool {
     let Some(act) = state.act.filter(|act| act.step == Step::Committed && act.kind != Kind::Pay) else {
         return false;
     };
@@ -154,7 +156,7 @@ pub fn lose_return(state: &mut State) -> bool {
         return false;
     }
     state.budget.lost_answers -= 1;
-    if act.kind == Kind::Cancel {
+    if act.kind == Kind::Cancel && !config.leaves_out(Finding::CancelUnmarked) {
         answer(state, usize::from(act.order), Row::Cancelled);
     }
     state.act = None;

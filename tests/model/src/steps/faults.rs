@@ -1,6 +1,6 @@
 //! Faults, each from a budget.
 
-use crate::config::Config;
+use crate::config::{Config, Finding};
 use crate::mistakes::Mistake;
 use crate::state::{
     COPIES, Entry, Gate, Heard, Lease, Owner, Record, Relay, Row, State, USERS, Work, Worker,
@@ -161,7 +161,11 @@ pub fn save_db(state: &mut State) -> bool {
 
 /// Every connection is opened again. What a reader may have seen of a change that nobody else had heard of is the
 /// documented limit of the order log.
-pub fn lose_db(state: &mut State) -> bool {
+pub fn lose_db(state: &mut State, config: &Config) -> bool {
+    let is_heard = state.gate.witness >= state.db.place;
+    if config.leaves_out(Finding::SwiftLoss) && !is_heard {
+        return false;
+    }
     let Some(saved) = state.saved_db.take() else { return false };
     if *saved == state.db {
         return false;

@@ -10,6 +10,11 @@ pub fn click(state: &mut State, config: &Config, user: u8, key: u8) -> bool {
     if state.budget.clicks == 0 || !state.compared || state.gate.selling == Selling::Missing {
         return false;
     }
+    let used = |user: u8, key: u8| state.accepted().any(|(_, order)| order.user == user && order.key >= key);
+    if user > 0 && !used(user - 1, 0) || key > 0 && !used(user, key - 1) {
+        // Users and keys are alike: the lowest ones come first.
+        return false;
+    }
     state.budget.clicks -= 1;
     if freeze_if_behind(state, config, state.known) {
         return true;

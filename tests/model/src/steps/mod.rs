@@ -33,12 +33,12 @@ pub fn take(state: &mut State, config: &Config, action: Action) -> bool {
         Action::CheckAct => acts::check(state, config),
         Action::CommitAct => acts::commit(state, config),
         Action::FinishAct => acts::finish(state, config),
-        Action::LoseReturn => acts::lose_return(state),
+        Action::LoseReturn => acts::lose_return(state, config),
         Action::RecordReturn => acts::record_return(state, config),
         Action::WriteLog { order } => witness::write_log(state, config, order),
         Action::ComparePlaces => witness::compare_places(state, config),
         Action::Compare => witness::compare(state),
-        Action::FinishCompare => witness::finish_compare(state),
+        Action::FinishCompare => witness::finish_compare(state, config),
         Action::BeginRebuild => rebuild::begin(state, config),
         Action::Rebuild => rebuild::step(state, config),
         Action::BeginReplay => replay::begin(state, config),
@@ -72,7 +72,7 @@ fn take_rare(state: &mut State, config: &Config, action: Action) -> bool {
         Action::LoseGate => faults::lose_gate(state, config),
         Action::EmptyGate => faults::empty_gate(state, config),
         Action::SaveDb => faults::save_db(state),
-        Action::LoseDb => faults::lose_db(state),
+        Action::LoseDb => faults::lose_db(state, config),
         _ => false,
     }
 }

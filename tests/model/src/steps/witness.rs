@@ -1,9 +1,9 @@
 //! Who has lost writes? The gate's number and the database's place, and who compares them.
 
-use super::gate::mark_recorded;
-use crate::config::Config;
+use super::gate::{freeze_if_behind, mark_recorded};
+use crate::config::{Config, Finding};
 use crate::mistakes::Mistake;
-use crate::state::{Heard, Number, Place, Selling, State};
+use crate::state::{Heard, Number, Place, Selling, State, Step};
 
 /// `src/store/places/advance.rs`: a commit takes the sale's next place.
 pub fn advance(state: &mut State, config: &Config) {
@@ -47,13 +47,18 @@ pub fn write_log(state: &mut State, config: &Config, order: u8) -> bool {
 
 /// `compare_places` in `src/settlement/places.rs`, once a second in every process.
 pub fn compare_places(state: &mut State, config: &Config) -> bool {
-    if !config.follows_places() || !state.compared {
+    if !state.compared {
         return false;
+    }
+    // `lua/gate/witness.lua` makes the check of the caller's number as well.
+    let loaded = state.gate.selling != Selling::Missing;
+    let froze = loaded && freeze_if_behind(state, config, state.known);
+    if !config.follows_places() {
+        return froze;
     }
     let before = (state.heard, state.gate.witness, state.workers.map(|worker| worker.heard));
     state.heard.place = state.heard.place.max(state.gate.witness);
     state.heard.in_doubt = false;
-    let loaded = state.gate.selling != Selling::Missing;
     if !is_behind(state, config, state.heard) {
         if loaded {
             state.gate.witness = state.gate.witness.max(state.db.place);
@@ -65,7 +70,7 @@ pub fn compare_places(state: &mut State, config: &Config) -> bool {
     for worker in &mut state.workers {
         state.gate.witness = state.gate.witness.max(worker.heard.place);
     }
-    before != (state.heard, state.gate.witness, state.workers.map(|worker| worker.heard))
+    froze || before != (state.heard, state.gate.witness, state.workers.map(|worker| worker.heard))
 }
 
 /// `highest_recorded`: rows first. While the log is read, rows may be written; their orders are in the log.
@@ -78,8 +83,12 @@ pub fn compare(state: &mut State) -> bool {
 }
 
 /// `highest_logged`, `mark_recorded`, `freeze.lua` and `compare_places`.
-pub fn finish_compare(state: &mut State) -> bool {
-    let Some(rows) = state.compare.take() else { return false };
+pub fn finish_compare(state: &mut State, config: &Config) -> bool {
+    let Some(mut rows) = state.compare.take() else { return false };
+    if config.leaves_out(Finding::ReturnUnheard) {
+        let under_way = state.act.map_or((0, 0), |act| if let Step::Returned(number) = act.step { number } else { (0, 0) });
+        rows = rows.max(state.db.told).max(under_way);
+    }
     let known = rows.max(state.highest_logged());
     mark_recorded(state);
     state.known = state.known.max(known);
