@@ -9,7 +9,9 @@ use doorbuster_model::config::Config;
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let name = arguments.first().filter(|name| !name.contains('='));
-    let chosen = Config::all().into_iter().filter(|config| name.is_none_or(|name| config.name.replace(' ', "-") == *name));
+    let chosen = Config::all()
+        .into_iter()
+        .filter(|config| name.is_none_or(|name| config.name.replace(' ', "-") == *name));
     for mut config in chosen {
         let (mut threads, mut seconds) = (1, 3_600);
         for (key, value) in arguments.iter().filter_map(|argument| argument.split_once('=')) {
@@ -17,7 +19,9 @@ fn main() {
             match key {
                 "threads" => threads = usize::from(value),
                 "seconds" => seconds = u64::from(value),
-                key => assert!(config.set(key, u8::try_from(value).expect("below 256")), "{key} is no budget"),
+                key => {
+                    assert!(config.set(key, u8::try_from(value).expect("below 256")), "{key} is no budget")
+                }
             }
         }
         let name = config.name;

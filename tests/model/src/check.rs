@@ -25,8 +25,17 @@ pub struct Found {
 
 /// Explores every state, or stops at the first violation or after `limit`.
 pub fn run(config: Config, threads: usize, limit: Duration) -> Found {
+    run_until(config, threads, limit, HasDiscoveries::Any)
+}
+
+/// Looks for a way to violate this property; others may be violated on the way.
+pub fn find(config: Config, property: &'static str, limit: Duration) -> Found {
+    run_until(config, 1, limit, HasDiscoveries::AnyOf([property].into()))
+}
+
+fn run_until(config: Config, threads: usize, limit: Duration, until: HasDiscoveries) -> Found {
     let begun = Instant::now();
-    let checker = Protocol { config }.checker().threads(threads).finish_when(HasDiscoveries::Any).timeout(limit);
+    let checker = Protocol { config }.checker().threads(threads).finish_when(until).timeout(limit);
     let checker = checker.spawn_bfs().join();
     let found = checker.discoveries();
     let violated = found.into_iter().map(|(name, path)| (name, written(&path.into_vec()))).collect();

@@ -113,7 +113,7 @@ impl Config {
         self.budget.refusals > 0
     }
 
-    /// Crashes, lost answers, copies and a purge on the way of an order to its row.
+    /// Crashes, lost answers, copies and a purge on the way of two orders to their rows.
     pub fn delivery() -> Self {
         let budget = Budget {
             clicks: 2,
@@ -124,86 +124,64 @@ impl Config {
             purges: 1,
             ..Budget::default()
         };
-        Self::named("delivery", 1, 1, 2, budget)
+        Self::named("delivery", 2, 1, 2, budget)
     }
 
     /// Leases that end early, with changes that race: a payment, a deadline and a cancellation.
     pub fn leases() -> Self {
-        let budget = Budget {
-            clicks: 2,
-            worker_crashes: 1,
-            stalls: 1,
-            duplicates: 1,
-            payments: 1,
-            expiries: 1,
-            cancels: 1,
-            ..Budget::default()
-        };
-        Self::named("leases", 1, 2, 2, budget)
+        let changes = Budget { payments: 1, expiries: 1, cancels: 1, ..Budget::default() };
+        let budget = Budget { clicks: 2, stalls: 1, duplicates: 1, ..changes };
+        Self::named("leases", 1, 1, 2, budget)
     }
 
-    /// Units that go back to the gate and are sold again, while fronts and workers crash.
+    /// Units that go back to the gate and are sold again, while a front and a worker crash and buyers read.
     pub fn returns() -> Self {
-        let budget = Budget {
-            clicks: 3,
-            worker_crashes: 1,
-            front_crashes: 1,
-            lost_answers: 1,
-            expiries: 1,
-            cancels: 1,
-            reads: 2,
-            ..Budget::default()
-        };
+        let faults = Budget { worker_crashes: 1, front_crashes: 1, lost_answers: 1, ..Budget::default() };
+        let budget = Budget { clicks: 2, expiries: 1, cancels: 1, reads: 1, ..faults };
         Self::named("returns", 1, 2, 1, budget)
     }
 
-    /// Redis goes back to an earlier state.
+    /// Redis goes back to an earlier state, and a buyer reads.
     pub fn redis_back() -> Self {
-        let budget = Budget {
-            clicks: 2,
-            worker_crashes: 1,
-            front_crashes: 1,
-            redis_back: 1,
-            expiries: 1,
-            reads: 2,
-            ..Budget::default()
-        };
-        Self::named("redis back", 1, 2, 1, budget)
+        let budget = Budget { clicks: 2, redis_back: 1, expiries: 1, reads: 1, ..Budget::default() };
+        Self::named("redis back", 1, 1, 1, budget)
+    }
+
+    /// Redis goes back to an earlier state, and fronts or the rebuild die.
+    pub fn redis_back_and_crash() -> Self {
+        let budget = Budget { clicks: 2, redis_back: 1, expiries: 1, front_crashes: 1, ..Budget::default() };
+        Self::named("redis back, crash", 1, 1, 1, budget)
     }
 
     /// Redis is emptied.
     pub fn redis_empty() -> Self {
-        let budget = Budget {
-            clicks: 3,
-            worker_crashes: 1,
-            front_crashes: 1,
-            redis_empty: 1,
-            expiries: 1,
-            reads: 1,
-            ..Budget::default()
-        };
-        Self::named("redis empty", 2, 2, 1, budget)
+        let budget = Budget { clicks: 2, redis_empty: 1, expiries: 1, reads: 1, ..Budget::default() };
+        Self::named("redis empty", 1, 1, 1, budget)
     }
 
-    /// The database goes back to an earlier state.
+    /// The database goes back to an earlier state, while the unit of one order goes to another.
     pub fn database_back() -> Self {
-        let budget = Budget {
-            clicks: 2,
-            front_crashes: 1,
-            db_back: 1,
-            payments: 1,
-            expiries: 1,
-            reads: 1,
-            ..Budget::default()
-        };
-        Self::named("database back", 1, 2, 1, budget)
+        let budget = Budget { clicks: 2, db_back: 1, expiries: 1, reads: 1, ..Budget::default() };
+        Self::named("database back", 1, 1, 1, budget)
     }
 
-    /// Refusals from a cache, while orders are accepted, units come back and the stock is raised.
+    /// The database goes back, and the order was paid. Fronts or the replay die.
+    pub fn payment_back() -> Self {
+        let faults = Budget { db_back: 1, front_crashes: 1, ..Budget::default() };
+        let budget = Budget { clicks: 1, payments: 1, expiries: 1, reads: 1, ..faults };
+        Self::named("payment back", 1, 1, 1, budget)
+    }
+
+    /// Refusals from a cache, while orders are accepted and the stock is raised.
     pub fn refusals() -> Self {
-        let budget =
-            Budget { clicks: 2, cancels: 1, restocks: 1, refusals: 1, ..Budget::default() };
+        let budget = Budget { clicks: 2, restocks: 1, refusals: 1, ..Budget::default() };
         Self::named("refusals", 1, 1, 1, budget)
+    }
+
+    /// Refusals from a cache, while a buyer cancels and the unit comes back.
+    pub fn refusals_and_returns() -> Self {
+        let budget = Budget { clicks: 2, cancels: 1, refusals: 1, ..Budget::default() };
+        Self::named("refusals, returns", 1, 1, 1, budget)
     }
 
     /// All of them.
@@ -213,9 +191,12 @@ impl Config {
             Self::leases(),
             Self::returns(),
             Self::redis_back(),
+            Self::redis_back_and_crash(),
             Self::redis_empty(),
             Self::database_back(),
+            Self::payment_back(),
             Self::refusals(),
+            Self::refusals_and_returns(),
         ]
     }
 }

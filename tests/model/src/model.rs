@@ -56,16 +56,32 @@ impl Model for Protocol {
             actions.extend([Action::EndLease { user }, Action::FreeLease { user }, Action::Refuse { user }]);
         }
         for order in 0..orders {
-            actions.extend([Action::Publish { order }, Action::Confirm { order }, Action::LoseConfirm { order }]);
+            actions.extend([
+                Action::Publish { order },
+                Action::Confirm { order },
+                Action::LoseConfirm { order },
+            ]);
             actions.extend([Action::Sweep { order }, Action::WriteLog { order }, Action::Restore { order }]);
-            actions.extend([Action::Answer { order }, Action::ReadGate { order }, Action::Duplicate { order }]);
+            actions.extend([
+                Action::Answer { order },
+                Action::ReadGate { order },
+                Action::Duplicate { order },
+            ]);
             let kinds = [Kind::Pay, Kind::Expire, Kind::Cancel, Kind::Return, Kind::Adopt];
             actions.extend(kinds.map(|kind| Action::Begin { kind, order }));
             actions.extend((0..WORKERS as u8).map(|worker| Action::Deliver { worker, order }));
         }
         for worker in 0..self.config.workers {
-            actions.extend([Action::TakeLease { worker }, Action::CheckLease { worker }, Action::Commit { worker }]);
-            actions.extend([Action::Acknowledge { worker }, Action::Settle { worker }, Action::CrashWorker { worker }]);
+            actions.extend([
+                Action::TakeLease { worker },
+                Action::CheckLease { worker },
+                Action::Commit { worker },
+            ]);
+            actions.extend([
+                Action::Acknowledge { worker },
+                Action::Settle { worker },
+                Action::CrashWorker { worker },
+            ]);
         }
         actions.extend([Action::CheckAct, Action::CommitAct, Action::FinishAct, Action::LoseReturn]);
         actions.extend([Action::RecordReturn, Action::ComparePlaces, Action::Compare, Action::FinishCompare]);

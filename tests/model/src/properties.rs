@@ -41,7 +41,9 @@ pub const ENDS: &str = "when all is done, every accepted order has ended";
 /// All of them.
 pub fn all() -> Vec<Named> {
     vec![
-        (NO_OVERSELL, |_, state| state.db.rows.iter().filter(|row| row.is_live()).count() <= usize::from(state.db.stock)),
+        (NO_OVERSELL, |_, state| {
+            state.db.rows.iter().filter(|row| row.is_live()).count() <= usize::from(state.db.stock)
+        }),
         (LIMIT, |_, state| (0..USERS as u8).all(|user| state.live_of(user).count() <= 1)),
         (NOT_LOST, not_lost),
         (HONOURED, honoured),
@@ -69,7 +71,8 @@ fn not_lost(_: &Protocol, state: &State) -> bool {
         let worked_on = state.workers.iter().any(|it| it.work != Work::Idle && usize::from(it.order) == id);
         state.gate.outbox[id] != Entry::None
             || state.db.rows[id] != Row::None
-            || state.log.accepted[id] && (state.has_lost_commits() || state.rebuild.is_some() || !gate_sells(state))
+            || state.log.accepted[id]
+                && (state.has_lost_commits() || state.rebuild.is_some() || !gate_sells(state))
             || state.queue[id] > 0
             || worked_on
             || state.memory.exposed[id]
@@ -92,14 +95,16 @@ fn honoured(_: &Protocol, state: &State) -> bool {
 
 fn one_row(_: &Protocol, state: &State) -> bool {
     let copies = |id: usize, other: usize| state.number_of(id) == state.number_of(other) && id != other;
-    let rows: Vec<usize> = state.accepted().map(|(id, _)| id).filter(|id| state.db.rows[*id] != Row::None).collect();
+    let rows: Vec<usize> =
+        state.accepted().map(|(id, _)| id).filter(|id| state.db.rows[*id] != Row::None).collect();
     has_exposed(state) || !rows.iter().any(|id| rows.iter().any(|other| copies(*id, *other)))
 }
 
 fn paid(_: &Protocol, state: &State) -> bool {
     state.memory.unwitnessed
         || (0..ORDERS).all(|id| {
-            let kept = state.db.rows[id] == Row::Paid || state.has_lost_commits() && !state.db.rows[id].returns();
+            let kept =
+                state.db.rows[id] == Row::Paid || state.has_lost_commits() && !state.db.rows[id].returns();
             !state.memory.paid[id] || kept
         })
 }
@@ -132,7 +137,10 @@ fn is_busy(state: &State) -> bool {
         || state.act.is_some()
         || state.rebuild.is_some()
         || state.compare.is_some()
-        || state.workers.iter().any(|it| matches!(it.work, Work::Leased | Work::Checked | Work::Committed | Work::Acked))
+        || state
+            .workers
+            .iter()
+            .any(|it| matches!(it.work, Work::Leased | Work::Checked | Work::Committed | Work::Acked))
 }
 
 impl Protocol {
@@ -141,7 +149,8 @@ impl Protocol {
         let ended = state.accepted().all(|(id, _)| {
             state.memory.exposed[id] || state.db.rows[id] != Row::None && state.gate.outbox[id] == Entry::None
         });
-        let owes = state.db.returns.contains(&true) || state.gate.outbox.iter().any(|entry| *entry != Entry::None);
+        let owes =
+            state.db.returns.contains(&true) || state.gate.outbox.iter().any(|entry| *entry != Entry::None);
         let live = state.db.rows.iter().filter(|row| row.is_live()).count() as i8;
         let balanced = state.gate.left + live == state.db.stock as i8 || has_exposed(state);
         let sells = gate_sells(state) || has_exposed(state) && state.gate.selling == Selling::Paused;

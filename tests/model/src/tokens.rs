@@ -51,7 +51,8 @@ impl State {
             }
         }
         for worker in &mut self.workers {
-            let heard = if config.follows_places() { worker.heard } else { Heard { place: (0, 0), in_doubt: false } };
+            let heard =
+                if config.follows_places() { worker.heard } else { Heard { place: (0, 0), in_doubt: false } };
             if worker.work == Work::Idle {
                 *worker = Worker::idle();
             }

@@ -2,8 +2,8 @@
 
 use crate::config::Config;
 use crate::state::{
-    Budget, Db, Entry, Gate, Heard, Lease, Log, Memory, Number, ORDERS, Order, Owner, Record, Relay, Row, Selling,
-    State, USERS, WORKERS, Work, Worker,
+    Budget, Db, Entry, Gate, Heard, Lease, Log, Memory, Number, ORDERS, Order, Owner, Record, Relay, Row,
+    Selling, State, USERS, WORKERS, Work, Worker,
 };
 
 impl Gate {
@@ -89,7 +89,8 @@ impl State {
 
     /// Orders of a user with a live row.
     pub fn live_of(&self, user: u8) -> impl Iterator<Item = usize> + '_ {
-        let own = self.accepted().filter(move |(id, order)| order.user == user && self.db.rows[*id].is_live());
+        let own =
+            self.accepted().filter(move |(id, order)| order.user == user && self.db.rows[*id].is_live());
         own.map(|(id, _)| id)
     }
 
@@ -105,7 +106,8 @@ impl State {
 
     /// The highest number of a row.
     pub fn highest_row(&self) -> Number {
-        let rows = self.accepted().filter(|(id, _)| self.db.rows[*id] != Row::None && !self.db.unnumbered[*id]);
+        let rows =
+            self.accepted().filter(|(id, _)| self.db.rows[*id] != Row::None && !self.db.unnumbered[*id]);
         rows.map(|(_, order)| order.number).max().unwrap_or_default()
     }
 
@@ -132,7 +134,8 @@ impl State {
     /// Whether two processes are at this moment between lease and COMMIT for one user.
     pub fn acting_for(&self, user: u8) -> usize {
         let acts = |work| matches!(work, Work::Leased | Work::Checked);
-        let workers = self.workers.iter().filter(|it| acts(it.work) && self.user_of(usize::from(it.order)) == user);
+        let workers =
+            self.workers.iter().filter(|it| acts(it.work) && self.user_of(usize::from(it.order)) == user);
         let changes = self.act.iter().filter(|act| {
             use crate::state::Step::{Checked, Leased};
             matches!(act.step, Leased | Checked) && self.user_of(usize::from(act.order)) == user

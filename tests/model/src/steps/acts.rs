@@ -98,7 +98,9 @@ pub fn commit(state: &mut State, config: &Config) -> bool {
             state.act = Some(Act { step: Step::Committed, ..act });
         }
         // A payment that came too late is kept for refund.
-        Changed::Refused if act.kind == Kind::Pay && state.db.rows[id] != Row::Paid => state.paying[id] = false,
+        Changed::Refused if act.kind == Kind::Pay && state.db.rows[id] != Row::Paid => {
+            state.paying[id] = false
+        }
         Changed::Refused | Changed::Stale => {}
     }
     true

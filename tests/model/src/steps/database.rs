@@ -27,7 +27,8 @@ pub fn record(state: &mut State, config: &Config, id: usize, token: u8) -> Recor
     if state.db.fence[user] > token && config.mistake != Mistake::NoFence {
         return Recorded::Stale;
     }
-    let same_key = state.live_of(order.user).any(|other| state.orders[other].is_some_and(|it| it.key == order.key));
+    let same_key =
+        state.live_of(order.user).any(|other| state.orders[other].is_some_and(|it| it.key == order.key));
     let number_taken = state.is_taken(id);
     let row = if same_key || !number_taken && state.db.units[user] >= 1 {
         Row::Replaced

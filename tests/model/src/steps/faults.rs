@@ -172,7 +172,8 @@ pub fn lose_db(state: &mut State, config: &Config) -> bool {
     }
     state.budget.db_back -= 1;
     for id in 0..state.orders.len() {
-        let unknown = state.log.rows[id].rank() < state.db.rows[id].rank() && state.gate.records[id] != Record::Ended;
+        let unknown =
+            state.log.rows[id].rank() < state.db.rows[id].rank() && state.gate.records[id] != Record::Ended;
         if unknown && saved.rows[id].rank() < state.db.rows[id].rank() {
             let logged = if state.log.accepted[id] { 1 } else { 0 };
             state.memory.seen[id] = state.memory.seen[id].map(|seen| seen.min(logged));

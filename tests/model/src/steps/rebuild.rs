@@ -105,7 +105,8 @@ fn read_log(state: &mut State, config: &Config, it: &mut Rebuild) -> bool {
 /// A page of rows, and the orders of its users without a row; their entries go back into the outbox
 /// (`lua/gate/rebuild_flight.lua`).
 fn read_rows(state: &mut State, it: &mut Rebuild, user: u8) {
-    let orders: Vec<usize> = state.accepted().filter(|(_, order)| order.user == user).map(|(id, _)| id).collect();
+    let orders: Vec<usize> =
+        state.accepted().filter(|(_, order)| order.user == user).map(|(id, _)| id).collect();
     for id in orders {
         it.records[id] = match state.db.rows[id] {
             row if row.is_live() => Record::Held,
@@ -174,6 +175,7 @@ fn finish(state: &mut State, config: &Config, mut it: Rebuild) -> bool {
 fn is_balanced(state: &State, id: usize) -> bool {
     let row = state.db.rows[id];
     let in_flight = row == Row::None && state.gate.outbox[id] != Entry::None;
-    let expected = row.is_live() || in_flight || state.db.returns[id] && state.gate.records[id] == Record::Held;
+    let expected =
+        row.is_live() || in_flight || state.db.returns[id] && state.gate.records[id] == Record::Held;
     (state.gate.records[id] == Record::Held) == expected
 }

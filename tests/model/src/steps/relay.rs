@@ -102,7 +102,8 @@ pub fn read_gate(state: &mut State, config: &Config, order: u8) -> bool {
         return true;
     }
     let in_flight = !matches!(state.gate.outbox[id], Entry::None | Entry::Ended);
-    let believed = state.compared && state.gate.selling != Selling::Frozen && state.gate.number >= state.known;
+    let believed =
+        state.compared && state.gate.selling != Selling::Frozen && state.gate.number >= state.known;
     if in_flight && (believed || config.mistake == Mistake::BelieveOldEntries) {
         answer(state, id, Row::None);
     } else {

@@ -59,7 +59,8 @@ pub fn restore(state: &mut State, config: &Config, order: u8) -> bool {
     state.db.rows[id] = target;
     if is_live != was_live {
         let (units, sold) = (state.db.units[user], state.db.sold);
-        (state.db.units[user], state.db.sold) = if is_live { (units + 1, sold + 1) } else { (units - 1, sold - 1) };
+        (state.db.units[user], state.db.sold) =
+            if is_live { (units + 1, sold + 1) } else { (units - 1, sold - 1) };
     }
     state.db.returns[id] |= target.returns();
     state.db.unlogged[id] |= target.returns();

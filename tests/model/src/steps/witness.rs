@@ -86,7 +86,9 @@ pub fn compare(state: &mut State) -> bool {
 pub fn finish_compare(state: &mut State, config: &Config) -> bool {
     let Some(mut rows) = state.compare.take() else { return false };
     if config.leaves_out(Finding::ReturnUnheard) {
-        let under_way = state.act.map_or((0, 0), |act| if let Step::Returned(number) = act.step { number } else { (0, 0) });
+        let under_way = state
+            .act
+            .map_or((0, 0), |act| if let Step::Returned(number) = act.step { number } else { (0, 0) });
         rows = rows.max(state.db.told).max(under_way);
     }
     let known = rows.max(state.highest_logged());

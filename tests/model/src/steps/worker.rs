@@ -74,7 +74,8 @@ pub fn commit(state: &mut State, config: &Config, worker: u8) -> bool {
         return false;
     }
     let id = usize::from(it.order);
-    let recorded = if may_write(state, config, at) { record(state, config, id, it.token) } else { Recorded::Stale };
+    let recorded =
+        if may_write(state, config, at) { record(state, config, id, it.token) } else { Recorded::Stale };
     match recorded {
         Recorded::Stale => {
             state.release(id, it.token);
@@ -114,7 +115,10 @@ pub fn settle(state: &mut State, config: &Config, worker: u8) -> bool {
     }
     let id = usize::from(it.order);
     let outcome = Outcome::of(it.outcome);
-    if it.outcome == Row::Refused && state.gate.outbox[id] != Entry::None && state.gate.selling == Selling::Open {
+    if it.outcome == Row::Refused
+        && state.gate.outbox[id] != Entry::None
+        && state.gate.selling == Selling::Open
+    {
         state.gate.selling = Selling::Paused;
         gate::next_number(state);
     }
