@@ -14,6 +14,7 @@ pub mod config;
 pub mod mistakes;
 mod model;
 pub mod properties;
+pub mod reach;
 pub mod state;
 mod steps;
 mod tokens;

@@ -30,12 +30,19 @@ impl Protocol {
     pub fn has_work(&self, state: &State) -> bool {
         let mut steps = Vec::with_capacity(64);
         self.actions(state, &mut steps);
-        let due = |action: &Action| match action {
-            // The provider repeats what was not answered.
-            Action::Begin { kind: Kind::Pay, order } => state.paying[usize::from(*order)],
-            action => action.is_due(),
-        };
-        steps.into_iter().filter(due).any(|action| self.after(state, action).is_some())
+        steps
+            .into_iter()
+            .filter(|action| is_due(state, *action))
+            .any(|action| self.after(state, action).is_some())
+    }
+}
+
+/// Whether the system does this step by itself, sooner or later.
+pub fn is_due(state: &State, action: Action) -> bool {
+    match action {
+        // The provider repeats what was not answered.
+        Action::Begin { kind: Kind::Pay, order } => state.paying[usize::from(order)],
+        action => action.is_due(),
     }
 }
 

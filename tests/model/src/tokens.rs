@@ -81,11 +81,11 @@ impl State {
         if self.budget.refusals == 0 {
             self.reading = None;
         }
-        self.judge_witnesses();
     }
 
-    /// A loss that nobody can notice is the documented limit: no witness knows a place above that of the database.
-    fn judge_witnesses(&mut self) {
+    /// Called when the database goes back and when a witness is lost. A loss that nobody can notice is the documented
+    /// limit: no witness knows a place above that of the database.
+    pub fn judge_witnesses(&mut self) {
         if self.memory.lost_place.is_none() {
             return;
         }

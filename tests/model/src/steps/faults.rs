@@ -44,6 +44,7 @@ pub fn crash_worker(state: &mut State, config: &Config, worker: u8) -> bool {
     }
     kill_owner(state, Owner::Worker(worker));
     state.workers[at] = Worker { heard: newcomer(config), ..Worker::idle() };
+    state.judge_witnesses();
     true
 }
 
@@ -75,6 +76,7 @@ pub fn crash_front(state: &mut State, config: &Config) -> bool {
         state.db.told = state.db.told.max(state.gate.number);
     }
     kill_owner(state, Owner::Act);
+    state.judge_witnesses();
     true
 }
 
@@ -148,6 +150,7 @@ fn replace_gate(state: &mut State, config: &Config, gate: Gate) {
     state.compare = None;
     state.leases = [Lease { owner: Owner::Nobody, token: 0 }; USERS];
     state.memory.returned = state.gate.records.map(|record| u8::from(record == Record::Ended));
+    state.judge_witnesses();
 }
 
 /// From here on the database may come back as it is now.
@@ -185,5 +188,6 @@ pub fn lose_db(state: &mut State, config: &Config) -> bool {
     for worker in &mut state.workers {
         worker.heard.in_doubt = true;
     }
+    state.judge_witnesses();
     true
 }
