@@ -13,6 +13,7 @@ pub mod check;
 pub mod config;
 pub mod mistakes;
 mod model;
+mod process;
 pub mod properties;
 pub mod reach;
 pub mod state;

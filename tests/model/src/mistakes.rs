@@ -27,7 +27,7 @@ pub enum Mistake {
     NoComparison,
     /// A gate that is behind what its callers know does not freeze.
     NoFreeze,
-    /// A rebuild reads the rows before the outbox and the log.
+    /// A rebuild reads the rows before the outbox and the log, and does not compare the books, which would notice it.
     RowsFirst,
     /// A rebuild does not read the order log.
     NoLog,
