@@ -113,13 +113,12 @@ impl Config {
         self.budget.refusals > 0
     }
 
-    /// Crashes, lost answers, copies and a purge on the way of two orders to their rows.
+    /// Crashes, copies and a purge on the way of two orders to their rows.
     pub fn delivery() -> Self {
         let budget = Budget {
             clicks: 2,
             worker_crashes: 1,
             front_crashes: 1,
-            lost_answers: 1,
             duplicates: 1,
             purges: 1,
             ..Budget::default()
@@ -134,9 +133,9 @@ impl Config {
         Self::named("leases", 1, 1, 2, budget)
     }
 
-    /// Units that go back to the gate and are sold again, while a front and a worker crash and buyers read.
+    /// Units that go back to the gate and are sold again, while fronts crash and buyers read.
     pub fn returns() -> Self {
-        let faults = Budget { worker_crashes: 1, front_crashes: 1, lost_answers: 1, ..Budget::default() };
+        let faults = Budget { front_crashes: 1, lost_answers: 1, ..Budget::default() };
         let budget = Budget { clicks: 2, expiries: 1, cancels: 1, reads: 1, ..faults };
         Self::named("returns", 1, 2, 1, budget)
     }
@@ -161,7 +160,7 @@ impl Config {
 
     /// The database goes back to an earlier state, while the unit of one order goes to another.
     pub fn database_back() -> Self {
-        let budget = Budget { clicks: 2, db_back: 1, expiries: 1, reads: 1, ..Budget::default() };
+        let budget = Budget { clicks: 2, db_back: 1, expiries: 1, ..Budget::default() };
         Self::named("database back", 1, 1, 1, budget)
     }
 

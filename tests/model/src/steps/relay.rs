@@ -51,6 +51,9 @@ pub fn sweep(state: &mut State, config: &Config, order: u8) -> bool {
         return false;
     }
     let current = is_current(state, config);
+    if current {
+        state.known = state.known.max(state.highest_row());
+    }
     if current && state.db.rows[id] != Row::None {
         let outcome = Outcome::of(state.db.rows[id]);
         let user = state.user_of(id);

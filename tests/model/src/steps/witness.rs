@@ -69,7 +69,9 @@ pub fn compare_places(state: &mut State, config: &Config) -> bool {
     }
     for worker in &mut state.workers {
         state.gate.witness = state.gate.witness.max(worker.heard.place);
+        worker.heard = Heard { place: state.gate.witness, in_doubt: false };
     }
+    state.heard.place = state.heard.place.max(state.gate.witness);
     froze || before != (state.heard, state.gate.witness, state.workers.map(|worker| worker.heard))
 }
 
