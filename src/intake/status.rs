@@ -74,7 +74,8 @@ impl Intake {
             return Ok(waiting(ticket.clone()));
         }
         if let Some(view) = self.row(sale, user, id).await? {
-            if let Ok(Some(_)) = &ticket {
+            // Also where the gate has no entry: a rebuild may put it back before this is answered.
+            if ticket.is_ok() && !is_believed {
                 self.read_from_row(sale, &[id]).await?;
             }
             return Ok(Some(view));

@@ -111,6 +111,21 @@ fn modules_depend_downwards_only() {
     }
 }
 
+/// A mistake of the product must not hide itself in the judge's own reading.
+#[test]
+fn the_judge_uses_nothing_of_the_product() {
+    let judge = "src/rehearsal/judge/";
+    let files: Vec<_> = files("src", "rs").into_iter().filter(|(file, _)| file.starts_with(judge)).collect();
+    assert!(files.len() > 10, "{} files", files.len());
+    for (file, text) in files {
+        let text = without_comments(&text);
+        let uses = text.matches("crate::").count();
+        let visibility = text.matches("pub(in crate::rehearsal)").count();
+        let of_its_own = text.matches("crate::rehearsal::judge::").count() + visibility;
+        assert_eq!(uses, of_its_own, "{file} uses the product");
+    }
+}
+
 #[test]
 fn only_the_worker_acknowledges() {
     for (file, text) in files("src", "rs") {

@@ -14,7 +14,8 @@ const PAID: f64 = 0.8;
 const LEFT_TO_PAY_MS: i64 = 2_000;
 /// The part of the reads that has to show a state.
 const READ: f64 = 0.8;
-/// How long the books may take to be at rest, besides the time to pay.
+/// How long the books may take to be at rest after everything was healed and everyone had an answer, besides the time to
+/// pay.
 const REST_WITHIN_MS: i64 = 15_000;
 /// How long nothing may be sold though nothing is down.
 const NOTHING_SOLD_MS: i64 = 5_000;
@@ -64,7 +65,8 @@ pub(super) fn read_enough(facts: &Facts<'_>) -> Look {
 }
 
 pub(super) fn rest_soon(facts: &Facts<'_>) -> Look {
-    let answered = facts.buys().map(|(_, call)| call.to_ms).max().unwrap_or(0);
+    let acts = facts.case.calls.iter().filter(|call| !matches!(call.ask, Ask::Read { .. }));
+    let answered = acts.map(|call| call.to_ms).max().unwrap_or(0);
     let quiet = facts.case.healed_at_ms.max(answered);
     let took = facts.case.rest_at_ms - quiet;
     let limit = REST_WITHIN_MS + facts.case.sale.pay_within_ms.unwrap_or(0);

@@ -250,28 +250,16 @@ fn after<'a>(effect: &Effect<'a>, state: &State<'a>, rebuy: bool) -> Option<Stat
         Effect::EndedInReplay { order } => *status_of(&mut next, order)? = "cancelled",
         Effect::NotCancelled { order } => {
             let status = status_of(&mut next, order)?;
-            match *status {
-                "accepted" | "confirmed" => *status = "expired",
-                "cancelled" => return None,
-                _ => {}
-            }
+            (*status != "cancelled").then(|| expire(status))?;
         }
         Effect::Paid { order } => {
             let status = status_of(&mut next, order)?;
             matches!(*status, "accepted" | "confirmed" | "paid").then(|| *status = "paid")?;
         }
-        Effect::PaidLate { order } => {
-            let status = status_of(&mut next, order)?;
-            if matches!(*status, "accepted" | "confirmed") {
-                *status = "expired";
-            }
-        }
+        Effect::PaidLate { order } => expire(status_of(&mut next, order)?),
         Effect::Retaken { order, new_order } => {
             let status = status_of(&mut next, order)?;
-            (may_end(status)).then_some(())?;
-            if is_live(status) {
-                *status = "expired";
-            }
+            may_end(status).then(|| expire(status))?;
             // The provider asks again until it has an answer, and hears the same each time.
             if !next.iter().any(|(id, _, _)| *id == new_order) {
                 next.push((new_order, "", "paid"));
@@ -279,6 +267,13 @@ fn after<'a>(effect: &Effect<'a>, state: &State<'a>, rebuy: bool) -> Option<Stat
         }
     }
     Some(next)
+}
+
+/// Ends an order that waits for its payment; any other stays.
+fn expire(status: &mut &str) {
+    if matches!(*status, "accepted" | "confirmed") {
+        *status = "expired";
+    }
 }
 
 fn status_of<'s, 'a>(state: &'s mut State<'a>, order: Uuid) -> Option<&'s mut &'a str> {
