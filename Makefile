@@ -16,12 +16,13 @@ test:
 	@scripts/install-servers test
 	$(CARGO) test --workspace --no-fail-fast -- --test-threads=4
 
-# The stack under attack for five minutes, with a fresh seed; prints the command that plans the same faults again.
+# The stack under attack for five minutes, with a fresh seed; prints the command that plans the same faults again. CHAOS
+# has further options, such as CHAOS="--losses 0".
 chaos:
 	@scripts/install-servers test
 	@echo "doorbuster: building a release; the first build takes about ten minutes on two cores"
 	$(CARGO) build --release
-	@target/release/doorbuster drill chaos
+	@target/release/doorbuster drill chaos $(CHAOS)
 
 # Plants known mistakes in a copy of the sources, one at a time; a test must catch each one. Takes about
 # an hour, because it builds in a separate folder.
