@@ -38,7 +38,13 @@ pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
         Some(at) => println!("the database was last backed up at {at}"),
         None => println!("no backup is recorded: run `doorbuster backup mark` after each one"),
     }
-    let begins_at = log_begins_at(&OrderLog::open(config.queue()), &store).await?;
+    let begins_at = match log_begins_at(&OrderLog::open(config.queue()), &store).await {
+        Ok(begins_at) => begins_at,
+        Err(error) => {
+            println!("whether the order log reaches back to it is not known: {error}");
+            return Ok(Ended::ItemsLeft);
+        }
+    };
     match begins_at {
         Some(at) => println!("the order log begins at {at}"),
         None => println!("the order log has everything since the first sale"),
@@ -48,8 +54,8 @@ pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
     }
     if last.is_some() {
         println!(
-            "  that backup cannot be brought up to date from the log: make a new one, and raise queue.log_hours or \
-             queue.log_mb"
+            "  that backup cannot be brought up to date from the log: make a new one. If the broker was not wiped, raise \
+             queue.log_hours or queue.log_mb too"
         );
     }
     Ok(Ended::ItemsLeft)

@@ -213,13 +213,17 @@ impl Cli {
                 return ExitCode::FAILURE;
             }
         };
-        match runtime.block_on(self.dispatch()) {
+        let code = match runtime.block_on(self.dispatch()) {
             Ok(ended) => ended.exit_code(),
             Err(error) => {
                 eprintln!("doorbuster: {error}");
                 error.exit_code()
             }
-        }
+        };
+        // Left to the end of the process: to drop it would cancel lapin's tasks, and the thread of a connection that is
+        // still being opened panics at that.
+        std::mem::forget(runtime);
+        code
     }
 
     async fn dispatch(self) -> Result<Ended, Failed> {

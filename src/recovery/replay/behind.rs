@@ -41,6 +41,13 @@ impl Work<'_> {
             Err(SettlementError::Gate(error)) => Err(error.into()),
         });
         self.report.was_behind = compared.await?.unwrap_or(false);
+        if self.report.was_behind {
+            // The reading begins earlier than the position, by what clocks may differ: without that part nothing is missing.
+            let position = self.retrying(async || Ok(store.replay_from().await?)).await?.flatten();
+            if self.reaches_back_to(position) {
+                self.report.begins_at = None;
+            }
+        }
         if let Some(begins_at) = self.report.begins_at {
             (self.progress.say)(&format!(
                 "the log begins at {begins_at}: it does not reach back to the database's position, and changes before \

@@ -79,7 +79,8 @@ async fn ten_thousand_connections_that_have_asked_take_little_memory() {
         .buffer_unordered(100)
         .collect()
         .await;
-    let most = 100_000_000 * connections.len() / 10_000;
+    // Of the 100 MB that a front may have, a release build takes less than 20 for its code.
+    let most = 80_000_000 * connections.len() / 10_000;
     let mut seen = 0;
     until("the silent connections are parked", LONG, async || {
         seen = memory(&front);
@@ -95,11 +96,11 @@ async fn ten_thousand_connections_that_have_asked_take_little_memory() {
     }
 }
 
-/// What a process has in memory, in bytes.
+/// What a process has allocated and in memory, in bytes: without its code, which takes 40 MB in a debug build.
 fn memory(process: &Doorbuster) -> usize {
     let pid = process.child.id().expect("it runs");
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("the kernel says");
+    let resident = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("the kernel says");
     resident.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
 }
 

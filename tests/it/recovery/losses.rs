@@ -124,6 +124,37 @@ async fn an_order_that_had_ended_before_the_backup_is_not_ended_again_though_the
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_began_shortly_before_the_backup_is_enough() {
+    let mut world = World::new(Database::Postgres).await;
+    world.set("maintenance.every_ms=100").set("worker.hold_ms=1000");
+    let (running, sale) = running_sale(&world, 9).await;
+    buy(&running, &sale, 0..2).await;
+    at_rest(&running, &sale).await;
+    delete_log(&world).await;
+    buy(&running, &sale, 2..3).await;
+    until_log_is_back(&world).await;
+    everything_is_witnessed(&running, &sale).await;
+    // The position in the log is written each second.
+    let log = OrderLog::open(world.config().queue());
+    until("the database has a position in the new log", LONG, async || {
+        let (position, head) = (running.parts.store.replay_from().await.ok()??, log.head().await.ok()?.at?);
+        (position > head).then_some(())
+    })
+    .await;
+    let database = Backup::of(&world);
+    database.make().await;
+    let lost = buy(&running, &sale, 3..5).await;
+    at_rest(&running, &sale).await;
+    database.restore().await;
+    until_behind(&running).await;
+    let (code, out, err) = run(Some(&world), &["replay", "run", "log", "--yes"]).await;
+    assert!(code == 0 && out.contains("is up to date now"), "{code} {out}{err}");
+    assert!(!format!("{out}{err}").contains("the log begins at"), "{out}{err}");
+    assert_eq!(status(&running, lost[0]).await, Some(OrderStatus::Confirmed));
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_change_of_stock_that_only_the_gate_still_has_is_restored_with_its_orders() {
     let mut world = World::new(Database::Postgres).await;
     world.set("worker.hold_ms=1000").set("maintenance.every_ms=60000");
