@@ -46,10 +46,11 @@ async fn attack(
     drill::until_ready(&target, Duration::from_secs(60)).await?;
     let faults = fault::draw_all(plan);
     let mut attack =
-        Attack { timeline: Vec::new(), outages: Vec::new(), healed_at: Instant::now(), healed_at_ms: 0 };
+        Attack { inflicted: Vec::new(), began_ms: now_ms(), healed_at: Instant::now(), healed_at_ms: 0 };
     let run = drill::run_during(&target, &plan.crowd(), progress, stop, attack.run(stack, faults)).await?;
     progress.say("judging");
-    let nemesis = Nemesis { outages: std::mem::take(&mut attack.outages), healed_at_ms: attack.healed_at_ms };
+    let outages = attack.inflicted.iter().map(|(_, outage)| outage.clone()).collect();
+    let nemesis = Nemesis { outages, healed_at_ms: attack.healed_at_ms };
     let case = evidence::gather(stack, plan, &target, nemesis, &run).await?;
     let judgement = judge(&case);
     Ok((attack.report(stack, plan, run, judgement), case))
@@ -72,9 +73,9 @@ const AT_ONCE: usize = 3;
 
 /// The faults that the nemesis has inflicted.
 struct Attack {
-    timeline: Vec<(Fault, Inflicted)>,
-    /// The same for the judge.
-    outages: Vec<Outage>,
+    inflicted: Vec<(Fault, Outage)>,
+    /// The time at which the attack began.
+    began_ms: i64,
     /// The time at which every server answered again after the last fault.
     healed_at: Instant,
     healed_at_ms: i64,
@@ -84,6 +85,7 @@ impl Attack {
     /// Inflicts the faults at their times, and waits until everything has healed.
     async fn run(&mut self, stack: &Stack, faults: Vec<(Duration, Fault)>) {
         let start = Instant::now();
+        self.began_ms = now_ms();
         let mut under_way = JoinSet::new();
         for (at, fault) in faults {
             tokio::time::sleep_until(start + at).await;
@@ -92,9 +94,9 @@ impl Attack {
             while under_way.len() > others {
                 self.record(under_way.join_next().await);
             }
-            let (stack, at) = (stack.clone(), start.elapsed().as_secs_f64());
-            tracing::info!(at_s = at, ?fault, "inflicting a fault");
-            under_way.spawn(async move { inflict(&stack, fault, at).await });
+            tracing::info!(at_s = start.elapsed().as_secs_f64(), ?fault, "inflicting a fault");
+            let stack = stack.clone();
+            under_way.spawn(async move { (fault, inflict(&stack, fault).await) });
             if fault.loses().is_some() {
                 self.record(under_way.join_next().await);
             }
@@ -102,23 +104,23 @@ impl Attack {
         while !under_way.is_empty() {
             self.record(under_way.join_next().await);
         }
-        self.outages.sort_by_key(|outage| outage.from_ms);
-        self.timeline.sort_by(|(_, one), (_, other)| one.at.total_cmp(&other.at));
+        self.inflicted.sort_by_key(|(_, outage)| outage.from_ms);
         stack.until_healed().await;
         (self.healed_at, self.healed_at_ms) = (Instant::now(), now_ms());
     }
 
-    fn record(&mut self, inflicted: Option<Result<(Fault, f64, Outage), JoinError>>) {
-        if let Some(Ok((fault, at, outage))) = inflicted {
-            let missed = outage.missed.clone();
-            self.timeline.push((fault, Inflicted { at, fault: outage.fault.clone(), missed }));
-            self.outages.push(outage);
-        }
+    fn record(&mut self, inflicted: Option<Result<(Fault, Outage), JoinError>>) {
+        self.inflicted.extend(inflicted.and_then(Result::ok));
     }
 
     fn report(self, stack: &Stack, plan: &ChaosPlan, run: DrillRun, judgement: Judgement) -> ChaosReport {
         let mut faults: BTreeMap<String, u64> = BTreeMap::new();
-        let hit = || self.timeline.iter().filter(|(_, inflicted)| inflicted.missed.is_none());
+        let hit = || self.inflicted.iter().filter(|(_, outage)| outage.missed.is_none());
+        let in_report = |(_, outage): &(Fault, Outage)| Inflicted {
+            at: (outage.from_ms - self.began_ms) as f64 / 1000.0,
+            fault: outage.fault.clone(),
+            missed: outage.missed.clone(),
+        };
         for (fault, _) in hit() {
             *faults.entry(fault.kind()).or_default() += 1;
         }
@@ -129,13 +131,13 @@ impl Attack {
             database: plan.database.name(),
             pay_within_s: plan.follow_up.then(|| plan.pay_within_s()),
             inflicted,
-            missed: self.timeline.len() as u64 - inflicted,
+            missed: self.inflicted.len() as u64 - inflicted,
             losses: hit().filter(|(fault, _)| fault.loses().is_some()).count() as u64,
             faults,
             accepted: run.report.verdict.promised,
             settled_s: run.at_rest.duration_since(quiet_since).as_secs_f64(),
             ended_by_themselves: stack.unexpected_ends(),
-            timeline: self.timeline.into_iter().map(|(_, inflicted)| inflicted).collect(),
+            timeline: self.inflicted.iter().map(in_report).collect(),
             drill: run.report,
             judgement,
         }
@@ -146,24 +148,23 @@ impl Attack {
 const VICTIM_BACK_WITHIN: Duration = Duration::from_secs(15);
 
 /// Inflicts a fault until it is healed.
-async fn inflict(stack: &Stack, fault: Fault, at: f64) -> (Fault, f64, Outage) {
-    let until = Instant::now() + VICTIM_BACK_WITHIN;
-    let (from_ms, inflicted) = loop {
-        let from_ms = now_ms();
+async fn inflict(stack: &Stack, fault: Fault) -> Outage {
+    // A try that fails may get half way, so the fault counts from the first one on.
+    let (from_ms, until) = (now_ms(), Instant::now() + VICTIM_BACK_WITHIN);
+    let inflicted = loop {
         match nemesis::inflict(stack, fault).await {
             Err(missed) if missed.may_pass() && Instant::now() < until => {
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
-            inflicted => break (from_ms, inflicted),
+            inflicted => break inflicted,
         }
     };
-    let outage = Outage {
+    Outage {
         from_ms,
         to_ms: now_ms() + 1,
         fault: format!("{fault:?}"),
         may_undo: inflicted.as_ref().ok().copied().flatten(),
         loses: fault.loses().map(|kind| kind.name().to_owned()),
         missed: inflicted.err().map(|missed| missed.to_string()),
-    };
-    (fault, at, outage)
+    }
 }

@@ -72,17 +72,17 @@ impl Clicker {
         loop {
             let from = now_ms();
             let answer = self.connection.post(&self.path, &headers, Bytes::new()).await;
-            let status = answer.as_ref().ok().map(|(status, _)| status.as_u16());
-            let is_durable = answer.as_ref().is_ok_and(|(_, body)| is_durable(body));
-            let (code, order, trouble) = read(answer);
-            let heard = judge::Answer {
-                status,
-                code: code.clone(),
-                order: order.map(OrderId::uuid),
-                new_order: None,
-                is_durable,
-            };
-            self.history.add(from, user.as_str(), Ask::Buy { key: key_text.clone() }, heard);
+            let Heard { status, code, order, is_durable, trouble } = read(answer);
+            if self.history.is_recorded() {
+                let heard = judge::Answer {
+                    status,
+                    code: code.clone(),
+                    order: order.map(OrderId::uuid),
+                    new_order: None,
+                    is_durable,
+                };
+                self.history.add(from, user.as_str(), Ask::Buy { key: key_text.clone() }, heard);
+            }
             let again = matches!(
                 code.as_str(),
                 "unanswered" | "outcome_unknown" | "gate_unavailable" | "overloaded" | "status_unavailable"
@@ -101,17 +101,30 @@ impl Clicker {
 }
 
 /// Whether an answer says that more than Redis holds the order.
-pub(super) fn is_durable(body: &[u8]) -> bool {
-    let body: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+pub(super) fn is_durable(body: &serde_json::Value) -> bool {
     let is_recorded = body["status"].as_str().is_some_and(|status| status != "accepted");
     body["durability"] == "broker" || is_recorded
 }
 
-/// The code, the order if the answer names one, and the reason if there was no answer.
-fn read(answer: Result<Answer, HttpError>) -> (String, Option<OrderId>, Option<String>) {
+/// What one attempt heard.
+#[derive(Default)]
+struct Heard {
+    status: Option<u16>,
+    code: String,
+    /// The order, if the answer names one.
+    order: Option<OrderId>,
+    is_durable: bool,
+    /// Why there was no answer.
+    trouble: Option<String>,
+}
+
+fn read(answer: Result<Answer, HttpError>) -> Heard {
     let (status, body) = match answer {
         Ok(answer) => answer,
-        Err(error) => return ("unanswered".into(), None, Some(error.to_string())),
+        Err(error) => {
+            let trouble = Some(error.to_string());
+            return Heard { code: "unanswered".into(), trouble, ..Heard::default() };
+        }
     };
     let body: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
     let order = body["order_id"].as_str().and_then(|id| id.parse().ok());
@@ -123,5 +136,5 @@ fn read(answer: Result<Answer, HttpError>) -> (String, Option<OrderId>, Option<S
         (StatusCode::OK, None) => "repeat".into(),
         (status, None) => format!("http_{}", status.as_u16()),
     };
-    (code, order, None)
+    Heard { status: Some(status.as_u16()), code, order, is_durable: is_durable(&body), trouble: None }
 }

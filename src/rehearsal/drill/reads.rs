@@ -35,7 +35,7 @@ pub(super) async fn read(
             let body: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default();
             let word = ["status", "code"].into_iter().find_map(|name| body[name].as_str());
             let code = word.map_or_else(|| format!("http_{}", status.as_u16()), str::to_owned);
-            let is_durable = is_durable(&bytes);
+            let is_durable = is_durable(&body);
             Answer { status: Some(status.as_u16()), code, is_durable, ..Answer::default() }
         }
         Err(_) => Answer { code: "unanswered".into(), ..Answer::default() },
