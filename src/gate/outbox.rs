@@ -66,8 +66,8 @@ impl Gate {
         self.mark(sale, ids, ["broker", &wait, ",outbox,broker,parked,"]).await
     }
 
-    /// Marks orders that have a row, although they cannot be settled now: the gate is frozen, or has forgotten that they
-    /// were settled. Readers then get the status from the row.
+    /// Marks orders that have a row and are not settled: the gate is frozen, has forgotten that they were settled, or a
+    /// change of theirs is about to be answered. Readers then get the status from the row.
     pub async fn mark_ended(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
         let wait = SETTLE_AFTER.as_millis().to_string();
         self.mark(sale, ids, ["ended", &wait, ",outbox,broker,parked,"]).await
