@@ -49,14 +49,14 @@ const SHOWN: usize = 50;
 
 pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
     let audit = Auditing::open(config, args).await?;
-    let mut worst = Ended::Done;
+    let (mut worst, mut unread) = (Ended::Done, 0);
     let mut shown = Vec::new();
     for sale in audit.sales().await? {
         let audited = match audit.one(&sale).await {
             // An error in one sale must not stop the audit of the others.
             Err(Failed::Audit(error)) if audit.args.all => {
                 eprintln!("doorbuster: {sale}: {error}");
-                worst = if worst == Ended::OutOfBalance { worst } else { Ended::ItemsLeft };
+                unread += 1;
                 continue;
             }
             audited => audited?,
@@ -74,7 +74,11 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
     if audit.args.output.is_json() {
         println!("{}", serde_json::json!({ "audits": shown }));
     }
-    Ok(worst)
+    match unread {
+        0 => Ok(worst),
+        _ if worst == Ended::OutOfBalance => Ok(worst),
+        _ => Err(Failed::Other(format!("sales that could not be audited: {unread}; repeat it"))),
+    }
 }
 
 struct Auditing {

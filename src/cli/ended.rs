@@ -48,7 +48,7 @@ pub(super) enum Failed {
     Control(#[from] ControlError),
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    #[error("the database: {0}")]
+    #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
     Audit(#[from] AuditError),

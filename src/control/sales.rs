@@ -13,12 +13,25 @@ pub struct SaleStatus {
     pub row: SaleRow,
     /// The gate's view.
     pub gate: Option<GateSale>,
+    /// Whether Redis answered without a sale that it must have.
+    pub lost_by_gate: bool,
 }
 
 impl SaleStatus {
     /// The gate's state, because the gate answers buyers; the row's state if the gate does not have the sale.
     pub fn state(&self) -> SaleState {
         self.gate.as_ref().map_or(self.row.state, |gate| gate.state)
+    }
+
+    /// Whether the sale cannot sell until `doorbuster rebuild` has finished: Redis lost it, or some of its writes.
+    pub fn needs_rebuild(&self) -> bool {
+        self.lost_by_gate || self.state() == SaleState::Frozen
+    }
+
+    /// `gate` is what the gate answered, if it was asked and did answer.
+    fn of(row: SaleRow, gate: Option<Option<GateSale>>) -> Self {
+        let lost = matches!(gate, Some(None)) && matches!(row.state, SaleState::Open | SaleState::Paused);
+        Self { row, gate: gate.flatten(), lost_by_gate: lost }
     }
 }
 
@@ -55,11 +68,12 @@ impl Control {
         for row in self.store.sales().await? {
             let in_gate = row.state != SaleState::Draft && !row.state.has_ended();
             let gate = match in_gate && gate_answers {
-                true => self.gate.describe(&row.sale.id).await,
-                false => Ok(None),
+                true => Some(self.gate.describe(&row.sale.id).await),
+                false => None,
             };
-            gate_answers &= gate.is_ok();
-            listed.push(SaleStatus { row, gate: gate.unwrap_or(None) });
+            gate_answers &= !matches!(gate, Some(Err(_)));
+            let gate = gate.and_then(Result::ok);
+            listed.push(SaleStatus::of(row, gate));
         }
         Ok(listed)
     }
@@ -67,7 +81,7 @@ impl Control {
     /// One sale. Fails while Redis is unavailable.
     pub async fn show(&self, id: &SaleId) -> Result<SaleStatus, ControlError> {
         let row = self.row(id).await?;
-        Ok(SaleStatus { gate: self.gate.describe(id).await?, row })
+        Ok(SaleStatus::of(row, Some(self.gate.describe(id).await?)))
     }
 
     pub(super) async fn row(&self, id: &SaleId) -> Result<SaleRow, ControlError> {

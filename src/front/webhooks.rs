@@ -106,7 +106,8 @@ fn payment_problem(error: PaymentError) -> Box<Problem> {
             Problem::new(INTERNAL, "the event is not recorded").because(detail)
         }
         PaymentError::Store(_) | PaymentError::Gate(_) | PaymentError::NotLogged(_) => {
-            let problem = Problem::new(ACT_UNFINISHED, "the event is not recorded yet; send it again");
+            let problem =
+                Problem::new(ACT_UNFINISHED, "the event does not count as received yet; send it again");
             problem.because(detail).retry_after(1)
         }
     }

@@ -6,13 +6,13 @@ use crate::link::Fault;
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum GateError {
     /// Nothing was taken. Try again later.
-    #[error("the gate is not available: {0}")]
+    #[error("the gate (redis) is not available: {0}")]
     Unavailable(String),
     /// The script may have run. Repeat the call with the same order id or key.
-    #[error("the gate did not answer: {0}")]
+    #[error("the gate (redis) did not answer: {0}")]
     Late(String),
     /// Nothing was taken: Redis is at `maxmemory`, or too many attempts are waiting.
-    #[error("the gate is overloaded: {0}")]
+    #[error("the gate (redis) is overloaded: {0}")]
     Full(String),
     /// The gate has lost writes and is frozen. The sweep and a rebuild take care of it.
     #[error("the gate of this sale is frozen")]
@@ -21,7 +21,7 @@ pub enum GateError {
     #[error("the sale is not loaded")]
     NotLoaded,
     /// A retry does not help: this version cannot read the reply or an entry.
-    #[error("the gate answered unexpectedly: {0}")]
+    #[error("the gate (redis) answered unexpectedly: {0}")]
     Broken(String),
 }
 

@@ -14,7 +14,9 @@ pub enum LeaseError {
     #[error("{0}")]
     Invalid(String),
     /// The work is no longer protected.
-    #[error("the lease on {names} in {scope} is lost")]
+    #[error(
+        "the lease on {names} in {scope} is lost: redis did not renew it in time, or another process has it"
+    )]
     Lost {
         /// The scope of the acquisition.
         scope: String,

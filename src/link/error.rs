@@ -22,6 +22,20 @@ pub enum Fault {
     Broken(String),
 }
 
+impl Fault {
+    /// The same, saying which server it was.
+    pub(super) fn at(self, address: &str) -> Self {
+        let named = |text: String| format!("{address}: {text}");
+        match self {
+            Self::Unavailable(text) => Self::Unavailable(named(text)),
+            Self::Late(text) => Self::Late(named(text)),
+            Self::Full(text) => Self::Full(named(text)),
+            Self::Broken(text) => Self::Broken(named(text)),
+            Self::NoScript => Self::NoScript,
+        }
+    }
+}
+
 impl From<RedisError> for Fault {
     fn from(error: RedisError) -> Self {
         let text = error.to_string();
@@ -42,7 +56,9 @@ impl From<RedisError> for Fault {
                 Fault::Unavailable(text)
             }
             // A name lookup fails before anything is sent.
-            _ if error.is_connection_refusal() || text.contains("lookup address") => Fault::Unavailable(text),
+            _ if error.is_connection_refusal() || text.contains("lookup address") => {
+                Fault::Unavailable(format!("{text}; is it running, and is redis.url right?"))
+            }
             _ if error.is_timeout() || error.is_connection_dropped() || error.is_io_error() => {
                 Fault::Late(text)
             }

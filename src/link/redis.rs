@@ -45,6 +45,8 @@ pub const NO_SCRIPT_RETRIES: u32 = 5;
 #[derive(Clone)]
 pub struct RedisLink {
     client: Client,
+    /// The server's host and port, for messages.
+    address: Arc<str>,
     manager: Arc<Mutex<Manager>>,
     timeout: Duration,
     member: Option<Member>,
@@ -71,7 +73,8 @@ impl RedisLink {
         let client = Client::open(info.set_tcp_settings(tcp)).map_err(broken)?;
         let connection = manager(&client, settings.timeout).map_err(broken)?;
         let manager = Arc::new(Mutex::new(Manager { connection, since: Instant::now() }));
-        Ok(Self { client, manager, timeout: settings.timeout, member: settings.member.clone() })
+        let address = client.get_connection_info().addr().to_string().into();
+        Ok(Self { client, address, manager, timeout: settings.timeout, member: settings.member.clone() })
     }
 
     /// Opens a separate connection for channels, with no subscription yet.
@@ -106,9 +109,7 @@ impl RedisLink {
             }
         };
         let limit = self.timeout * 3;
-        tokio::time::timeout(limit, work)
-            .await
-            .unwrap_or_else(|_| Err(Fault::Late(format!("no reply within {limit:?}"))))
+        tokio::time::timeout(limit, work).await.unwrap_or_else(|_| Err(self.no_reply(limit)))
     }
 
     /// Runs a script without loading it.
@@ -247,10 +248,14 @@ impl RedisLink {
                 if error.kind() == ErrorKind::AuthenticationFailed || wrong_server.contains(&error.kind()) {
                     self.replace_connection();
                 }
-                Fault::from(error)
+                Fault::from(error).at(&self.address)
             }),
-            Err(_) => Err(Fault::Late(format!("no reply within {:?}", self.timeout * 3))),
+            Err(_) => Err(self.no_reply(self.timeout * 3)),
         }
+    }
+
+    fn no_reply(&self, limit: Duration) -> Fault {
+        Fault::Late(format!("no reply within {limit:?}")).at(&self.address)
     }
 }
 

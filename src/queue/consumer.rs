@@ -61,7 +61,18 @@ pub struct Consumer {
     last_error: String,
     /// Seconds without a delivery.
     quiet: u32,
-    up: watch::Sender<bool>,
+    consuming: watch::Sender<Consuming>,
+}
+
+/// What a consumer does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Consuming {
+    /// It has no connection to the broker, and tries to get one.
+    Connecting,
+    /// The broker lends it messages.
+    Connected,
+    /// Its owner has closed it, and does not wait for messages.
+    Closed,
 }
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -83,7 +94,7 @@ impl Consumer {
             connect_at: Instant::now(),
             last_error: String::new(),
             quiet: 0,
-            up: watch::Sender::new(false),
+            consuming: watch::Sender::new(Consuming::Connecting),
         }
     }
 
@@ -92,9 +103,9 @@ impl Consumer {
         self.aside = aside;
     }
 
-    /// `true` while the consumer is connected.
-    pub fn watch(&self) -> watch::Receiver<bool> {
-        self.up.subscribe()
+    /// Follows what the consumer does.
+    pub fn watch(&self) -> watch::Receiver<Consuming> {
+        self.consuming.subscribe()
     }
 
     /// Waits for a delivery, then collects more for up to `linger`, or until it has at least `most` orders: one
@@ -201,6 +212,7 @@ impl Consumer {
     }
 
     async fn try_to_open(&mut self) {
+        self.consuming.send_replace(Consuming::Connecting);
         tokio::time::sleep_until(self.connect_at).await;
         match self.connect().await {
             Ok(open) => {
@@ -208,7 +220,7 @@ impl Consumer {
                 self.backoff.reset();
                 self.last_error.clear();
                 self.open = Some(open);
-                self.up.send_replace(true);
+                self.consuming.send_replace(Consuming::Connected);
             }
             Err(error) => {
                 let error = error.to_string();
@@ -306,8 +318,8 @@ impl Consumer {
         self.batch.clear();
         self.quiet = 0;
         self.opening = None;
+        self.consuming.send_replace(Consuming::Closed);
         if let Some(open) = self.open.take() {
-            self.up.send_replace(false);
             open.link.close().await;
         }
     }

@@ -9,7 +9,7 @@ use lapin::tcp::AMQPUriTcpExt as _;
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection};
 
-use super::link::{connect, uri, within};
+use super::link::{connect_within, uri, within};
 use super::topology::{Declared, Declares, claim, is_claimed, topology};
 use super::{QueueError, QueueSettings};
 use crate::link::{InstallationId, OtherInstallation};
@@ -45,7 +45,7 @@ pub enum QueueFacts {
 /// Connects and looks at each queue, within the timeout of the settings.
 pub async fn examine(settings: &QueueSettings) -> Result<BrokerFacts, QueueError> {
     let look = async {
-        let connection = connect(settings, "doctor").await?;
+        let connection = connect_within(settings, "doctor").await?;
         let mut queues = Vec::new();
         for declared in topology(settings) {
             let facts = look_at(&connection, settings, &declared).await?;

@@ -83,7 +83,7 @@ impl Link {
             false => None,
         };
         let until = Instant::now() + settings.timeout;
-        let connection = within(settings.timeout, connect(settings, purpose)).await?;
+        let connection = connect_within(settings, purpose).await?;
         let prepared = timeout_at(until, prepare(&connection, settings, installation)).await;
         match prepared.unwrap_or_else(|_| Err(no_answer(settings.timeout))) {
             Ok((channel, depths, declares)) => Ok(Self { connection, channel, depths, declares }),
@@ -166,7 +166,7 @@ pub async fn join_installation(
     id: InstallationId,
 ) -> Result<Result<(), OtherInstallation>, QueueError> {
     let claim = async {
-        let connection = connect(settings, "migrate").await?;
+        let connection = connect_within(settings, "migrate").await?;
         let channel = connection.create_channel().await?;
         Ok((topology::claim(&channel, settings, id).await?, connection))
     };
@@ -181,8 +181,22 @@ pub async fn declare_topology(settings: &QueueSettings) -> Result<(), QueueError
     Ok(())
 }
 
-/// A connection without a channel; declares nothing. The caller limits its time.
-pub(super) async fn connect(settings: &QueueSettings, purpose: &str) -> Result<Connection, QueueError> {
+/// A connection without a channel; declares nothing. An error names the server.
+pub(super) async fn connect_within(
+    settings: &QueueSettings,
+    purpose: &str,
+) -> Result<Connection, QueueError> {
+    let connected = within(settings.timeout, connect(settings, purpose)).await;
+    connected.map_err(|QueueError(why)| match uri(settings) {
+        Ok(AMQPUri { authority, .. }) => QueueError(format!(
+            "{}:{}: {why}; is it running, and is queue.url right?",
+            authority.host, authority.port
+        )),
+        Err(mistyped) => mistyped,
+    })
+}
+
+async fn connect(settings: &QueueSettings, purpose: &str) -> Result<Connection, QueueError> {
     let mut uri = uri(settings)?;
     uri.query.heartbeat.get_or_insert(HEARTBEAT);
     let properties =
@@ -203,5 +217,5 @@ pub(super) async fn within<T>(
 }
 
 fn no_answer(limit: Duration) -> QueueError {
-    QueueError(format!("no answer from the broker within {limit:?}"))
+    QueueError(format!("no answer within {limit:?}"))
 }

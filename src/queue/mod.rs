@@ -22,7 +22,7 @@ mod topology;
 
 use std::time::Duration;
 
-pub use consumer::Consumer;
+pub use consumer::{Consumer, Consuming};
 pub use dead_letter::{DeadLetter, Reason, Rejection};
 pub use dead_letters::{DeadLetters, HeldDeadLetter, HeldDeadLetters};
 pub use delivery::Delivery;

@@ -12,7 +12,7 @@ use crate::store::{Store, StoreError};
 #[derive(Debug, thiserror::Error)]
 pub enum ReachError {
     /// The log cannot be read.
-    #[error(transparent)]
+    #[error("the broker: {0}")]
     Queue(#[from] QueueError),
     /// The database cannot be read.
     #[error(transparent)]

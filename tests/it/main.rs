@@ -6,6 +6,7 @@
 
 mod commands;
 mod dev;
+mod doctor;
 mod documents;
 mod drills;
 mod examples;

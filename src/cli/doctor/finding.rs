@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::link::{InstallationId, OtherInstallation};
 
 const REACHABLE: &str = "reachable";
-const INSTALLATION: &str = "installation";
+pub(super) const INSTALLATION: &str = "installation";
 
 /// What was found, and what to do if it is amiss.
 #[derive(Debug, Serialize)]
@@ -30,6 +30,12 @@ impl fmt::Display for Finding {
             write!(f, "\n       to do: {advice}")?;
         }
         Ok(())
+    }
+}
+
+impl Finding {
+    pub(super) fn is_unreachable(&self) -> bool {
+        self.check == REACHABLE && !self.ok
     }
 }
 

@@ -1,11 +1,12 @@
 //! `doctor`: checks that each server is reachable, recent, safely configured, on time, and open to this user. It
-//! changes nothing, and an unavailable server does not keep the others from being examined.
+//! compares what database and Redis say of each sale, changes nothing, and an unavailable server does not keep the others from being examined.
 
 mod broker;
 mod clock;
 mod database;
 mod finding;
 mod redis;
+mod sales;
 mod version;
 
 use std::time::Duration;
@@ -36,7 +37,10 @@ pub(super) async fn run(config: &Config, args: &Args) -> Result<Ended, Failed> {
         in_time(broker::SERVER, broker::UNREACHABLE, broker::examine(config)),
         in_time(database::SERVER, database::UNREACHABLE, database::examine(config)),
     );
-    let findings: Vec<Finding> = redis.into_iter().chain(broker).chain(database).collect();
+    let mut findings: Vec<Finding> = redis.into_iter().chain(broker).chain(database).collect();
+    if !findings.iter().any(Finding::is_unreachable) {
+        findings.extend(in_time(sales::SUBJECT, sales::UNREADABLE, sales::examine(config)).await);
+    }
     let amiss = findings.iter().filter(|finding| !finding.ok).count();
     if args.output.is_json() {
         println!("{}", serde_json::json!({ "well": amiss == 0, "findings": findings }));

@@ -28,7 +28,7 @@ pub(super) async fn list(control: &Control, output: &Output) -> Result<Ended, Fa
         println!(
             "{:<24} {:<8} {:<25} {stock:>10} {sold:>10}",
             row.sale.id,
-            status.state(),
+            if status.lost_by_gate { "LOST" } else { status.state().as_str() },
             row.sale.window.opens_at
         );
     }
@@ -45,6 +45,12 @@ pub(super) async fn show(control: &Control, sale: &SaleId, output: &Output) -> R
     println!("sale            {}", row.sale.id);
     println!("name            {}", row.sale.name);
     println!("state           {}", status.state());
+    if status.lost_by_gate {
+        println!("redis           has lost this sale: it sells nothing until it is rebuilt");
+    }
+    if status.needs_rebuild() {
+        println!("to do           doorbuster rebuild --sale {}", row.sale.id);
+    }
     println!("opens at        {}", row.sale.window.opens_at);
     println!(
         "closes at       {}",
@@ -78,6 +84,7 @@ fn json(status: &SaleStatus) -> serde_json::Value {
         "sale_id": row.sale.id,
         "name": row.sale.name,
         "state": status.state(),
+        "needs_rebuild": status.needs_rebuild(),
         "opens_at": row.sale.window.opens_at,
         "closes_at": row.sale.window.closes_at,
         "limit_per_user": row.sale.limit_per_user,

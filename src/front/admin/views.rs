@@ -7,8 +7,7 @@ use crate::control::SaleStatus;
 use crate::domain::{
     Failure, Millis, Order, OrderId, OrderStatus, Sale, SaleId, SaleState, Sku, Terms, UserId,
 };
-use crate::gate::GateSale;
-use crate::store::{OrderRow, SaleRow};
+use crate::store::OrderRow;
 
 /// A sale as operators see it: the row, and the gate's view if the gate has the sale.
 #[derive(Serialize)]
@@ -23,6 +22,7 @@ pub(super) struct AdminSaleJson<'a> {
     items: Vec<AdminItemJson<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     gate: Option<AdminGateJson>,
+    needs_rebuild: bool,
 }
 
 #[derive(Serialize)]
@@ -68,14 +68,12 @@ impl<'a> AdminSaleJson<'a> {
                 })
                 .collect(),
             gate: None,
+            needs_rebuild: false,
         }
     }
 
     pub(super) fn of(status: &'a SaleStatus) -> Self {
-        Self::new(&status.row, status.state(), status.gate.as_ref())
-    }
-
-    fn new(row: &'a SaleRow, state: SaleState, gate: Option<&GateSale>) -> Self {
+        let (row, gate) = (&status.row, status.gate.as_ref());
         let left = |sku: &Sku| {
             gate.and_then(|gate| gate.items.iter().find(|held| held.sku == *sku)).map(|held| held.left)
         };
@@ -83,7 +81,7 @@ impl<'a> AdminSaleJson<'a> {
         Self {
             sale_id: &row.sale.id,
             name: &row.sale.name,
-            state,
+            state: status.state(),
             opens_at: row.sale.window.opens_at,
             closes_at: row.sale.window.closes_at,
             limit_per_user: row.sale.limit_per_user,
@@ -105,6 +103,7 @@ impl<'a> AdminSaleJson<'a> {
                 in_flight: gate.waiting,
                 oldest_accepted_at: gate.oldest,
             }),
+            needs_rebuild: status.needs_rebuild(),
         }
     }
 }

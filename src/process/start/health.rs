@@ -15,14 +15,14 @@ use crate::maintenance::NotCompared;
 use crate::process::parts::Parts;
 use crate::process::shared::Shared;
 use crate::process::tasks::Tasks;
-use crate::queue::{DeadLetters, Publisher};
+use crate::queue::{Consuming, DeadLetters, Publisher};
 
-/// Returns the readiness as of the last check. `consumes` says whether the worker's consumer is connected, `compared`
+/// Returns the readiness as of the last check. `consumes` follows the worker's consumer; `compared` says
 /// whether the books of this Redis were compared; `None` for work that this process does not do.
 pub(in crate::process) fn start(
     shared: &Shared<'_>,
     tasks: &mut Tasks,
-    consumes: Option<watch::Receiver<bool>>,
+    consumes: Option<watch::Receiver<Consuming>>,
     compared: Option<watch::Receiver<Result<(), NotCompared>>>,
     metrics: &PrometheusHandle,
 ) -> watch::Receiver<Readiness> {
@@ -43,7 +43,7 @@ const EVERY: Duration = Duration::from_secs(1);
 
 struct Health {
     parts: Parts,
-    consumes: Option<watch::Receiver<bool>>,
+    consumes: Option<watch::Receiver<Consuming>>,
     compared: Option<watch::Receiver<Result<(), NotCompared>>>,
     check_settings: bool,
     metrics: PrometheusHandle,
@@ -111,12 +111,7 @@ impl Health {
         {
             redis = dependency(compared.borrow().clone().map_err(|why| why.to_string()));
         }
-        let publishes = self.parts.publisher.as_ref().is_none_or(Publisher::is_up);
-        let consumes = self.consumes.as_ref().is_none_or(|up| *up.borrow());
-        let broker = match publishes && consumes {
-            true => Dependency { up: true, detail: None },
-            false => Dependency { up: false, detail: Some("not connected, or blocked".into()) },
-        };
+        let broker = self.broker();
         let database = dependency(self.parts.store.check().await);
         let status = match (redis.up, broker.up && database.up) {
             (true, true) => "ready",
@@ -126,6 +121,22 @@ impl Health {
         Readiness {
             status,
             dependencies: [("redis", redis), ("broker", broker), ("database", database)].into(),
+        }
+    }
+
+    fn broker(&self) -> Dependency {
+        let publishes = self.parts.publisher.as_ref().map(Publisher::is_up);
+        let consumes = self.consumes.as_ref().map(|consuming| *consuming.borrow());
+        match (publishes, consumes) {
+            (Some(false), _) | (_, Some(Consuming::Connecting)) => {
+                Dependency { up: false, detail: Some("not connected, or blocked".into()) }
+            }
+            // An outage of another server must not be blamed on the broker.
+            (_, Some(Consuming::Closed)) => {
+                let detail = "the worker takes no orders until redis and the database answer";
+                Dependency { up: true, detail: Some(detail.into()) }
+            }
+            _ => Dependency { up: true, detail: None },
         }
     }
 

@@ -4,11 +4,11 @@ use tokio::sync::watch;
 
 use crate::process::shared::Shared;
 use crate::process::tasks::Tasks;
-use crate::queue::Consumer;
+use crate::queue::{Consumer, Consuming};
 use crate::worker::Worker;
 
-/// The receiver says whether the worker's consumer is connected.
-pub(in crate::process) fn start(shared: &Shared<'_>, tasks: &mut Tasks) -> watch::Receiver<bool> {
+/// The receiver follows the worker's consumer.
+pub(in crate::process) fn start(shared: &Shared<'_>, tasks: &mut Tasks) -> watch::Receiver<Consuming> {
     let (parts, config) = (shared.parts, shared.config);
     let worker = Worker {
         gate: parts.gate.clone(),
@@ -18,7 +18,7 @@ pub(in crate::process) fn start(shared: &Shared<'_>, tasks: &mut Tasks) -> watch
         settings: config.worker(),
     };
     let consumer = Consumer::new(config.queue(), config.prefetch());
-    let connected = consumer.watch();
+    let consuming = consumer.watch();
     tasks.spawn("the worker", worker.run(consumer, shared.stop.clone()));
-    connected
+    consuming
 }

@@ -49,7 +49,7 @@ pub enum RebuildError {
     #[error(transparent)]
     Gate(#[from] GateError),
     /// The database did not answer.
-    #[error("the database: {0}")]
+    #[error(transparent)]
     Store(#[from] StoreError),
     /// The order log or the dead letters could not be read.
     #[error("the broker: {0}")]

@@ -29,7 +29,7 @@ pub enum RepairError {
     #[error(transparent)]
     Gate(GateError),
     /// The database did not answer.
-    #[error("the database: {0}")]
+    #[error(transparent)]
     Store(#[from] StoreError),
     /// The lease could not be taken.
     #[error(transparent)]

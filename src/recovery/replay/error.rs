@@ -42,7 +42,7 @@ pub enum ReplayError {
     #[error(transparent)]
     Lease(#[from] LeaseError),
     /// The database did not answer.
-    #[error("the database: {0}")]
+    #[error(transparent)]
     Store(#[from] StoreError),
     /// The broker did not answer.
     #[error("the broker: {0}")]

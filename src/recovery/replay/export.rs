@@ -20,7 +20,7 @@ pub enum ExportError {
     #[error(transparent)]
     Gate(#[from] GateError),
     /// The database did not answer.
-    #[error("the database: {0}")]
+    #[error(transparent)]
     Store(#[from] StoreError),
     /// The file could not be written. An existing file is unchanged.
     #[error("{0} could not be written: {1}; nothing was changed there")]

@@ -9,7 +9,9 @@ use doorbuster::front::{Role, signature};
 use doorbuster::process::Running;
 use doorbuster::rehearsal::chaos::Weather;
 
-use crate::support::{Answer, Buyer, Database, PAYMENT_SECRETS, World, behind_proxy, request, sale, until};
+use crate::support::{
+    Answer, Buyer, Database, PAYMENT_SECRETS, World, at_rest, behind_proxy, request, sale, until,
+};
 
 /// Words of the servers, the libraries and this design, in lower case.
 const INSIDE: [&str; 20] = [
@@ -117,5 +119,30 @@ async fn no_answer_to_a_buyer_names_a_server() {
     let answer = admin.get(&format!("/v1/admin/sales/{}/orders", world.name)).await;
     assert_eq!(answer.code(), "act_unfinished", "{}", answer.text);
     assert!(answer.json["detail"].as_str().unwrap().contains("database"), "{}", answer.text);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readiness_blames_the_server_that_is_away_and_no_other() {
+    let mut world = World::new(Database::Postgres).await;
+    world.set("database.timeout_ms=1000").set("worker.hold_ms=1000");
+    let proxy = behind_proxy(&mut world, "database.url").await;
+    let running = world.running().await;
+    let sale = sale(&world.name, 9, 1);
+    world.open_sale(&running.parts, &sale).await;
+    proxy.set(Weather::Frozen);
+    // Fronts sell on, so the worker meets the outage.
+    assert_eq!(Buyer::of(&running, "ada").buy(sale.id.as_str(), "k").await.status, 202);
+    let ready = until("the worker waits for the database", Duration::from_secs(60), async || {
+        let ready = request(running.operations, "GET", "/readyz", &[], b"").await;
+        let why = ready.json["dependencies"]["broker"]["detail"].as_str().unwrap_or_default();
+        why.contains("until redis and the database answer").then_some(ready)
+    })
+    .await;
+    assert_eq!((ready.status, ready.json["status"].as_str()), (200, Some("degraded")), "{}", ready.text);
+    let up = |name: &str| ready.json["dependencies"][name]["up"].as_bool();
+    assert_eq!((up("redis"), up("broker"), up("database")), (Some(true), Some(true), Some(false)));
+    proxy.set(Weather::Fair);
+    assert_eq!(at_rest(&running, &sale).await.live_orders, 1);
     running.stop().await;
 }

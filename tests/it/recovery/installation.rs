@@ -74,6 +74,11 @@ async fn a_command_with_servers_of_two_installations_changes_nothing() {
             "{command:?}: {out}{err}"
         );
     }
+    let (code, out, err) = run(Some(&with(&empty)), &["doctor"]).await;
+    assert!(
+        code == 3 && out.contains(&format!("run `doorbuster migrate --installation {ours}`")),
+        "{out}{err}"
+    );
     for role in [Role::Front, Role::Worker] {
         let refused = Running::start(&with(&other).config(), role).await.err().expect("refused");
         assert!(refused.to_string().contains(&theirs), "{refused}");

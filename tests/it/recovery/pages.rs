@@ -136,6 +136,15 @@ async fn redis_lost_everything() {
         (answer.code() == "gate_unavailable" && is_lost).then_some(())
     })
     .await;
+    for (command, exit, says) in [
+        (&["sale", "show", sale.id.as_str()][..], 0, "has lost this sale"),
+        (&["sale", "list"], 0, "LOST"),
+        (&["doctor"], 3, "redis has lost"),
+    ] {
+        let (code, out, err) = run(Some(&world), command).await;
+        assert!(code == exit && out.contains(says), "{command:?}: {code} {out}{err}");
+        assert!(out.contains("doorbuster rebuild --sale") || command == ["sale", "list"], "{out}");
+    }
     // An order that was accepted is not said to be missing, whether it has a row or waits in the queue.
     for user in ["user0", "user12"] {
         let mine = Buyer::of(&front, user).get(&format!("/v1/sales/{}/orders/mine", sale.id)).await;
