@@ -3,19 +3,12 @@
 -- it, and a former master that a process is still connected to would refuse buyers for what it no longer knows.
 --
 -- KEYS  1 sale   2 items   3 stock   4 outbox   5 age
--- ARGV  none | 1 epoch   2 seq   of the description that the caller has
--- Reply not_loaded | {same, now, waiting} if it has not changed since | {now, {field, value...}, {sku, left...}, {sku, stock...}, waiting, oldest},
+-- ARGV  none
+-- Reply not_loaded | {now, {field, value...}, {sku, left...}, {sku, stock...}, waiting, oldest},
 --       where oldest is the time at which the oldest entry was accepted, or ''
 
 local time = redis.call('TIME')
 local now = string.format('%.0f', tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000))
-if ARGV[1] then
-  -- Freezing a sale takes no number.
-  local sale = redis.call('HMGET', KEYS[1], 'epoch', 'seq', 'state')
-  if sale[1] == ARGV[1] and sale[2] == ARGV[2] and sale[3] ~= 'frozen' then
-    return {'same', now, redis.call('HLEN', KEYS[4])}
-  end
-end
 
 local sale = redis.call('HGETALL', KEYS[1])
 if #sale == 0 then return 'not_loaded' end

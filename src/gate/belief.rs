@@ -19,7 +19,7 @@ pub struct InFlight {
 
 /// A command that counts as a write and changes nothing. A replica refuses it, and with it the reading in the same
 /// transaction: a former master that this process is still connected to must not answer buyers.
-fn refused_by_replicas(keys: &SaleKeys) -> redis::Cmd {
+pub(super) fn refused_by_replicas(keys: &SaleKeys) -> redis::Cmd {
     redis::cmd("PERSIST").arg(keys.sale()).to_owned()
 }
 

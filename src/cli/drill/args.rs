@@ -50,15 +50,18 @@ pub(super) struct ChaosArgs {
     /// Chaos: the seed of the faults; the same seed plans the same faults. Random by default.
     #[arg(long)]
     pub(super) seed: Option<u64>,
-    /// Chaos: faults to inflict; 70 by default.
+    /// Chaos: faults to inflict; 100 by default.
     #[arg(long, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     pub(super) faults: Option<u32>,
     /// Chaos: how many of the faults lose data; a tenth by default.
     #[arg(long, value_parser = clap::value_parser!(u32).range(0..=1_000))]
     pub(super) losses: Option<u32>,
-    /// Chaos: seconds under attack; 280 by default.
+    /// Chaos: seconds under attack; 300 by default.
     #[arg(long, value_parser = clap::value_parser!(u32).range(5..=14_400))]
     pub(super) seconds: Option<u32>,
+    /// Chaos: sales on which the units are; 3 by default.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=3))]
+    pub(super) sales: Option<u8>,
     /// Chaos and returns: the private database; postgres by default.
     #[arg(long, value_parser = ["postgres", "mariadb"])]
     pub(super) database: Option<String>,

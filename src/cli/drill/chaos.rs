@@ -6,15 +6,15 @@ use super::args::Args;
 use super::exit::verdict;
 use crate::cli::ended::{Ended, Failed};
 use crate::process::{Sources, signal};
-use crate::rehearsal::chaos::{self, ChaosPlan};
+use crate::rehearsal::chaos::{self, ChaosPlan, MOST_SALES};
 use crate::rehearsal::drill::Progress;
 use crate::rehearsal::servers::{Folder, Kind};
 
 /// The defaults of the options.
-const FAULTS: u32 = 70;
+const FAULTS: u32 = 100;
 const LOSS_EVERY: u32 = 10;
-const SECONDS: u32 = 280;
-const ORDERS: i64 = 20_000;
+const SECONDS: u32 = 300;
+const ORDERS: i64 = 30_000;
 
 pub(super) async fn chaos(sources: &Sources, args: &Args) -> Result<Ended, Failed> {
     let plan = plan(sources, args)?;
@@ -26,13 +26,16 @@ pub(super) async fn chaos(sources: &Sources, args: &Args) -> Result<Ended, Faile
     if args.chaos.keep {
         eprintln!("  kept: {}", folder.keep().display());
     }
-    let (report, case) = report.map_err(|error| Failed::Other(error.to_string()))?;
+    let (report, cases) = report.map_err(|error| Failed::Other(error.to_string()))?;
     let ended = verdict(report.balances(), report.is_complete());
-    if ended != Ended::Done {
+    for (sale, case) in report.sales.iter().zip(&cases) {
+        if sale.balances() && sale.is_complete() {
+            continue;
+        }
         let name = format!("doorbuster-case-{}-{:08x}", plan.seed, rand::random::<u32>());
         let kept = std::env::temp_dir().join(name);
         case.keep(&kept).map_err(|error| Failed::Other(error.to_string()))?;
-        eprintln!("  the case again: doorbuster drill judge {}", kept.display());
+        eprintln!("  the case of {} again: doorbuster drill judge {}", case.sale.id, kept.display());
     }
     if args.output.is_json() {
         println!("{}", serde_json::json!(report));
@@ -56,6 +59,7 @@ fn plan(sources: &Sources, args: &Args) -> Result<ChaosPlan, Failed> {
         faults: faults as usize,
         losses: args.chaos.losses.unwrap_or(faults / LOSS_EVERY) as usize,
         orders: args.units.unwrap_or(ORDERS),
+        sales: args.chaos.sales.map_or(MOST_SALES, usize::from),
         lasts: Duration::from_secs(u64::from(seconds)),
         database: args.database().unwrap_or(Kind::Postgres),
         follow_up: !args.chaos.plain,
@@ -66,12 +70,13 @@ fn plan(sources: &Sources, args: &Args) -> Result<ChaosPlan, Failed> {
 /// The command that inflicts the same faults.
 fn again(plan: &ChaosPlan) -> String {
     format!(
-        "doorbuster drill chaos --seed {} --faults {} --losses {} --seconds {} --units {} --database {}{}",
+        "doorbuster drill chaos --seed {} --faults {} --losses {} --seconds {} --units {} --sales {} --database {}{}",
         plan.seed,
         plan.faults,
         plan.losses,
         plan.lasts.as_secs(),
         plan.orders,
+        plan.sales,
         plan.database.name(),
         if plan.follow_up { "" } else { " --plain" }
     )

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use hdrhistogram::Histogram;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -183,12 +184,16 @@ pub(super) async fn idle_after_one_answer(
     count: usize,
 ) -> Result<Vec<TcpStream>, BenchError> {
     let request = format!("GET {path} HTTP/1.1\r\nhost: doorbuster\r\n\r\n");
-    let mut streams = idle(address, count).await?;
-    for stream in &mut streams {
-        exchange(stream, request.as_bytes(), &mut Vec::new()).await.map_err(broken)?;
-    }
-    Ok(streams)
+    let ask = async |()| {
+        let mut stream = connect(address).await?;
+        exchange(&mut stream, request.as_bytes(), &mut Vec::new()).await.map_err(broken)?;
+        Ok(stream)
+    };
+    // One after the other, the last would be asked when the front has closed the first, which has been silent too long.
+    stream::iter((0..count).map(|_| ())).map(ask).buffer_unordered(ASKED_AT_ONCE).try_collect().await
 }
+
+const ASKED_AT_ONCE: usize = 64;
 
 async fn connect(address: SocketAddr) -> Result<TcpStream, BenchError> {
     let stream = TcpStream::connect(address).await.map_err(broken)?;

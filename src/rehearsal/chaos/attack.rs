@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -13,21 +14,21 @@ use super::evidence::{self, Nemesis};
 use super::fault::{self, Fault};
 use super::nemesis;
 use super::plan::ChaosPlan;
-use super::report::{ChaosReport, Inflicted};
+use super::report::{ChaosReport, Inflicted, SaleReport};
 use super::stack::Stack;
 use super::supervisor::supervise;
 use crate::front::{AuthSettings, Signer};
-use crate::rehearsal::drill::{self, DrillRun, Progress, Target};
-use crate::rehearsal::judge::{Case, History, Judgement, Outage, judge, now_ms};
+use crate::rehearsal::drill::{self, Progress, Target};
+use crate::rehearsal::judge::{Case, History, Outage, judge, now_ms};
 
 /// Starts everything under `home`, attacks it during a drill, and stops it. All traffic stays on 127.0.0.1. Returns the
-/// case with the report, so that it can be kept.
+/// case of each sale, in the order of the report, so that it can be kept.
 pub async fn run(
     home: &Path,
     plan: &ChaosPlan,
     progress: &Progress,
     stop: &CancellationToken,
-) -> Result<(ChaosReport, Case), ChaosError> {
+) -> Result<(ChaosReport, Vec<Case>), ChaosError> {
     progress.say("starting the servers, two fronts and two workers");
     let stack = Stack::start(home, plan.database, &plan.settings).await?;
     tokio::spawn(supervise(stack.clone()));
@@ -41,19 +42,45 @@ async fn attack(
     plan: &ChaosPlan,
     progress: &Progress,
     stop: &CancellationToken,
-) -> Result<(ChaosReport, Case), ChaosError> {
-    let target = target(stack);
-    drill::until_ready(&target, Duration::from_secs(60)).await?;
+) -> Result<(ChaosReport, Vec<Case>), ChaosError> {
+    drill::until_ready(&target(stack), Duration::from_secs(60)).await?;
     let faults = fault::draw_all(plan);
     let mut attack =
         Attack { inflicted: Vec::new(), began_ms: now_ms(), healed_at: Instant::now(), healed_at_ms: 0 };
-    let run = drill::run_during(&target, &plan.crowd(), progress, stop, attack.run(stack, faults)).await?;
+    let planned = plan.planned_sales();
+    let healed = CancellationToken::new();
+    let drills = planned.iter().enumerate().map(|(nth, planned)| {
+        // One bar is enough; the first sale lasts longest.
+        let progress = if nth == 0 { progress.clone() } else { Progress::hidden() };
+        let healed = healed.clone();
+        async move {
+            let target = target(stack);
+            tokio::time::sleep(planned.opens_after).await;
+            let run = drill::run_during(&target, &planned.plan, &progress, stop, healed.cancelled()).await?;
+            Ok::<_, ChaosError>((&planned.plan, target, run))
+        }
+    });
+    let attacking = async {
+        attack.run(stack, faults).await;
+        healed.cancel();
+        Ok(())
+    };
+    let (runs, ()) = tokio::try_join!(try_join_all(drills), attacking)?;
     progress.say("judging");
     let outages = attack.inflicted.iter().map(|(_, outage)| outage.clone()).collect();
     let nemesis = Nemesis { outages, healed_at_ms: attack.healed_at_ms };
-    let case = evidence::gather(stack, plan, &target, nemesis, &run).await?;
-    let judgement = judge(&case);
-    Ok((attack.report(stack, plan, run, judgement), case))
+    let (mut sales, mut cases) = (Vec::new(), Vec::new());
+    for (crowd, target, run) in runs {
+        let case = evidence::gather(stack, crowd, &target, nemesis.clone(), &run).await?;
+        let quiet_since = attack.healed_at.max(run.answered_at);
+        sales.push(SaleReport {
+            settled_s: run.at_rest.duration_since(quiet_since).as_secs_f64(),
+            drill: run.report,
+            judgement: judge(&case),
+        });
+        cases.push(case);
+    }
+    Ok((attack.report(stack, plan, sales), cases))
 }
 
 fn target(stack: &Stack) -> Target {
@@ -113,7 +140,7 @@ impl Attack {
         self.inflicted.extend(inflicted.and_then(Result::ok));
     }
 
-    fn report(self, stack: &Stack, plan: &ChaosPlan, run: DrillRun, judgement: Judgement) -> ChaosReport {
+    fn report(self, stack: &Stack, plan: &ChaosPlan, sales: Vec<SaleReport>) -> ChaosReport {
         let mut faults: BTreeMap<String, u64> = BTreeMap::new();
         let hit = || self.inflicted.iter().filter(|(_, outage)| outage.missed.is_none());
         let in_report = |(_, outage): &(Fault, Outage)| Inflicted {
@@ -125,7 +152,6 @@ impl Attack {
             *faults.entry(fault.kind()).or_default() += 1;
         }
         let inflicted = faults.values().sum();
-        let quiet_since = self.healed_at.max(run.answered_at);
         ChaosReport {
             seed: plan.seed,
             database: plan.database.name(),
@@ -134,12 +160,10 @@ impl Attack {
             missed: self.inflicted.len() as u64 - inflicted,
             losses: hit().filter(|(fault, _)| fault.loses().is_some()).count() as u64,
             faults,
-            accepted: run.report.verdict.promised,
-            settled_s: run.at_rest.duration_since(quiet_since).as_secs_f64(),
+            accepted: sales.iter().map(|sale| sale.drill.verdict.promised).sum(),
             ended_by_themselves: stack.unexpected_ends(),
             timeline: self.inflicted.iter().map(in_report).collect(),
-            drill: run.report,
-            judgement,
+            sales,
         }
     }
 }

@@ -3,9 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::error::ChaosError;
-use super::plan::ChaosPlan;
 use super::stack::Stack;
-use crate::rehearsal::drill::{self, DrillRun, Target};
+use crate::rehearsal::drill::{self, DrillRun, Plan, Target};
 use crate::rehearsal::judge::{Books, Case, OperatorAct, Outage, Sale, Servers, now_ms, read_books};
 use crate::rehearsal::servers::Kind;
 
@@ -13,6 +12,7 @@ use crate::rehearsal::servers::Kind;
 const AT_REST_WITHIN: Duration = Duration::from_secs(30);
 
 /// What the nemesis did, and when everything had healed.
+#[derive(Clone)]
 pub(super) struct Nemesis {
     pub(super) outages: Vec<Outage>,
     pub(super) healed_at_ms: i64,
@@ -21,20 +21,19 @@ pub(super) struct Nemesis {
 /// Reads the servers past every proxy, has every buyer read their order for the last time, and returns the case.
 pub(super) async fn gather(
     stack: &Stack,
-    plan: &ChaosPlan,
+    crowd: &Plan,
     target: &Target,
     nemesis: Nemesis,
     run: &DrillRun,
 ) -> Result<Case, ChaosError> {
     let sale = &run.report.sale_id;
     let rest_at_ms = now_ms() - i64::try_from(run.at_rest.elapsed().as_millis()).unwrap_or(0);
-    let (books, waited) = books_at_rest(stack, sale.as_str(), plan.follow_up).await?;
+    let (books, waited) = books_at_rest(stack, sale.as_str(), crowd.follow_up.is_some()).await?;
     let rest_at_ms = if waited { now_ms() } else { rest_at_ms };
     let mut calls = target.history.take();
     drill::read_in_the_end(target, sale, &calls).await;
     calls.extend(target.history.take());
     calls.sort_by_key(|call| call.to_ms);
-    let crowd = plan.crowd();
     let pay_within_ms = crowd.follow_up.as_ref().map(|follow_up| i64::from(follow_up.pay_within_s) * 1_000);
     Ok(Case {
         sale: Sale {
@@ -83,8 +82,8 @@ fn acts(run: &DrillRun) -> Vec<OperatorAct> {
         units: act.units,
     });
     let close = OperatorAct {
-        from_ms: run.closed_at_ms,
-        to_ms: run.closed_at_ms,
+        from_ms: run.closed_ms.0,
+        to_ms: run.closed_ms.1,
         act: "close".into(),
         answer: "done".into(),
         units: 0,

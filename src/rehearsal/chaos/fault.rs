@@ -183,6 +183,7 @@ mod tests {
                 faults: 200,
                 losses: 20,
                 orders: 1,
+                sales: 3,
                 lasts: Duration::from_secs(600),
                 database: Kind::Postgres,
                 follow_up: true,

@@ -22,6 +22,6 @@ mod supervisor;
 
 pub use attack::run;
 pub use error::ChaosError;
-pub use plan::ChaosPlan;
+pub use plan::{ChaosPlan, MOST_SALES};
 pub use proxy::{Proxy, Weather};
-pub use report::{ChaosReport, Inflicted};
+pub use report::{ChaosReport, Inflicted, SaleReport};

@@ -16,6 +16,8 @@ pub struct ChaosPlan {
     pub losses: usize,
     /// Units on sale, which is also the number of orders to be accepted. There are 5 % more buyers.
     pub orders: i64,
+    /// How many sales they belong to: at most [`MOST_SALES`].
+    pub sales: usize,
     /// How long the attack lasts.
     pub lasts: Duration,
     /// The database under attack.
@@ -26,6 +28,20 @@ pub struct ChaosPlan {
     pub settings: Vec<String>,
 }
 
+/// The most sales of a chaos drill.
+pub const MOST_SALES: usize = 3;
+
+/// A sale of a chaos drill.
+pub(super) struct PlannedSale {
+    /// Its crowd.
+    pub(super) plan: Plan,
+    /// How long after the beginning of the attack it is created.
+    pub(super) opens_after: Duration,
+}
+
+/// The share of each sale in the orders, in percent, by how many sales there are.
+const SHARES: [&[i64]; MOST_SALES] = [&[100], &[70, 30], &[60, 25, 15]];
+
 impl ChaosPlan {
     /// Longer than the outage of a single server, so that most buyers who want to pay can do so; shorter in a short
     /// drill.
@@ -33,28 +49,66 @@ impl ChaosPlan {
         u32::try_from(self.lasts.as_secs() / 4).unwrap_or(u32::MAX).clamp(4, 20)
     }
 
-    pub(super) fn crowd(&self) -> Plan {
-        let buyers = u32::try_from(self.orders + self.orders / 20).unwrap_or(u32::MAX);
-        Plan {
-            name: "chaos",
-            units: self.orders,
-            buyers,
-            arrival: Arrival::PerSecond(f64::from(buyers) / self.lasts.as_secs_f64()),
-            connections: 512,
-            clicks: Clicks::SomeTwice,
+    /// The sales. The first is on sale all the time. The second is opened and closed under attack; its buyers may buy again,
+    /// and its operator changes more than the stock. The buyers of the third neither pay nor cancel.
+    pub(super) fn planned_sales(&self) -> Vec<PlannedSale> {
+        let shares = SHARES[self.sales.clamp(1, MOST_SALES) - 1];
+        let every = Duration::from_secs(3);
+        let sale = |nth: usize, share: i64| {
+            let units = self.orders * share / 100;
+            match nth {
+                0 => PlannedSale {
+                    plan: Plan {
+                        follow_up: self.follow_up(false),
+                        steering: self.follow_up.then_some(Steering::Restocks { every }),
+                        ..crowd("chaos", units, self.lasts)
+                    },
+                    opens_after: Duration::ZERO,
+                },
+                1 => PlannedSale {
+                    plan: Plan {
+                        // Later than the deadline of an order that was not paid.
+                        clicks: Clicks::SomeComeBack(Duration::from_secs(u64::from(self.pay_within_s()) + 5)),
+                        follow_up: self.follow_up(true),
+                        steering: self.follow_up.then_some(Steering::Everything { every }),
+                        ..crowd("chaos-again", units, self.lasts * 3 / 5)
+                    },
+                    opens_after: self.lasts / 5,
+                },
+                _ => {
+                    PlannedSale { plan: crowd("chaos-plain", units, self.lasts), opens_after: Duration::ZERO }
+                }
+            }
+        };
+        shares.iter().enumerate().map(|(nth, share)| sale(nth, *share)).collect()
+    }
+
+    fn follow_up(&self, rebuy: bool) -> Option<FollowUp> {
+        self.follow_up.then_some(FollowUp {
+            pay_within_s: self.pay_within_s(),
+            rebuy,
+            pay: 60,
+            pay_late: 5,
+            cancel: 15,
             repeat_for: Duration::from_secs(120),
-            repeat_paused: true,
-            settle_within: Duration::from_secs(120),
-            // Without rebuy, a click with another key is answered with the same order for ever.
-            follow_up: self.follow_up.then_some(FollowUp {
-                pay_within_s: self.pay_within_s(),
-                rebuy: false,
-                pay: 60,
-                pay_late: 5,
-                cancel: 15,
-                repeat_for: Duration::from_secs(120),
-            }),
-            steering: self.follow_up.then_some(Steering::Restocks { every: Duration::from_secs(3) }),
-        }
+        })
+    }
+}
+
+/// 5 % more buyers than units, who come over this time.
+fn crowd(name: &'static str, units: i64, over: Duration) -> Plan {
+    let buyers = u32::try_from(units + units / 20).unwrap_or(u32::MAX);
+    Plan {
+        name,
+        units,
+        buyers,
+        arrival: Arrival::PerSecond(f64::from(buyers) / over.as_secs_f64()),
+        connections: 512,
+        clicks: Clicks::SomeTwice,
+        repeat_for: Duration::from_secs(120),
+        under_fire: true,
+        settle_within: Duration::from_secs(120),
+        follow_up: None,
+        steering: None,
     }
 }

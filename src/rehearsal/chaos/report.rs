@@ -38,30 +38,48 @@ pub struct ChaosReport {
     pub missed: u64,
     /// Orders that some answer to a buyer reported as taken.
     pub accepted: u64,
-    /// Seconds from the time when every server answered and the last buyer had an answer, until the last order had
-    /// its row and was settled in the gate.
-    pub settled_s: f64,
     /// Processes that ended without being killed or stopped: a bug.
     pub ended_by_themselves: Vec<String>,
     /// Every fault, in order of time.
     pub timeline: Vec<Inflicted>,
+    /// Each sale.
+    pub sales: Vec<SaleReport>,
+}
+
+/// One sale of a chaos drill.
+#[derive(Debug, Serialize)]
+pub struct SaleReport {
+    /// Seconds from the time when every server answered and the last buyer had an answer, until the last order had
+    /// its row and was settled in the gate.
+    pub settled_s: f64,
     /// The drill's own report.
     pub drill: Report,
     /// What the judge found.
     pub judgement: Judgement,
 }
 
-impl ChaosReport {
-    /// Whether drill and judge found every promise kept, and no process ended by itself.
+impl SaleReport {
+    /// Whether drill and judge found every promise kept.
     pub fn balances(&self) -> bool {
         // The drill does not know which orders may be lost.
-        let drill = self.drill.balances || self.judgement.lost_with_redis > 0;
-        drill && self.judgement.broken.is_empty() && self.ended_by_themselves.is_empty()
+        (self.drill.balances || self.judgement.lost_with_redis > 0) && self.judgement.broken.is_empty()
     }
 
     /// Whether everyone was answered, and every floor was reached.
     pub fn is_complete(&self) -> bool {
         self.drill.complete && self.judgement.short.is_empty()
+    }
+}
+
+impl ChaosReport {
+    /// Whether every promise of each sale was kept, and no process ended by itself.
+    pub fn balances(&self) -> bool {
+        self.sales.iter().all(SaleReport::balances) && self.ended_by_themselves.is_empty()
+    }
+
+    /// Whether everyone was answered, and every floor was reached.
+    pub fn is_complete(&self) -> bool {
+        self.sales.iter().all(SaleReport::is_complete)
     }
 }
 
@@ -77,11 +95,6 @@ impl fmt::Display for ChaosReport {
         for line in faults.chunks(5) {
             writeln!(f, "              {}", line.join(" · "))?;
         }
-        writeln!(
-            f,
-            "  settled     {:.1} s after every server answered and the last buyer had an answer",
-            self.settled_s
-        )?;
         for fault in self.timeline.iter().filter(|fault| fault.missed.is_some()).take(10) {
             let why = fault.missed.as_deref().unwrap_or_default();
             writeln!(f, "  missed      {} at {:.1} s: {why}", fault.fault, fault.at)?;
@@ -94,6 +107,16 @@ impl fmt::Display for ChaosReport {
                 writeln!(f, "  {:>9.1} s {}", fault.at, fault.fault)?;
             }
         }
-        write!(f, "{}{}", self.judgement, self.drill)
+        for (nth, sale) in self.sales.iter().enumerate() {
+            let gap = if nth == 0 { "\n" } else { "\n\n" };
+            writeln!(f, "{gap}  sale        {}", sale.drill.sale_id)?;
+            writeln!(
+                f,
+                "  settled     {:.1} s after every server answered and the last buyer had an answer",
+                sale.settled_s
+            )?;
+            write!(f, "{}{}", sale.judgement, sale.drill)?;
+        }
+        Ok(())
     }
 }

@@ -48,7 +48,7 @@ pub(super) struct Clicker {
     connection: Connection,
     path: Arc<str>,
     repeat_for: Duration,
-    repeat_paused: bool,
+    under_fire: bool,
     history: History,
 }
 
@@ -58,7 +58,7 @@ impl Clicker {
             connection: Connection::new(target.buyers),
             path: format!("/v1/sales/{sale}/orders").into(),
             repeat_for: plan.repeat_for,
-            repeat_paused: plan.repeat_paused,
+            under_fire: plan.under_fire,
             history: target.history.clone(),
         }
     }
@@ -88,7 +88,7 @@ impl Clicker {
                 "unanswered" | "outcome_unknown" | "gate_unavailable" | "overloaded" | "status_unavailable"
             );
             unknown |= !matches!(code.as_str(), "gate_unavailable" | "overloaded") && again;
-            let again = again || (self.repeat_paused && code == "sale_paused");
+            let again = again || (self.under_fire && code == "sale_paused");
             if again && Instant::now() < until {
                 repeats += 1;
                 tokio::time::sleep(Duration::from_millis(200 * u64::from(repeats.min(5)))).await;

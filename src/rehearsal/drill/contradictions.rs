@@ -21,7 +21,9 @@ pub(super) fn of_clicks(results: &[ClickResult], books: &FinalBooks, plan: &Plan
     }
     found.extend(unbalanced(books));
     let orders_of = orders_of_users(results, &mut found);
-    found.extend(other_orders(&orders_of, books));
+    if !plan.follow_up.as_ref().is_some_and(|follow_up| follow_up.rebuy) {
+        found.extend(other_orders(&orders_of, books));
+    }
     found.extend(sold_after_refusal(results, &orders_of, books));
     found.extend(taken_though_denied(results));
     let clicked: HashSet<&UserId> = results.iter().map(|result| &result.user).collect();

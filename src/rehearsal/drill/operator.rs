@@ -24,6 +24,11 @@ pub enum Steering {
         /// The interval.
         every: Duration,
     },
+    /// Repeatedly changes the terms, restocks, pauses and resumes.
+    Everything {
+        /// The interval.
+        every: Duration,
+    },
 }
 
 /// One act of the operator, and the final answer to it.
@@ -48,10 +53,21 @@ impl Steering {
     /// The verb and body of the nth act; `None` after the last.
     fn nth(self, nth: usize) -> Option<(&'static str, Value)> {
         let restock = |units: i64| ("restock", json!({ "sku": "unit", "units": units }));
+        let hour = crate::domain::Millis::now().plus(Duration::from_secs(3_600));
         match self {
             Self::Restocks { .. } => Some(restock([40, -15, 25, -60][nth % 4])),
+            Self::Everything { .. } => {
+                let mut acts = [
+                    ("change", json!({ "closes_at": hour })),
+                    restock(30),
+                    ("pause", json!({ "message": "one moment, please" })),
+                    ("resume", json!({})),
+                    ("change", json!({ "closes_at": null, "message": null })),
+                    restock(-20),
+                ];
+                Some(std::mem::take(&mut acts[nth % 6]))
+            }
             Self::EachActOnce { .. } => {
-                let hour = crate::domain::Millis::now().plus(Duration::from_secs(3_600));
                 let acts = [
                     ("pause", json!({ "message": "one moment, please" })),
                     ("resume", json!({})),
@@ -71,7 +87,7 @@ impl Steering {
     fn pause(self) -> Duration {
         match self {
             Self::EachActOnce { pause } => pause,
-            Self::Restocks { every } => every,
+            Self::Restocks { every } | Self::Everything { every } => every,
         }
     }
 }
@@ -96,7 +112,7 @@ pub(super) async fn steer(
 }
 
 /// Repeats one act until its outcome is known, and returns its answer.
-async fn insist(admin: &Admin, path: &str, key: &str, body: &Value) -> String {
+pub(super) async fn insist(admin: &Admin, path: &str, key: &str, body: &Value) -> String {
     let until = Instant::now() + REPEAT_FOR;
     loop {
         let (status, answer) = match admin.act(path, key, body).await {

@@ -41,7 +41,7 @@ impl Preset {
             connections: 256,
             clicks: Clicks::Once,
             repeat_for: Duration::from_secs(3),
-            repeat_paused: false,
+            under_fire: false,
             settle_within: Duration::from_secs(120),
             follow_up: None,
             steering: None,
@@ -77,6 +77,8 @@ pub enum Clicks {
     Once,
     /// Every fourth buyer clicks again with the same key, every tenth with a new one.
     SomeTwice,
+    /// The same, and every fifth buyer comes back this much later and clicks with a new key.
+    SomeComeBack(Duration),
     /// The first buyer ten times with one key, the second ten times with ten keys.
     TenTimes,
 }
@@ -98,8 +100,9 @@ pub struct Plan {
     pub clicks: Clicks,
     /// How long a buyer repeats a click with the same key while its outcome is unknown.
     pub repeat_for: Duration,
-    /// Whether a buyer also repeats a click that hears `sale_paused`: a sale is paused while its gate is rebuilt.
-    pub repeat_paused: bool,
+    /// Whether servers fail meanwhile. Buyers then also repeat a click that hears `sale_paused`, because a sale is paused
+    /// while its gate is rebuilt, and the sale's creation and opening are repeated.
+    pub under_fire: bool,
     /// How long orders may take to end after the last click. Later ones count as unfinished.
     pub settle_within: Duration,
     /// What buyers do with their orders; `None` if they do nothing.
@@ -144,20 +147,22 @@ impl Plan {
                 now -= (1.0 - rand::rng().random::<f64>()).ln() / rate;
             }
             let at = Duration::from_secs_f64(now);
-            let click = |key, later: u64| Click { at: at + Duration::from_millis(later), buyer, key };
+            let click = |key, later| Click { at: at + later, buyer, key };
+            let twice = [
+                (1, 0, Duration::ZERO),
+                (4, 0, Duration::from_millis(300)),
+                (10, 1, Duration::from_millis(500)),
+            ];
+            let some = |(every, key, later)| (buyer % every == 0).then(|| click(key, later));
             match self.clicks {
-                Clicks::Once => clicks.push(click(0, 0)),
-                Clicks::SomeTwice => {
-                    clicks.push(click(0, 0));
-                    if buyer % 4 == 0 {
-                        clicks.push(click(0, 300));
-                    }
-                    if buyer % 10 == 0 {
-                        clicks.push(click(1, 500));
-                    }
+                Clicks::Once => clicks.push(click(0, Duration::ZERO)),
+                Clicks::SomeTwice => clicks.extend(twice.into_iter().filter_map(some)),
+                Clicks::SomeComeBack(later) => {
+                    clicks.extend(twice.into_iter().chain([(5, 2, later)]).filter_map(some));
                 }
                 Clicks::TenTimes => {
-                    clicks.extend((0..10).map(|nth| click(if buyer == 0 { 0 } else { nth }, 0)));
+                    let key = |nth| if buyer == 0 { 0 } else { nth };
+                    clicks.extend((0..10).map(|nth| click(key(nth), Duration::ZERO)));
                 }
             }
         }

@@ -81,7 +81,7 @@ pub async fn run(
         return Err(DrillError::Call { call: "planning".into(), why: "buyers who pay are needed".into() });
     };
     let admin = Admin::of(target)?;
-    let sale = sale::open(&admin, plan).await?;
+    let sale = sale::open(&admin, plan, false).await?;
     let started = Instant::now();
     progress.begin(usize::try_from(plan.units).unwrap_or(usize::MAX), "units paid for");
     let paid = Arc::new(AtomicI64::new(0));

@@ -36,13 +36,14 @@ pub struct DrillRun {
     pub answered_at: Instant,
     /// The time when every order had ended, or `plan.settle_within` had passed.
     pub at_rest: Instant,
-    /// The time at which the drill began to close its sale, in milliseconds since 1970.
-    pub closed_at_ms: i64,
+    /// From when until when the drill closed its sale, in milliseconds since 1970.
+    pub closed_ms: (i64, i64),
     /// What buyers meant to do with their orders.
     pub intents: Vec<(OrderId, Intent)>,
 }
 
-/// Like [`run`], with `meanwhile` running at the same time. The books are read after both have ended.
+/// Like [`run`], with `meanwhile` running at the same time. The sale is closed when the last buyer has an answer; the books
+/// are read when `meanwhile` has ended too.
 pub async fn run_during(
     target: &Target,
     plan: &Plan,
@@ -51,7 +52,7 @@ pub async fn run_during(
     meanwhile: impl Future<Output = ()>,
 ) -> Result<DrillRun, DrillError> {
     let admin = Admin::of(target)?;
-    let sale = sale::open(&admin, plan).await?;
+    let sale = sale::open(&admin, plan, plan.under_fire).await?;
     let (send, bought) = tokio::sync::mpsc::unbounded_channel();
     let over = CancellationToken::new();
     let crowd = async {
@@ -72,16 +73,24 @@ pub async fn run_during(
             None => Vec::new(),
         }
     };
-    let all = async { tokio::join!(crowd, meanwhile, follow_ups, steering) };
-    let answered = stop.run_until_cancelled(all).await;
-    let (answered_at, closed_at_ms) = (Instant::now(), now_ms());
-    sale::close(&admin, &sale, plan, answered.is_some()).await?;
-    let (results, (), outcomes, acts) = answered.ok_or(DrillError::Interrupted)?;
+    let buyers = async {
+        let answered = tokio::join!(crowd, follow_ups, steering);
+        let from = now_ms();
+        sale::close(&admin, &sale, plan, true).await?;
+        Ok::<_, DrillError>((answered, (from, now_ms())))
+    };
+    let all = async { tokio::join!(buyers, meanwhile) };
+    let Some((answered, ())) = stop.run_until_cancelled(all).await else {
+        sale::close(&admin, &sale, plan, false).await?;
+        return Err(DrillError::Interrupted);
+    };
+    let ((results, outcomes, acts), closed_ms) = answered?;
+    let answered_at = Instant::now();
     progress.say("waiting until every order has ended");
     let books = FinalBooks::at_rest(&admin, &sale, plan).await?;
     let at_rest = books.read_at();
     let verdict = Verdict::reach(&results, &outcomes, &acts, &books, plan);
     let intents = outcomes.iter().map(|outcome| (outcome.order, outcome.intent)).collect();
     let report = Report::new(plan, &sale, &results, acts, verdict);
-    Ok(DrillRun { report, answered_at, at_rest, closed_at_ms, intents })
+    Ok(DrillRun { report, answered_at, at_rest, closed_ms, intents })
 }

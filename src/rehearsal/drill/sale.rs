@@ -6,11 +6,12 @@ use tokio::time::Instant;
 
 use super::admin::Admin;
 use super::error::DrillError;
+use super::operator::insist;
 use super::plan::Plan;
 use crate::domain::{Invalid, Item, LatePayment, SaleId, Terms};
 
-/// Creates and opens a sale with one item, under a new id.
-pub(super) async fn open(admin: &Admin, plan: &Plan) -> Result<SaleId, DrillError> {
+/// Creates and opens a sale with one item, under a new id. With `insists`, each act is repeated while a server is away.
+pub(super) async fn open(admin: &Admin, plan: &Plan, insists: bool) -> Result<SaleId, DrillError> {
     let id = format!("{}-{:08x}", plan.name, rand::random::<u32>());
     let invalid =
         |error: Invalid| DrillError::Call { call: "naming the sale".into(), why: error.to_string() };
@@ -23,9 +24,22 @@ pub(super) async fn open(admin: &Admin, plan: &Plan) -> Result<SaleId, DrillErro
         "rules": terms(plan),
         "items": [item],
     });
-    admin.post("/v1/admin/sales", Some(body)).await?;
-    admin.post(&format!("/v1/admin/sales/{sale}:open"), None).await?;
-    Ok(sale)
+    let opening = format!("/v1/admin/sales/{sale}:open");
+    if !insists {
+        admin.post("/v1/admin/sales", Some(body)).await?;
+        admin.post(&opening, None).await?;
+        return Ok(sale);
+    }
+    // Whose answer was lost may have been created.
+    let created = insist(admin, "/v1/admin/sales", "create", &body).await;
+    let opened = match created.as_str() {
+        "done" | "sale_exists" => insist(admin, &opening, "open", &serde_json::json!({})).await,
+        _ => created,
+    };
+    match opened.as_str() {
+        "done" => Ok(sale),
+        _ => Err(DrillError::Call { call: format!("creating and opening {sale}"), why: opened }),
+    }
 }
 
 fn terms(plan: &Plan) -> Terms {
