@@ -65,6 +65,9 @@ pub(super) struct ChaosArgs {
     /// Chaos and returns: the private database; postgres by default.
     #[arg(long, value_parser = ["postgres", "mariadb"])]
     pub(super) database: Option<String>,
+    /// Chaos: another build, as which the processes begin; in the middle they are upgraded to this one.
+    #[arg(long, value_name = "BINARY")]
+    pub(super) other: Option<std::path::PathBuf>,
     /// Chaos: no payments, cancellations, expiries or restocks.
     #[arg(long)]
     pub(super) plain: bool,

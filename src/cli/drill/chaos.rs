@@ -63,14 +63,16 @@ fn plan(sources: &Sources, args: &Args) -> Result<ChaosPlan, Failed> {
         lasts: Duration::from_secs(u64::from(seconds)),
         database: args.database().unwrap_or(Kind::Postgres),
         follow_up: !args.chaos.plain,
+        other: args.chaos.other.clone(),
         settings: sources.overrides.clone(),
     })
 }
 
 /// The command that inflicts the same faults.
 fn again(plan: &ChaosPlan) -> String {
+    let other = plan.other.as_deref().map(|other| format!(" --other {}", other.display()));
     format!(
-        "doorbuster drill chaos --seed {} --faults {} --losses {} --seconds {} --units {} --sales {} --database {}{}",
+        "doorbuster drill chaos --seed {} --faults {} --losses {} --seconds {} --units {} --sales {} --database {}{}{}",
         plan.seed,
         plan.faults,
         plan.losses,
@@ -78,6 +80,7 @@ fn again(plan: &ChaosPlan) -> String {
         plan.orders,
         plan.sales,
         plan.database.name(),
-        if plan.follow_up { "" } else { " --plain" }
+        if plan.follow_up { "" } else { " --plain" },
+        other.unwrap_or_default()
     )
 }

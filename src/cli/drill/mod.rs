@@ -28,18 +28,19 @@ pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> 
     if matches!(args.drill, Which::Chaos) {
         return chaos::chaos(sources, &args).await;
     }
-    let ChaosArgs { seed, faults, losses, seconds, sales, database, keep, plain } = &args.chaos;
+    let ChaosArgs { seed, faults, losses, seconds, sales, database, keep, plain, other } = &args.chaos;
     let database = database.is_some() && !matches!(args.drill, Which::Returns);
     if seed.is_some()
         || faults.is_some()
         || losses.is_some()
         || seconds.is_some()
         || sales.is_some()
+        || other.is_some()
         || database
         || *keep
         || *plain
     {
-        let why = "--seed, --faults, --losses, --seconds, --sales, --database, --plain and --keep belong to drill chaos: leave them out";
+        let why = "--seed, --faults, --losses, --seconds, --sales, --database, --other, --plain and --keep belong to drill chaos: leave them out";
         return Err(Failed::Usage(why.into()));
     }
     let plan = plan::plan(&args)?;

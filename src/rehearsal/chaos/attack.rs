@@ -30,7 +30,7 @@ pub async fn run(
     stop: &CancellationToken,
 ) -> Result<(ChaosReport, Vec<Case>), ChaosError> {
     progress.say("starting the servers, two fronts and two workers");
-    let stack = Stack::start(home, plan.database, &plan.settings).await?;
+    let stack = Stack::start(home, plan).await?;
     tokio::spawn(supervise(stack.clone()));
     let result = attack(&stack, plan, progress, stop).await;
     stack.stop().await;

@@ -3,7 +3,6 @@
 use crate::rehearsal::drill::DrillError;
 use crate::rehearsal::judge::BookError;
 use crate::rehearsal::servers::ServerError;
-use crate::store::StoreError;
 
 /// Why a chaos drill has no report.
 #[derive(Debug, thiserror::Error)]
@@ -18,6 +17,6 @@ pub enum ChaosError {
     #[error(transparent)]
     Books(#[from] BookError),
     /// The tables could not be created.
-    #[error("the database: {0}")]
-    Store(#[from] StoreError),
+    #[error("the tables could not be created: {0}")]
+    Migrate(String),
 }

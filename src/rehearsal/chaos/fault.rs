@@ -34,6 +34,14 @@ pub(super) enum Fault {
     MemoryAlarm(Duration),
     /// An administrator ends every session of the database.
     EndSessions,
+    /// A session holds a lock on the hottest sale and goes silent.
+    HoldLock(Duration),
+    /// Every process is restarted by SIGTERM, one after the other.
+    RollingRestart,
+    /// A server cannot write to its files; then it is restarted.
+    DiskFull(Kind, Duration),
+    /// One half of the processes becomes this build. Only in a drill that begins with another one.
+    Upgrade(usize),
     /// A server comes back without its data.
     Empty(Kind),
     /// A server is set back to what it had this long ago.
@@ -63,6 +71,10 @@ impl Fault {
             Self::DeleteQueue => "queue deleted".into(),
             Self::MemoryAlarm(_) => "memory alarm".into(),
             Self::EndSessions => "sessions ended".into(),
+            Self::HoldLock(_) => "lock held".into(),
+            Self::RollingRestart => "rolling restart".into(),
+            Self::DiskFull(kind, _) => format!("{} disk full", kind.name()),
+            Self::Upgrade(_) => "upgrade".into(),
             Self::Empty(kind) => format!("{} emptied", kind.name()),
             Self::SetBack(kind, _) => format!("{} set back", kind.name()),
         }
@@ -115,6 +127,10 @@ pub(super) fn draw_all(plan: &ChaosPlan) -> Vec<(Duration, Fault)> {
         };
         drawn.push((at, fault));
     }
+    if plan.other.is_some() {
+        drawn.extend([0, 1].map(|half| (lasts * (1 + half) / 3, Fault::Upgrade(half as usize))));
+        drawn.sort_by_key(|(at, _)| *at);
+    }
     drawn
 }
 
@@ -155,7 +171,8 @@ fn draw(rng: &mut StdRng, database: Kind) -> Fault {
         72..76 => Fault::Network(route(rng), Weather::HalfOpen, short(rng)),
         76..80 => Fault::Network(route(rng), Weather::Down, short(rng)),
         80..85 => Fault::Reset(route(rng)),
-        85..87 => Fault::ScriptFlush,
+        85 => Fault::ScriptFlush,
+        86 => Fault::RollingRestart,
         // Longer than a hold, a confirm and a lease: one process alone cannot reach one server.
         87 => {
             let weather = [Weather::Down, Weather::Frozen, Weather::HalfOpen][rng.random_range(0..3)];
@@ -164,9 +181,12 @@ fn draw(rng: &mut StdRng, database: Kind) -> Fault {
             Fault::Network(Route::From(process(rng), server), weather, lasts)
         }
         88..91 => Fault::RedisFull(short(rng)),
-        91..93 => Fault::Purge,
-        93..95 => Fault::DeleteQueue,
-        95..97 => Fault::MemoryAlarm(short(rng)),
+        91 => Fault::Purge,
+        92 => Fault::DeleteQueue,
+        93 => Fault::MemoryAlarm(short(rng)),
+        94..96 => Fault::DiskFull([Kind::Redis, database][rng.random_range(0..2)], short(rng)),
+        // Longer than the database lets the sessions of a worker wait.
+        96..98 => Fault::HoldLock(Duration::from_millis(rng.random_range(5_000..15_000))),
         _ => Fault::EndSessions,
     }
 }
@@ -187,6 +207,7 @@ mod tests {
                 lasts: Duration::from_secs(600),
                 database: Kind::Postgres,
                 follow_up: true,
+                other: None,
                 settings: Vec::new(),
             })
         };

@@ -6,6 +6,7 @@
 //! plans the same faults at the same times; their effect depends on the machine.
 
 mod attack;
+mod disk;
 mod error;
 mod evidence;
 mod fault;
@@ -17,8 +18,10 @@ mod operator;
 mod plan;
 mod proxy;
 mod report;
+mod sessions;
 mod stack;
 mod supervisor;
+mod upgrade;
 
 pub use attack::run;
 pub use error::ChaosError;

@@ -5,16 +5,15 @@ use std::time::Duration;
 use lapin::options::{QueueDeleteOptions, QueuePurgeOptions};
 use lapin::{Connection, ConnectionProperties};
 use rustix::process::{Signal, kill_process};
-use sqlx::Connection as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::Instant;
 
 use super::fault::Fault;
-use super::layout::Route;
-use super::losses;
+use super::layout::{PROCESSES, Route};
 use super::missed::Missed;
 use super::proxy::Weather;
 use super::stack::Stack;
+use super::{disk, losses, sessions, upgrade};
 use crate::rehearsal::servers::Kind;
 
 /// Inflicts a fault, waits for as long as it lasts, and heals it. Returns the interval in which the end of an order may
@@ -62,7 +61,11 @@ pub(super) async fn inflict(stack: &Stack, fault: Fault) -> Result<Option<(i64, 
                 }
             }
         }
-        Fault::EndSessions => end_sessions(stack).await?,
+        Fault::EndSessions => sessions::end_all(stack).await?,
+        Fault::HoldLock(lasts) => sessions::hold_lock(stack, lasts).await?,
+        Fault::RollingRestart => restart_all(stack).await?,
+        Fault::DiskFull(kind, lasts) => disk::fill(stack, kind, lasts).await?,
+        Fault::Upgrade(half) => upgrade::upgrade(stack, half).await?,
         Fault::Empty(kind) => losses::empty(stack, kind).await?,
         Fault::SetBack(kind, by) => return losses::set_back(stack, kind, by).await,
     }
@@ -120,33 +123,11 @@ async fn lose_queue(url: &str, delete: bool) -> Result<(), Missed> {
     tokio::time::timeout(Duration::from_secs(5), work).await.unwrap_or(Err(Missed::TimedOut("the broker")))
 }
 
-/// PostgreSQL: ends every client session but this one.
-const END_ALL: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-     WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'";
-
-/// MariaDB: lists every client session but this one.
-const LIST_SESSIONS: &str = "SELECT CAST(id AS SIGNED) FROM information_schema.processlist \
-     WHERE id <> connection_id() AND user <> 'system user'";
-
-async fn end_sessions(stack: &Stack) -> Result<(), Missed> {
-    let url = stack.url(stack.database()).await?;
-    let work = async {
-        if stack.database() == Kind::Postgres {
-            let mut connection = sqlx::PgConnection::connect(&url).await?;
-            sqlx::query(END_ALL).execute(&mut connection).await?;
-            return connection.close().await;
-        }
-        let mut connection = sqlx::MySqlConnection::connect(&url).await?;
-        let sessions: Vec<(i64,)> = sqlx::query_as(LIST_SESSIONS).fetch_all(&mut connection).await?;
-        for (session,) in sessions {
-            let kill = sqlx::AssertSqlSafe(format!("KILL {session}"));
-            // The session may already have ended.
-            let _ = sqlx::query(kill).execute(&mut connection).await;
-        }
-        connection.close().await
-    };
-    match tokio::time::timeout(Duration::from_secs(5), work).await {
-        Ok(done) => Ok(done?),
-        Err(_) => Err(Missed::TimedOut("the database")),
+/// Every process is restarted, one after the other, as in a deployment.
+async fn restart_all(stack: &Stack) -> Result<(), Missed> {
+    for nth in 0..PROCESSES.len() {
+        stack.signal(nth, Signal::TERM)?;
+        stack.until_restarted(nth).await;
     }
+    Ok(())
 }

@@ -1,5 +1,6 @@
 //! The operator of a chaos drill: does what the documents say, with the commands that they name.
 
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -27,12 +28,27 @@ pub(super) async fn replay_log(stack: &Stack) -> Result<(), Missed> {
     Ok(())
 }
 
+/// Creates the tables of a build, or upgrades them to it; `None` for this one.
+pub(super) async fn migrate(stack: &Stack, program: Option<&Path>) -> Result<(), Missed> {
+    run_as(program, stack, &["migrate"], &[0]).await.map(|_| ())
+}
+
 /// Runs a command of this program against the servers themselves, not through a proxy, until it exits with one of these
 /// codes, which it returns.
 async fn run(stack: &Stack, command: &[&str], codes: &[i32]) -> Result<i32, Missed> {
+    run_as(None, stack, command, codes).await
+}
+
+async fn run_as(
+    program: Option<&Path>,
+    stack: &Stack,
+    command: &[&str],
+    codes: &[i32],
+) -> Result<i32, Missed> {
+    let this = std::env::current_exe()?;
     let mut printed = String::new();
     for _ in 0..TRIES {
-        let process = tokio::process::Command::new(std::env::current_exe()?)
+        let process = tokio::process::Command::new(program.unwrap_or(&this))
             .args(command)
             .args(settings(stack).await?)
             .env("DOORBUSTER__AUTH__SECRET", stack.secret())

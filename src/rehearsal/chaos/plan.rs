@@ -1,5 +1,6 @@
 //! The plan of a chaos drill, and of its crowd.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::rehearsal::drill::{Arrival, Clicks, FollowUp, Plan, Steering};
@@ -24,6 +25,8 @@ pub struct ChaosPlan {
     pub database: Kind,
     /// Whether buyers pay and cancel, orders expire, and the sale is restocked.
     pub follow_up: bool,
+    /// A build that the processes begin as. In the middle they become this one.
+    pub other: Option<PathBuf>,
     /// Pairs of `section.key=value` for the fronts and workers.
     pub settings: Vec<String>,
 }

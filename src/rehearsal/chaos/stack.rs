@@ -12,17 +12,19 @@ use tokio_util::sync::CancellationToken;
 use super::error::ChaosError;
 use super::layout::{Layout, PROCESSES, Route, Settings, address_in};
 use super::missed::Missed;
+use super::operator;
+use super::plan::ChaosPlan;
 use super::proxy::Proxy;
-use crate::link::Installation;
 use crate::rehearsal::drill::payment_secret;
-use crate::rehearsal::servers::{Child, Ending, Kind, Secret, Server, ServerError, start_self};
-use crate::store::{Store, StoreSettings};
+use crate::rehearsal::servers::{Child, Ending, Kind, Secret, Server, ServerError, start_program};
 
 /// One of [`PROCESSES`].
 pub(super) struct Slot {
     pub(super) child: Option<Child>,
     /// The nemesis has killed it or asked it to stop.
     pub(super) killed: bool,
+    /// The build that it is started as; `None` for this one.
+    program: Option<PathBuf>,
 }
 
 #[derive(Clone)]
@@ -47,7 +49,8 @@ struct Shared {
 
 impl Stack {
     /// Starts the servers, creates the tables, and starts every process. The caller spawns the supervisor.
-    pub(super) async fn start(home: &Path, database: Kind, overrides: &[String]) -> Result<Self, ChaosError> {
+    pub(super) async fn start(home: &Path, plan: &ChaosPlan) -> Result<Self, ChaosError> {
+        let database = plan.database;
         let secret = Secret::in_folder(home)?.0;
         let payment_secret = payment_secret(&secret);
         let (redis, broker, data) = tokio::try_join!(
@@ -55,8 +58,9 @@ impl Stack {
             Server::start(Kind::Rabbitmq, home),
             Server::start(database, home),
         )?;
-        let settings = Settings { database, database_url: &data.url, overrides };
+        let settings = Settings { database, database_url: &data.url, overrides: &plan.settings };
         let layout = Layout::plan(&settings).await?;
+        let slot = || Slot { child: None, killed: false, program: plan.other.clone() };
         let stack = Self {
             shared: Arc::new(Shared {
                 home: home.to_owned(),
@@ -64,7 +68,7 @@ impl Stack {
                 layout,
                 secret,
                 payment_secret,
-                slots: Mutex::new(PROCESSES.iter().map(|_| Slot { child: None, killed: false }).collect()),
+                slots: Mutex::new(PROCESSES.iter().map(|_| slot()).collect()),
                 redis: tokio::sync::Mutex::new(Some(redis)),
                 broker: tokio::sync::Mutex::new(Some(broker)),
                 data: tokio::sync::Mutex::new(Some(data)),
@@ -75,7 +79,8 @@ impl Stack {
         for kind in stack.servers() {
             stack.point_routes_to(kind).await;
         }
-        stack.migrate().await?;
+        let migrated = operator::migrate(&stack, plan.other.as_deref()).await;
+        migrated.map_err(|missed| ChaosError::Migrate(missed.to_string()))?;
         for nth in 0..PROCESSES.len() {
             stack.start_process(nth)?;
         }
@@ -214,29 +219,40 @@ impl Stack {
         }
     }
 
-    async fn migrate(&self) -> Result<(), ChaosError> {
-        let url = self.url(self.shared.database).await.unwrap_or_default();
-        let settings = StoreSettings {
-            url,
-            connections: 1,
-            timeout: Duration::from_secs(30),
-            installation: Installation::default(),
-        };
-        let store = Store::connect(&settings).await?;
-        store.migrate().await?;
-        store.close().await;
-        Ok(())
-    }
-
     pub(super) fn start_process(&self, nth: usize) -> Result<(), ServerError> {
         let home = self.shared.home.join(format!("{}-{nth}", PROCESSES[nth]));
         let env = vec![
             ("DOORBUSTER__AUTH__SECRET", self.shared.secret.clone()),
             ("DOORBUSTER__PAYMENTS__SECRETS", format!("drill {}", self.payment_secret())),
         ];
-        let child = start_self(PROCESSES[nth], &self.shared.layout.arguments[nth], env, &home)?;
-        self.slots()[nth] = Slot { child: Some(child), killed: false };
+        let program = self.slots()[nth].program.clone();
+        let child = start_program(
+            program.as_deref(),
+            PROCESSES[nth],
+            &self.shared.layout.arguments[nth],
+            env,
+            &home,
+        )?;
+        let mut slots = self.slots();
+        (slots[nth].child, slots[nth].killed) = (Some(child), false);
         Ok(())
+    }
+
+    /// The process is this build from its next start on.
+    pub(super) fn upgrade(&self, nth: usize) {
+        self.slots()[nth].program = None;
+    }
+
+    /// Returns when the process that is asked to stop has been replaced, and its successor has had a second.
+    pub(super) async fn until_restarted(&self, nth: usize) {
+        let is_back = || {
+            let slots = self.slots();
+            !slots[nth].killed && slots[nth].child.as_ref().is_some_and(|child| !child.has_ended())
+        };
+        while !is_back() && !self.stopping().is_cancelled() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
     }
 
     pub(super) fn slots(&self) -> MutexGuard<'_, Vec<Slot>> {

@@ -77,14 +77,26 @@ pub fn start_self(
     env: Vec<(&'static str, String)>,
     home: &Path,
 ) -> Result<Child, ServerError> {
+    start_program(None, name, arguments, env, home)
+}
+
+/// The same with another build; `None` for this program.
+pub fn start_program(
+    program: Option<&Path>,
+    name: &'static str,
+    arguments: &[String],
+    env: Vec<(&'static str, String)>,
+    home: &Path,
+) -> Result<Child, ServerError> {
     folder::private(home)?;
-    let program = std::env::current_exe().map_err(ServerError::io("finding this program"))?;
+    let this = std::env::current_exe().map_err(ServerError::io("finding this program"))?;
+    let program = program.unwrap_or(&this);
     // The last lines of the previous process may explain its end.
     if let Ok(text) = std::fs::read(home.join("log")) {
         let logs = std::fs::OpenOptions::new().create(true).append(true).open(home.join("log.before"));
         let _ = logs.and_then(|mut logs| std::io::Write::write_all(&mut logs, &text));
     }
-    Command { name, program: &program, args: arguments.to_vec(), env, home, user: None }.spawn()
+    Command { name, program, args: arguments.to_vec(), env, home, user: None }.spawn()
 }
 
 type Job = (std::process::Command, mpsc::SyncSender<std::io::Result<std::process::Child>>);

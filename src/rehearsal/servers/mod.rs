@@ -20,7 +20,7 @@ mod server;
 mod start;
 
 pub use child::{Child, Ending};
-pub use command::start_self;
+pub use command::{start_program, start_self};
 pub use error::ServerError;
 pub use folder::{Folder, Secret};
 pub use ports::free as free_port;
