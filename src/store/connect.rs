@@ -10,6 +10,7 @@ use sqlx::pool::PoolOptions;
 
 use super::error::StoreError;
 use super::handle::{Store, StoreSettings};
+use super::line::Line;
 use super::pooler::{MIXED, Pooler, Sessions, past_poolers};
 use super::session::{GivenUp, SessionLimits, answers};
 use super::witnesses::{Doubts, Witnesses};
@@ -22,7 +23,6 @@ impl Store {
         options
             .max_connections(settings.connections)
             .min_connections(0)
-            .connect_timeout(settings.timeout)
             .acquire_timeout(settings.timeout)
             .idle_timeout(Some(Duration::from_secs(300)))
             .sqlx_logging(false)
@@ -52,6 +52,7 @@ impl Store {
             timeout: settings.timeout,
             witnesses,
             given_up,
+            line: Line::to(settings.connections),
             pooler,
             installation: settings.installation.clone(),
         };

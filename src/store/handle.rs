@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use sea_orm::sea_query::{Expr, IntoIden as _, OnConflict};
 use sea_orm::{ColumnTrait, DatabaseConnection, DbBackend};
+use tokio::time::Instant;
 
 use super::error::StoreError;
+use super::line::Line;
 use super::pooler::Pooler;
 use super::session::GivenUp;
 use super::witnesses::Witnesses;
@@ -33,15 +35,17 @@ pub struct Store {
     pub(in crate::store) url: Arc<str>,
     pub(in crate::store) timeout: Duration,
     pub(in crate::store) given_up: GivenUp,
+    pub(in crate::store) line: Line,
     pub(in crate::store) pooler: Pooler,
     pub(in crate::store) witnesses: Arc<Witnesses>,
     pub(in crate::store) installation: Installation,
 }
 
 impl Store {
-    /// A handle with the same connections that knows no place and hears no witness. What it learns is kept apart.
+    /// A handle with the same connections that knows no place and hears no witness. What it learns is kept apart. It waits
+    /// in no line with the others, who may wait for what it does.
     pub fn apart(&self) -> Self {
-        Self { witnesses: Arc::default(), ..self.clone() }
+        Self { witnesses: Arc::default(), line: self.line.another(), ..self.clone() }
     }
 
     /// The time limit of one transaction or query.
@@ -50,12 +54,15 @@ impl Store {
     }
 
     /// Runs a query or a transaction within the time limit, because sqlx waits for ever for a silent server. Work that
-    /// times out is rolled back or was committed, so callers repeat it with the same ids.
+    /// times out is rolled back or was committed, so callers repeat it with the same ids. Work for which there was no
+    /// connection in time has not begun.
     pub(in crate::store) async fn within<T>(
         &self,
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let mut limited = std::pin::pin!(tokio::time::timeout(self.timeout, work));
+        let until = Instant::now() + self.timeout;
+        let work = self.line.turn(self.timeout).await?.take(work);
+        let mut limited = std::pin::pin!(tokio::time::timeout_at(until, work));
         // Recorded before the work is dropped and its connection goes back to the pool, even if the caller waits no
         // longer.
         let unfinished = self.given_up.unless_finished();

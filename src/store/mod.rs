@@ -14,6 +14,7 @@ mod examine;
 mod halves;
 mod handle;
 mod installation;
+mod line;
 mod log_outbox;
 mod many;
 mod operator_acts;

@@ -105,7 +105,7 @@ impl Lane {
         while let Some((click, due)) = self.due.next().await {
             let (user, bearer) = &self.buyers[click.buyer as usize];
             let result = clicker.click(user, bearer, click.key, due).await;
-            // A buyer who clicks again still follows up only once.
+            // A buyer who clicks twice with the first key follows up twice: their provider sends the event twice.
             if let (Some(bought), Some(order), 0, true) =
                 (&self.bought, result.order, click.key, result.has_order())
             {

@@ -45,20 +45,32 @@ impl FinalBooks {
         let unpaid = follow_up.map(|follow_up| Duration::from_secs(follow_up.pay_within_s.into()));
         let until = Instant::now() + plan.settle_within + unpaid.unwrap_or_default();
         let ended = |audit: &Audit| audit.is_at_rest() && (unpaid.is_none() || audit.unpaid_orders == 0);
+        let mut rest = None;
         loop {
-            // A server that is just coming back must not end the drill.
-            match read_audit(admin, sale).await {
-                Ok(audit) if ended(&audit) || Instant::now() >= until => {
-                    let read_at = Instant::now();
-                    // Late copies of messages are still on their way, and the verdict must include their effect.
-                    tokio::time::sleep(COPIES_WITHIN).await;
-                    let audit = read_audit(admin, sale).await.unwrap_or(audit);
-                    return Ok(Self { audit, rows: read_rows(admin, sale).await?, read_at });
+            let is_last = Instant::now() >= until;
+            let read = match read_audit(admin, sale).await {
+                Ok(audit) if ended(&audit) || is_last => {
+                    let read_at = *rest.get_or_insert_with(Instant::now);
+                    Self::read(admin, sale, read_at).await
                 }
-                Err(error) if Instant::now() >= until => return Err(error),
-                Ok(_) | Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+                Ok(_) => {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+                Err(error) => Err(error),
+            };
+            match read {
+                // A server that is just coming back must not end the drill.
+                Err(_) if !is_last => tokio::time::sleep(Duration::from_millis(50)).await,
+                read => return read,
             }
         }
+    }
+
+    async fn read(admin: &Admin, sale: &SaleId, read_at: Instant) -> Result<Self, DrillError> {
+        // Late copies of messages are still on their way, and the verdict must include their effect.
+        tokio::time::sleep(COPIES_WITHIN).await;
+        Ok(Self { audit: read_audit(admin, sale).await?, rows: read_rows(admin, sale).await?, read_at })
     }
 
     /// The time when the books came to rest, or when waiting for that ended.

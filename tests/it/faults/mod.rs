@@ -1,6 +1,7 @@
 pub mod late_calls;
 pub mod lent;
 pub mod outages;
+pub mod overload;
 pub mod plain_answers;
 pub mod points;
 pub mod pooler;
