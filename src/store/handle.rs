@@ -56,22 +56,28 @@ impl Store {
     /// Runs a query or a transaction within the time limit, because sqlx waits for ever for a silent server. Work that
     /// times out is rolled back or was committed, so callers repeat it with the same ids. Work for which there was no
     /// connection in time has not begun.
-    pub(in crate::store) async fn within<T>(
+    pub(in crate::store) fn within<T>(
         &self,
         work: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
-        let until = Instant::now() + self.timeout;
-        let work = self.line.turn(self.timeout).await?.take(work);
-        let mut limited = std::pin::pin!(tokio::time::timeout_at(until, work));
-        // Recorded before the work is dropped and its connection goes back to the pool, even if the caller waits no
-        // longer.
-        let unfinished = self.given_up.unless_finished();
-        match limited.as_mut().await {
-            Ok(done) => {
-                unfinished.finish();
-                done
+    ) -> impl Future<Output = Result<T, StoreError>> {
+        // On the heap, and once: moved into each of the layers below, a transaction would overflow the stack.
+        let work = Box::pin(work);
+        async move {
+            let until = Instant::now() + self.timeout;
+            let turn = self.line.turn(self.timeout).await?;
+            let mut limited = std::pin::pin!(tokio::time::timeout_at(until, turn.take(work)));
+            // Recorded before the work is dropped and its connection goes back to the pool, even if the caller waits no
+            // longer.
+            let unfinished = self.given_up.unless_finished();
+            match limited.as_mut().await {
+                Ok(done) => {
+                    unfinished.finish();
+                    done
+                }
+                Err(_) => {
+                    Err(StoreError::Away(format!("no answer from the database within {:?}", self.timeout)))
+                }
             }
-            Err(_) => Err(StoreError::Away(format!("no answer from the database within {:?}", self.timeout))),
         }
     }
 
