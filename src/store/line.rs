@@ -58,6 +58,11 @@ impl Line {
     }
 }
 
+/// Runs work without a turn, because others who have theirs may wait for it. It must be short, and one at a time.
+pub(in crate::store) async fn ahead_of_the_line<T>(work: impl Future<Output = T>) -> T {
+    HAS_TURN.scope((), work).await
+}
+
 /// A turn: one connection is free.
 pub(super) struct Turn {
     _place: Option<OwnedSemaphorePermit>,

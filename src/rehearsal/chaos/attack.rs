@@ -12,11 +12,11 @@ use tokio_util::sync::CancellationToken;
 use super::error::ChaosError;
 use super::evidence::{self, Nemesis};
 use super::fault::{self, Fault};
-use super::nemesis;
 use super::plan::ChaosPlan;
 use super::report::{ChaosReport, Inflicted, SaleReport};
 use super::stack::Stack;
 use super::supervisor::supervise;
+use super::{nemesis, operator};
 use crate::front::{AuthSettings, Signer};
 use crate::rehearsal::drill::{self, Progress, Target};
 use crate::rehearsal::judge::{Case, History, Outage, judge, now_ms};
@@ -31,8 +31,14 @@ pub async fn run(
 ) -> Result<(ChaosReport, Vec<Case>), ChaosError> {
     progress.say("starting the servers, two fronts and two workers");
     let stack = Stack::start(home, plan).await?;
-    tokio::spawn(supervise(stack.clone()));
-    let result = attack(&stack, plan, progress, stop).await;
+    let result = async {
+        let migrated = operator::migrate(&stack, plan.other.as_deref()).await;
+        migrated.map_err(|missed| ChaosError::Migrate(missed.to_string()))?;
+        stack.start_processes()?;
+        tokio::spawn(supervise(stack.clone()));
+        attack(&stack, plan, progress, stop).await
+    }
+    .await;
     stack.stop().await;
     result
 }

@@ -12,7 +12,6 @@ use tokio_util::sync::CancellationToken;
 use super::error::ChaosError;
 use super::layout::{Layout, PROCESSES, Route, Settings, address_in};
 use super::missed::Missed;
-use super::operator;
 use super::plan::ChaosPlan;
 use super::proxy::Proxy;
 use crate::rehearsal::drill::payment_secret;
@@ -48,7 +47,7 @@ struct Shared {
 }
 
 impl Stack {
-    /// Starts the servers, creates the tables, and starts every process. The caller spawns the supervisor.
+    /// Starts the servers. The caller creates the tables, starts the processes, and spawns the supervisor.
     pub(super) async fn start(home: &Path, plan: &ChaosPlan) -> Result<Self, ChaosError> {
         let database = plan.database;
         let secret = Secret::in_folder(home)?.0;
@@ -79,12 +78,12 @@ impl Stack {
         for kind in stack.servers() {
             stack.point_routes_to(kind).await;
         }
-        let migrated = operator::migrate(&stack, plan.other.as_deref()).await;
-        migrated.map_err(|missed| ChaosError::Migrate(missed.to_string()))?;
-        for nth in 0..PROCESSES.len() {
-            stack.start_process(nth)?;
-        }
         Ok(stack)
+    }
+
+    /// Starts every process. The tables must be there.
+    pub(super) fn start_processes(&self) -> Result<(), ServerError> {
+        (0..PROCESSES.len()).try_for_each(|nth| self.start_process(nth))
     }
 
     /// The secret that signs the tokens of buyers and operators.

@@ -9,6 +9,7 @@ use crate::domain::{Place, SaleId};
 use crate::store::entities::place;
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
+use crate::store::line::ahead_of_the_line;
 use crate::store::many::is_one_of;
 use crate::store::witnesses::{Behind, NotHeard};
 
@@ -68,17 +69,22 @@ impl Store {
         if self.witnesses.is_in_doubt() {
             let _one = self.witnesses.hearing.lock().await;
             if self.witnesses.is_in_doubt() {
-                let doubts = self.witnesses.doubts();
-                self.check_installation().await?;
-                self.within(self.hear_witnesses()).await?;
-                let compared = self.check_places().await;
-                if matches!(compared, Ok(()) | Err(StoreError::Behind(_))) {
-                    self.witnesses.settle(doubts);
-                }
-                return compared;
+                // Those who wait for this may have the turns of all connections.
+                return ahead_of_the_line(self.settle_doubts()).await;
             }
         }
         self.witnesses.behind().map_or(Ok(()), |behind| Err(behind.into()))
+    }
+
+    async fn settle_doubts(&self) -> Result<(), StoreError> {
+        let doubts = self.witnesses.doubts();
+        self.check_installation().await?;
+        self.within(self.hear_witnesses()).await?;
+        let compared = self.check_places().await;
+        if matches!(compared, Ok(()) | Err(StoreError::Behind(_))) {
+            self.witnesses.settle(doubts);
+        }
+        compared
     }
 
     /// Observes what other stores have witnessed.
