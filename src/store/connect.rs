@@ -23,7 +23,8 @@ impl Store {
         options
             .max_connections(settings.connections)
             .min_connections(0)
-            .acquire_timeout(settings.timeout)
+            // Ends before the limit of the whole query, whose error would not say that there was no connection.
+            .acquire_timeout(settings.timeout * 9 / 10)
             .idle_timeout(Some(Duration::from_secs(300)))
             .sqlx_logging(false)
             .connect_lazy(true);
