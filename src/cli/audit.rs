@@ -74,11 +74,10 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
     if audit.args.output.is_json() {
         println!("{}", serde_json::json!({ "audits": shown }));
     }
-    match unread {
-        0 => Ok(worst),
-        _ if worst == Ended::OutOfBalance => Ok(worst),
-        _ => Err(Failed::Other(format!("sales that could not be audited: {unread}; repeat it"))),
+    if unread > 0 && worst != Ended::OutOfBalance {
+        return Err(Failed::Other(format!("sales that could not be audited: {unread}; repeat it")));
     }
+    Ok(worst)
 }
 
 struct Auditing {

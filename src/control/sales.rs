@@ -30,9 +30,18 @@ impl SaleStatus {
 
     /// `gate` is what the gate answered, if it was asked and did answer.
     fn of(row: SaleRow, gate: Option<Option<GateSale>>) -> Self {
-        let lost = matches!(gate, Some(None)) && matches!(row.state, SaleState::Open | SaleState::Paused);
+        let lost = matches!(gate, Some(None)) && must_be_in_gate(&row);
         Self { row, gate: gate.flatten(), lost_by_gate: lost }
     }
+
+    /// Whether Redis must have the sale and did not answer.
+    pub fn is_unknown(&self) -> bool {
+        self.gate.is_none() && !self.lost_by_gate && must_be_in_gate(&self.row)
+    }
+}
+
+fn must_be_in_gate(row: &SaleRow) -> bool {
+    matches!(row.state, SaleState::Open | SaleState::Paused)
 }
 
 /// An operator's acts on sales. Cheap to clone.

@@ -84,8 +84,8 @@ impl Gate {
     /// The same, but if nothing has changed since `known` that takes a number, Redis only says so. That costs the same
     /// however many items the sale has.
     ///
-    /// Fronts send this hundreds of times a second, and plain commands cost Redis a third less than a script. That it
-    /// knows the script says that it has been recognised and compared since it started.
+    /// Fronts send this hundreds of times a second, and plain commands cost Redis a fifth less than a script. A Redis
+    /// that knows the script has been recognised and compared since it started.
     pub async fn describe_changes(&self, sale: &SaleId, known: &GateSale) -> Result<Changes, GateError> {
         let keys = self.keys(sale);
         let mut commands = redis::pipe();

@@ -202,7 +202,7 @@ impl Consumer {
                     if pause == SECOND && self.is_forgotten().await {
                         tracing::warn!("messages wait and none is delivered: worker reconnects");
                         metrics::counter!("worker_consumer_restarts_total").increment(1);
-                        self.close().await;
+                        self.disconnect(Consuming::Connecting).await;
                     }
                 }
                 Ok(end) => open.end_stream(end),
@@ -238,7 +238,7 @@ impl Consumer {
         tracing::warn!(error = why, "worker lost the broker");
         // Without a delay, every worker that lost the broker would declare the same queue at the same moment.
         self.connect_at = Instant::now() + self.backoff.delay();
-        self.close().await;
+        self.disconnect(Consuming::Connecting).await;
     }
 
     /// Whether the consumer is connected and gets no deliveries although messages wait. Called once per second of
@@ -315,10 +315,14 @@ impl Consumer {
 
     /// Returns all unacknowledged deliveries to the broker, and takes no more until the next batch is requested.
     pub async fn close(&mut self) {
+        self.disconnect(Consuming::Closed).await;
+    }
+
+    async fn disconnect(&mut self, consuming: Consuming) {
         self.batch.clear();
         self.quiet = 0;
         self.opening = None;
-        self.consuming.send_replace(Consuming::Closed);
+        self.consuming.send_replace(consuming);
         if let Some(open) = self.open.take() {
             open.link.close().await;
         }

@@ -10,7 +10,7 @@ use sqlx::pool::PoolOptions;
 
 use super::error::StoreError;
 use super::handle::{Store, StoreSettings};
-use super::line::Line;
+use super::permits::Permits;
 use super::pooler::{MIXED, Pooler, Sessions, past_poolers};
 use super::session::{GivenUp, SessionLimits, answers};
 use super::witnesses::{Doubts, Witnesses};
@@ -53,7 +53,7 @@ impl Store {
             timeout: settings.timeout,
             witnesses,
             given_up,
-            line: Line::to(settings.connections),
+            permits: Permits::for_connections(settings.connections),
             pooler,
             installation: settings.installation.clone(),
         };

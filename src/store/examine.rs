@@ -12,7 +12,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 
 use super::error::StoreError;
 use super::handle::{Store, StoreSettings};
-use super::line::Line;
+use super::permits::Permits;
 use super::pooler::Pooler;
 use super::session::GivenUp;
 
@@ -81,7 +81,7 @@ impl Store {
             db: Database::connect(options).await?,
             url: settings.url.as_str().into(),
             given_up: GivenUp::default(),
-            line: Line::to(1),
+            permits: Permits::for_connections(1),
             pooler: Pooler::at(&settings.url),
             timeout: settings.timeout,
             witnesses: Arc::default(),

@@ -8,7 +8,7 @@ use sea_orm::{ColumnTrait, DatabaseConnection, DbBackend};
 use tokio::time::Instant;
 
 use super::error::StoreError;
-use super::line::Line;
+use super::permits::Permits;
 use super::pooler::Pooler;
 use super::session::GivenUp;
 use super::witnesses::Witnesses;
@@ -35,17 +35,17 @@ pub struct Store {
     pub(in crate::store) url: Arc<str>,
     pub(in crate::store) timeout: Duration,
     pub(in crate::store) given_up: GivenUp,
-    pub(in crate::store) line: Line,
+    pub(in crate::store) permits: Permits,
     pub(in crate::store) pooler: Pooler,
     pub(in crate::store) witnesses: Arc<Witnesses>,
     pub(in crate::store) installation: Installation,
 }
 
 impl Store {
-    /// A handle with the same connections that knows no place and hears no witness. What it learns is kept apart. It waits
-    /// in no line with the others, who may wait for what it does.
+    /// A handle with the same connections that knows no place and hears no witness. What it learns is kept apart. It has
+    /// permits of its own, because callers that hold the others may wait for what it does.
     pub fn apart(&self) -> Self {
-        Self { witnesses: Arc::default(), line: self.line.another(), ..self.clone() }
+        Self { witnesses: Arc::default(), permits: self.permits.apart(), ..self.clone() }
     }
 
     /// The time limit of one transaction or query.
@@ -64,8 +64,8 @@ impl Store {
         let work = Box::pin(work);
         async move {
             let until = Instant::now() + self.timeout;
-            let turn = self.line.turn(self.timeout).await?;
-            let mut limited = std::pin::pin!(tokio::time::timeout_at(until, turn.take(work)));
+            let permit = self.permits.take(self.timeout).await?;
+            let mut limited = std::pin::pin!(tokio::time::timeout_at(until, permit.run(work)));
             // Recorded before the work is dropped and its connection goes back to the pool, even if the caller waits no
             // longer.
             let unfinished = self.given_up.unless_finished();

@@ -34,8 +34,9 @@ impl fmt::Display for Finding {
 }
 
 impl Finding {
-    pub(super) fn is_unreachable(&self) -> bool {
-        self.check == REACHABLE && !self.ok
+    /// Whether it says that this server could not be examined.
+    pub(super) fn is_unreachable(&self, server: &str) -> bool {
+        self.server == server && self.check == REACHABLE && !self.ok
     }
 }
 

@@ -2,7 +2,6 @@
 
 use super::finding::{Finding, Findings};
 use crate::control::{Control, SaleStatus};
-use crate::domain::SaleState;
 use crate::gate::Gate;
 use crate::process::Config;
 use crate::store::Store;
@@ -19,11 +18,7 @@ pub(super) async fn examine(config: &Config) -> Vec<Finding> {
     let listed = Control::new(gate, store.clone()).list().await;
     store.close().await;
     let Ok(listed) = listed else { return Vec::new() };
-    let not_shown = |status: &SaleStatus| status.gate.is_none() && !status.lost_by_gate;
-    if listed
-        .iter()
-        .any(|status| matches!(status.row.state, SaleState::Open | SaleState::Paused) && not_shown(status))
-    {
+    if listed.iter().any(SaleStatus::is_unknown) {
         return Vec::new();
     }
     let broken: Vec<_> = listed.iter().filter(|status| status.needs_rebuild()).collect();

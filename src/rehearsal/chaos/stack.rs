@@ -242,7 +242,7 @@ impl Stack {
         self.slots()[nth].program = None;
     }
 
-    /// Returns when the process that is asked to stop has been replaced, and its successor has had a second.
+    /// Returns once a process that was asked to stop has been restarted and has run for a second.
     pub(super) async fn until_restarted(&self, nth: usize) {
         let is_back = || {
             let slots = self.slots();

@@ -57,7 +57,7 @@ impl Steering {
         match self {
             Self::Restocks { .. } => Some(restock([40, -15, 25, -60][nth % 4])),
             Self::Everything { .. } => {
-                let mut acts = [
+                let acts = [
                     ("change", json!({ "closes_at": hour })),
                     restock(30),
                     ("pause", json!({ "message": "one moment, please" })),
@@ -65,7 +65,8 @@ impl Steering {
                     ("change", json!({ "closes_at": null, "message": null })),
                     restock(-20),
                 ];
-                Some(std::mem::take(&mut acts[nth % 6]))
+                let nth = nth % acts.len();
+                acts.into_iter().nth(nth)
             }
             Self::EachActOnce { .. } => {
                 let acts = [

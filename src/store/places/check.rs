@@ -9,8 +9,8 @@ use crate::domain::{Place, SaleId};
 use crate::store::entities::place;
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
-use crate::store::line::ahead_of_the_line;
 use crate::store::many::is_one_of;
+use crate::store::permits::without_permit;
 use crate::store::witnesses::{Behind, NotHeard};
 
 impl Store {
@@ -69,8 +69,8 @@ impl Store {
         if self.witnesses.is_in_doubt() {
             let _one = self.witnesses.hearing.lock().await;
             if self.witnesses.is_in_doubt() {
-                // Those who wait for this may have the turns of all connections.
-                return ahead_of_the_line(self.settle_doubts()).await;
+                // Callers that hold all permits may be waiting for this.
+                return without_permit(self.settle_doubts()).await;
             }
         }
         self.witnesses.behind().map_or(Ok(()), |behind| Err(behind.into()))

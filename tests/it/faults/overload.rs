@@ -1,5 +1,5 @@
-//! More work than the database can do. What it can do must be done: if every caller waited for a connection until their
-//! time was up, those who get one could not use it any more, and nothing would be done however long it lasted.
+//! The database is asked for more than it can do. It must still be used as well as it can be: if every caller waited for a
+//! connection until its time limit ended, no query would finish.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
