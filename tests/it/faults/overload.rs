@@ -13,17 +13,21 @@ use tokio::task::JoinSet;
 use crate::support::{Database, World, behind_proxy, sale};
 
 const CONNECTIONS: usize = 2;
+const LIMIT: Duration = Duration::from_secs(2);
 /// How many ask again and again.
 const CALLERS: usize = 1_000;
 
 /// How often so many callers read a sale in a second.
 async fn readings(store: &Store, sale: &Sale, callers: usize) -> f64 {
-    const FOR: Duration = Duration::from_secs(6);
+    const FOR: Duration = Duration::from_secs(10);
     let (answered, until) = (Arc::new(AtomicU32::new(0)), Instant::now() + FOR);
     let mut asking = JoinSet::new();
-    for _ in 0..callers {
+    for nth in 0..callers {
+        // One after the other: if all began at once, all would give up at once, and those after them find nobody waiting.
+        let begins = LIMIT.mul_f64(nth as f64 / callers as f64);
         let (store, id, answered) = (store.clone(), sale.id.clone(), answered.clone());
         asking.spawn(async move {
+            tokio::time::sleep(begins).await;
             while Instant::now() < until {
                 if store.sale(&id).await.is_ok() {
                     answered.fetch_add(1, Ordering::Relaxed);
@@ -37,7 +41,9 @@ async fn readings(store: &Store, sale: &Sale, callers: usize) -> f64 {
 
 async fn an_overloaded_database_still_does_what_it_can(database: Database) {
     let mut world = World::new(database).await;
-    world.set("database.timeout_ms=2000").set(&format!("database.connections={CONNECTIONS}"));
+    world
+        .set(&format!("database.timeout_ms={}", LIMIT.as_millis()))
+        .set(&format!("database.connections={CONNECTIONS}"));
     let proxy = behind_proxy(&mut world, "database.url").await;
     let parts = world.parts().await;
     let sale = sale(&world.name, 9, 1);
