@@ -20,8 +20,8 @@ use crate::rehearsal::servers::Kind;
 /// have been undone.
 pub(super) async fn inflict(stack: &Stack, fault: Fault) -> Result<Option<(i64, i64)>, Missed> {
     match fault {
-        Fault::KillProcess(nth) => stack.signal(nth, Signal::KILL)?,
-        Fault::Restart(nth) => stack.signal(nth, Signal::TERM)?,
+        Fault::KillProcess(nth) => stack.restart(nth, Signal::KILL).await?,
+        Fault::Restart(nth) => stack.restart(nth, Signal::TERM).await?,
         Fault::StopProcess(nth, lasts) => {
             stack.signal(nth, Signal::STOP)?;
             tokio::time::sleep(lasts).await;
@@ -126,8 +126,9 @@ async fn lose_queue(url: &str, delete: bool) -> Result<(), Missed> {
 /// Every process is restarted, one after the other, as in a deployment.
 async fn restart_all(stack: &Stack) -> Result<(), Missed> {
     for nth in 0..PROCESSES.len() {
-        stack.signal(nth, Signal::TERM)?;
-        stack.until_restarted(nth).await;
+        stack.restart(nth, Signal::TERM).await?;
+        // A deployment goes on when the process serves.
+        tokio::time::sleep(Duration::from_secs(1)).await;
     }
     Ok(())
 }

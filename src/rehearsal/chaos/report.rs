@@ -102,7 +102,7 @@ impl fmt::Display for ChaosReport {
         for ended in &self.ended_by_themselves {
             writeln!(f, "  wrong       {ended}")?;
         }
-        if !self.balances() {
+        if !(self.balances() && self.is_complete()) {
             for fault in &self.timeline {
                 writeln!(f, "  {:>9.1} s {}", fault.at, fault.fault)?;
             }

@@ -146,22 +146,9 @@ impl Stack {
         }
     }
 
-    /// Kills a server, and restarts it in the background on the same data.
+    /// Kills a server, and starts it again on the same data. Returns when it answers.
     pub(super) async fn kill_server(&self, kind: Kind) -> Result<(), Missed> {
-        let mut slot = self.server(kind).lock().await;
-        let server = slot.take().ok_or(Missed::Down)?;
-        server.stop(Ending::AtOnce).await;
-        drop(slot);
-        let stack = self.clone();
-        tokio::spawn(async move {
-            let mut slot = stack.server(kind).lock().await;
-            while slot.is_none() && !stack.stopping().is_cancelled() {
-                *slot = stack.try_to_start(kind).await;
-            }
-            drop(slot);
-            stack.point_routes_to(kind).await;
-        });
-        Ok(())
+        self.while_down(kind, |_| Ok(())).await
     }
 
     /// Kills a server, does `work` with the folder of its data, and starts it again. Returns when it answers.
@@ -242,8 +229,9 @@ impl Stack {
         self.slots()[nth].program = None;
     }
 
-    /// Returns once a process that was asked to stop has been restarted and has run for a second.
-    pub(super) async fn until_restarted(&self, nth: usize) {
+    /// Kills a process, or asks it to stop. Returns when it runs again.
+    pub(super) async fn restart(&self, nth: usize, signal: Signal) -> Result<(), Missed> {
+        self.signal(nth, signal)?;
         let is_back = || {
             let slots = self.slots();
             !slots[nth].killed && slots[nth].child.as_ref().is_some_and(|child| !child.has_ended())
@@ -251,7 +239,7 @@ impl Stack {
         while !is_back() && !self.stopping().is_cancelled() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        Ok(())
     }
 
     pub(super) fn slots(&self) -> MutexGuard<'_, Vec<Slot>> {

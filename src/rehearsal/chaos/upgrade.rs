@@ -1,5 +1,7 @@
 //! A rolling upgrade: the processes begin as another build, and become this one while the sales go on.
 
+use std::time::Duration;
+
 use rustix::process::Signal;
 
 use super::layout::PROCESSES;
@@ -15,8 +17,8 @@ pub(super) async fn upgrade(stack: &Stack, half: usize) -> Result<(), Missed> {
     for nth in (0..PROCESSES.len()).filter(|nth| nth % 2 == half) {
         stack.upgrade(nth);
         // One that is down comes back as this build.
-        let _ = stack.signal(nth, Signal::TERM);
-        stack.until_restarted(nth).await;
+        let _ = stack.restart(nth, Signal::TERM).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
     }
     Ok(())
 }

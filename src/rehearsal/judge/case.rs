@@ -82,7 +82,7 @@ pub struct OperatorAct {
 pub struct Outage {
     /// When it began.
     pub from_ms: i64,
-    /// When the nemesis had healed it. What was killed may still be on its way back.
+    /// When the nemesis had healed it, and what it had killed was running again.
     pub to_ms: i64,
     /// The fault with its parameters.
     pub fault: String,

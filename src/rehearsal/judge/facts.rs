@@ -121,19 +121,22 @@ impl<'a> Facts<'a> {
 
     /// Whether a replay may have ended the order: it ends as cancelled what the log has as live and the gate as ended.
     pub(super) fn may_have_ended_in_replay(&self, order: Uuid) -> bool {
-        self.ended_at_ms(order).is_some_and(|at_ms| self.is_in_loss(at_ms, RETURNS_WITHIN_MS))
+        self.ended_at_ms(order).is_some_and(|at_ms| self.is_in_loss(at_ms, REPLAYED_WITHIN_MS))
     }
 
-    /// Whether a fault was under way, or its victim on its way back, at some time of this interval.
+    /// Whether a fault was under way, or the stack recovering from it, at some time of this interval.
     pub(super) fn is_disturbed(&self, from_ms: i64, to_ms: i64) -> bool {
-        let hits = |from: i64, to: i64| from <= to_ms && to.saturating_add(RETURNS_WITHIN_MS) >= from_ms;
+        let hits = |from: i64, to: i64| from <= to_ms && to.saturating_add(RECOVERS_WITHIN_MS) >= from_ms;
         // A fault that missed may have got half way.
         self.case.outages.iter().any(|outage| hits(outage.from_ms, outage.to_ms))
     }
 }
 
-/// How long a killed server or process may take until it serves again. RabbitMQ takes the longest.
-const RETURNS_WITHIN_MS: i64 = 15_000;
+/// How long the stack may take until it serves again, once what was killed runs again.
+const RECOVERS_WITHIN_MS: i64 = 10_000;
+
+/// How long after a loss a replay may still end orders.
+const REPLAYED_WITHIN_MS: i64 = 15_000;
 
 /// How long an order may be in Redis alone while the broker is away or slow.
 const PUBLISHED_WITHIN_MS: i64 = 30_000;

@@ -1,5 +1,7 @@
 //! Floors: how well buyers have to be served although things fail.
 
+use std::collections::BTreeMap;
+
 use crate::rehearsal::judge::call::Ask;
 use crate::rehearsal::judge::case::Intent;
 use crate::rehearsal::judge::facts::Facts;
@@ -19,6 +21,8 @@ const READ: f64 = 0.8;
 const REST_WITHIN_MS: i64 = 15_000;
 /// How long nothing may be sold though nothing is down.
 const NOTHING_SOLD_MS: i64 = 5_000;
+/// How long nothing may be sold whatever is down.
+const SELLS_AGAIN_MS: i64 = 45_000;
 /// The part of the faults that has to have an effect.
 const HIT: f64 = 0.9;
 
@@ -79,28 +83,62 @@ pub(super) fn rest_soon(facts: &Facts<'_>) -> Look {
 }
 
 pub(super) fn sells_on(facts: &Facts<'_>) -> Look {
+    stands_still_at_most(facts, NOTHING_SOLD_MS, true, "though nothing was down, a unit was free")
+}
+
+pub(super) fn sells_again(facts: &Facts<'_>) -> Look {
+    stands_still_at_most(facts, SELLS_AGAIN_MS, false, "though a unit was free")
+}
+
+/// A floor for the time in which buyers come and none gets an order, although a unit is free; with `calm`, although
+/// nothing is down either.
+fn stands_still_at_most(facts: &Facts<'_>, limit_ms: i64, calm: bool, although: &str) -> Look {
     let free = certainly_free(facts);
-    let mut clicks: Vec<(i64, bool)> =
-        facts.buys().map(|(_, call)| (call.to_ms, call.answer.code == "accepted")).collect();
+    let mut clicks: Vec<(i64, &str)> =
+        facts.buys().map(|(_, call)| (call.to_ms, call.answer.code.as_str())).collect();
     clicks.sort_unstable();
-    let mut longest = 0;
+    let mut longest = (0, 0);
     let mut since: Option<i64> = None;
-    for (at, sold) in clicks {
-        let from = *since.get_or_insert(at);
-        let calm = !facts.is_disturbed(from, at);
-        let wanted = holds_all_of(&free, from, at);
-        if sold || !calm || !wanted {
+    for (at, code) in &clicks {
+        let (at, from) = (*at, *since.get_or_insert(*at));
+        let counts = holds_all_of(&free, from, at) && !(calm && facts.is_disturbed(from, at));
+        if *code == "accepted" || !counts {
             since = None;
-        } else {
-            longest = longest.max(at - from);
+        } else if at - from > longest.1 - longest.0 {
+            longest = (from, at);
         }
     }
-    let found = (longest > NOTHING_SOLD_MS).then(|| {
+    let (from, to) = longest;
+    let found = (to - from > limit_ms).then(|| {
+        let heard = clicks.iter().filter(|(at, _)| (from..=to).contains(at)).map(|(_, code)| *code);
+        let (heard, fault) = (counted(heard), last_fault_before(facts, to));
+        let ms = to - from;
         Found::new(format!(
-            "nothing was sold for {longest} ms, though nothing was down, a unit was free, and buyers came"
+            "nothing was sold for {ms} ms, {although}, and buyers came: they heard {heard}; {fault}"
         ))
     });
-    Look { found: found.into_iter().collect(), measured: Some(longest as f64 / 1000.0) }
+    Look { found: found.into_iter().collect(), measured: Some((to - from) as f64 / 1000.0) }
+}
+
+/// Each code with how often it was heard.
+fn counted<'a>(codes: impl Iterator<Item = &'a str>) -> String {
+    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+    for code in codes {
+        *counts.entry(code).or_default() += 1;
+    }
+    let counts: Vec<String> = counts.iter().map(|(code, count)| format!("{code} {count}")).collect();
+    counts.join(", ")
+}
+
+fn last_fault_before(facts: &Facts<'_>, at_ms: i64) -> String {
+    let before = facts.case.outages.iter().filter(|outage| outage.from_ms < at_ms);
+    match before.max_by_key(|outage| outage.to_ms) {
+        Some(last) if last.to_ms < at_ms => {
+            format!("the last fault, {}, had ended {} ms before that ended", last.fault, at_ms - last.to_ms)
+        }
+        Some(last) => format!("{} was under way when that ended", last.fault),
+        None => "no fault had come before".into(),
+    }
 }
 
 pub(super) fn faults_hit(facts: &Facts<'_>) -> Look {

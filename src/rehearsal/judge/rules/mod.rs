@@ -98,5 +98,10 @@ pub const RULES: &[Rule] = &[
     floor("read-enough", "At least eight tenths of the reads show a state.", floors::read_enough),
     floor("rest-soon", "The books are at rest soon after everything is healed.", floors::rest_soon),
     floor("sells-on", "While nothing is down and units are free, orders are accepted.", floors::sells_on),
+    floor(
+        "sells-again",
+        "Whatever is down, and units are free, orders are accepted again within 45 s.",
+        floors::sells_again,
+    ),
     floor("faults-hit", "At least nine tenths of the faults have an effect.", floors::faults_hit),
 ];

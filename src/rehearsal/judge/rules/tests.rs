@@ -166,6 +166,14 @@ const PLANTED: &[(&str, Plant)] = &[
             case.calls.push(buy((at, at + 2), &format!("user-{nth}"), 503, "overloaded", None));
         }
     }),
+    ("sells-again", |case| {
+        case.sale.units = 100;
+        case.outages.push(Outage { from_ms: 30_000, to_ms: 90_000, ..case.outages[0].clone() });
+        for nth in 0..10 {
+            let at = 30_000 + 6_000 * nth;
+            case.calls.push(buy((at, at + 2), &format!("user-{nth}"), 503, "overloaded", None));
+        }
+    }),
     ("faults-hit", |case| case.outages[0].missed = Some("it is down".into())),
 ];
 
