@@ -80,6 +80,7 @@ fn acts(run: &DrillRun) -> Vec<OperatorAct> {
         act: act.act.clone(),
         answer: act.answer.clone(),
         units: act.units,
+        perhaps: act.perhaps,
     });
     let close = OperatorAct {
         from_ms: run.closed_ms.0,
@@ -87,6 +88,7 @@ fn acts(run: &DrillRun) -> Vec<OperatorAct> {
         act: "close".into(),
         answer: "done".into(),
         units: 0,
+        perhaps: 0,
     };
     acts.chain([close]).collect()
 }

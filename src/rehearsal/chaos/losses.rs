@@ -1,7 +1,7 @@
 //! Faults that lose data, and what an operator does about them.
 //!
-//! A loss comes alone: it begins when everything has healed and ends when the documented recovery is done, because two
-//! losses at once can lose what only the two servers had.
+//! A loss comes alone: it begins when the stack has recovered from everything before it, and ends when the documented
+//! recovery is done, because two losses at once can lose what only the two servers had.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -18,8 +18,7 @@ const CALM: Duration = Duration::from_secs(2);
 
 /// The server comes back without its data.
 pub(super) async fn empty(stack: &Stack, kind: Kind) -> Result<(), Missed> {
-    stack.until_healed().await;
-    tokio::time::sleep(CALM).await;
+    until_recovered(stack).await?;
     let sales = sales(stack).await?;
     if kind == Kind::Redis {
         until_published(stack, &sales).await?;
@@ -43,8 +42,7 @@ const LOGGED_WITHIN_MS: i64 = 2_000;
 /// The server is set back to what it had a while ago. Returns the interval in which the end of an order may have been
 /// undone.
 pub(super) async fn set_back(stack: &Stack, kind: Kind, by: Duration) -> Result<Option<(i64, i64)>, Missed> {
-    stack.until_healed().await;
-    tokio::time::sleep(CALM).await;
+    until_recovered(stack).await?;
     // A copy of the files of a running server would not be of one moment.
     stack.while_down(kind, |folder| copy(folder, &folder.with_extension("copy"))).await?;
     tokio::time::sleep(by).await;
@@ -78,6 +76,44 @@ async fn sales(stack: &Stack) -> Result<Vec<String>, Missed> {
     let mut redis =
         redis::Client::open(stack.url(Kind::Redis).await?)?.get_multiplexed_async_connection().await?;
     Ok(redis::cmd("SMEMBERS").arg("doorbuster:sales").query_async(&mut redis).await?)
+}
+
+/// How long an order may wait for its row once the stack has recovered.
+const RECORDED_WITHIN: Duration = Duration::from_secs(5);
+/// How long the stack may take to recover from the faults before.
+const RECOVERED_WITHIN: Duration = Duration::from_secs(90);
+
+/// Waits until every server answers and no order has waited for its row for longer than [`RECORDED_WITHIN`]. An older one
+/// may be in Redis alone, because the broker lost its data, or in the two of them alone, because the database did.
+async fn until_recovered(stack: &Stack) -> Result<(), Missed> {
+    stack.until_healed().await;
+    tokio::time::sleep(CALM).await;
+    let until = Instant::now() + RECOVERED_WITHIN;
+    loop {
+        let waited = oldest_wait(stack).await?;
+        if waited <= RECORDED_WITHIN {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            return Err(Missed::NotRecovered(waited));
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// How long the order that was accepted first of those without a row has waited.
+async fn oldest_wait(stack: &Stack) -> Result<Duration, Missed> {
+    let sales = sales(stack).await?;
+    let mut redis =
+        redis::Client::open(stack.url(Kind::Redis).await?)?.get_multiplexed_async_connection().await?;
+    let mut longest = 0;
+    for sale in &sales {
+        let mut first = redis::cmd("ZRANGE");
+        first.arg(format!("doorbuster:{{{sale}}}:age")).arg(&["0", "0", "WITHSCORES"]);
+        let first: Vec<(String, i64)> = first.query_async(&mut redis).await?;
+        longest = first.iter().map(|(_, accepted)| now_ms() - accepted).fold(longest, i64::max);
+    }
+    Ok(Duration::from_millis(u64::try_from(longest).unwrap_or(0)))
 }
 
 /// How long an order may be on its way to the broker.

@@ -14,6 +14,8 @@ pub(super) enum Missed {
     /// The documented recovery failed.
     #[error("the operator could not do `{command}`: {printed}")]
     Operator { command: String, printed: String },
+    #[error("an order has waited for its row for {0:?}, since a fault before")]
+    NotRecovered(std::time::Duration),
     #[error("the queue was empty")]
     QueueEmpty,
     #[error(transparent)]

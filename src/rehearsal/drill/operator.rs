@@ -41,6 +41,9 @@ pub struct Act {
     pub answer: String,
     /// Units added to the stock, negative if removed.
     pub units: i64,
+    /// The same if no answer says whether the act was carried out.
+    #[serde(skip)]
+    pub perhaps: i64,
     /// From the first request to the last answer, in milliseconds since 1970.
     #[serde(skip)]
     pub at_ms: (i64, i64),
@@ -105,31 +108,33 @@ pub(super) async fn steer(
         tokio::time::sleep(steering.pause()).await;
         let Some((verb, body)) = steering.nth(acts.len()) else { break };
         let (key, from) = (format!("act-{}", acts.len()), now_ms());
-        let answer = insist(admin, &format!("/v1/admin/sales/{sale}:{verb}"), &key, &body).await;
-        let units = if answer == "done" { body["units"].as_i64().unwrap_or(0) } else { 0 };
-        acts.push(Act { act: format!("{verb} {body}"), answer, units, at_ms: (from, now_ms() + 1) });
+        let (answer, is_final) = insist(admin, &format!("/v1/admin/sales/{sale}:{verb}"), &key, &body).await;
+        let asked = body["units"].as_i64().unwrap_or(0);
+        let units = if answer == "done" { asked } else { 0 };
+        let perhaps = if is_final { 0 } else { asked };
+        acts.push(Act { act: format!("{verb} {body}"), answer, units, perhaps, at_ms: (from, now_ms() + 1) });
     }
     acts
 }
 
-/// Repeats one act until its outcome is known, and returns its answer.
-pub(super) async fn insist(admin: &Admin, path: &str, key: &str, body: &Value) -> String {
+/// Repeats one act until its outcome is known, and returns its answer and whether it is known.
+pub(super) async fn insist(admin: &Admin, path: &str, key: &str, body: &Value) -> (String, bool) {
     let until = Instant::now() + REPEAT_FOR;
     loop {
         let (status, answer) = match admin.act(path, key, body).await {
             Ok(answer) => answer,
-            Err(error) if Instant::now() >= until => return error.to_string(),
+            Err(error) if Instant::now() >= until => return (error.to_string(), false),
             Err(_) => {
                 tokio::time::sleep(Duration::from_millis(200)).await;
                 continue;
             }
         };
         if status.is_success() {
-            return "done".into();
+            return ("done".into(), true);
         }
         let code = answer["code"].as_str().unwrap_or("unknown").to_owned();
         if status.is_client_error() || Instant::now() >= until {
-            return code;
+            return (code, status.is_client_error());
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
     }

@@ -16,10 +16,11 @@ use crate::rehearsal::judge::{Answer, Ask, Call, History, now_ms};
 
 /// Connections over which [`read_in_the_end`] reads.
 const CONNECTIONS: usize = 32;
-/// How long it repeats a read that shows no state.
+/// How long it repeats a read without a final answer.
 const REPEAT_FOR: Duration = Duration::from_secs(10);
 
-/// Reads one order, and records the call. Returns whether the answer showed its state.
+/// Reads one order, and records the call. Returns whether the answer is final: it shows the order's state, or says that
+/// there is no such order.
 pub(super) async fn read(
     connection: &mut Connection,
     history: &History,
@@ -40,12 +41,12 @@ pub(super) async fn read(
         }
         Err(_) => Answer { code: "unanswered".into(), ..Answer::default() },
     };
-    let shown = answer.is_success();
+    let is_final = answer.is_success() || answer.status == Some(404);
     history.add(from, user.as_str(), Ask::Read { order: order.uuid() }, answer);
-    shown
+    is_final
 }
 
-/// Reads every order that an answer in `calls` gave to a buyer, each until its state is shown or 10 s have passed.
+/// Reads every order that an answer in `calls` gave to a buyer, each until the answer is final or 10 s have passed.
 pub async fn read_in_the_end(target: &Target, sale: &SaleId, calls: &[Call]) {
     let given: std::collections::BTreeMap<OrderId, &str> = calls
         .iter()

@@ -31,9 +31,9 @@ pub(super) async fn open(admin: &Admin, plan: &Plan, insists: bool) -> Result<Sa
         return Ok(sale);
     }
     // Whose answer was lost may have been created.
-    let created = insist(admin, "/v1/admin/sales", "create", &body).await;
+    let (created, _) = insist(admin, "/v1/admin/sales", "create", &body).await;
     let opened = match created.as_str() {
-        "done" | "sale_exists" => insist(admin, &opening, "open", &serde_json::json!({})).await,
+        "done" | "sale_exists" => insist(admin, &opening, "open", &serde_json::json!({})).await.0,
         _ => created,
     };
     match opened.as_str() {

@@ -75,6 +75,9 @@ pub struct OperatorAct {
     pub answer: String,
     /// Units added to the stock, negative if removed.
     pub units: i64,
+    /// The same if no answer says whether the act was carried out.
+    #[serde(default)]
+    pub perhaps: i64,
 }
 
 /// A fault of the nemesis, from its beginning until it was healed.

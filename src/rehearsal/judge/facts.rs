@@ -102,9 +102,13 @@ impl<'a> Facts<'a> {
         (!is_live(&last.to)).then_some(last.at_ms)
     }
 
-    /// The stock that the acts of the operator lead to.
-    pub(super) fn stock(&self) -> i64 {
-        self.case.sale.units + self.case.acts.iter().map(|act| act.units).sum::<i64>()
+    /// Every stock that the acts of the operator may have led to.
+    pub(super) fn stocks(&self) -> BTreeSet<i64> {
+        let certain = self.case.sale.units + self.case.acts.iter().map(|act| act.units).sum::<i64>();
+        some_of(self.case.acts.iter().map(|act| act.perhaps))
+            .into_iter()
+            .map(|units| certain + units)
+            .collect()
     }
 
     /// Whether the end of an order that was answered or written at this time may have been undone by a loss.
@@ -140,6 +144,16 @@ const REPLAYED_WITHIN_MS: i64 = 15_000;
 
 /// How long an order may be in Redis alone while the broker is away or slow.
 const PUBLISHED_WITHIN_MS: i64 = 30_000;
+
+/// The sums of any of these numbers: of all, of some, and of none.
+pub fn some_of(numbers: impl IntoIterator<Item = i64>) -> BTreeSet<i64> {
+    let mut sums = BTreeSet::from([0]);
+    for number in numbers {
+        let with: Vec<i64> = sums.iter().map(|sum| sum + number).collect();
+        sums.extend(with);
+    }
+    sums
+}
 
 /// Whether an order in this state owns its units.
 pub(super) fn is_live(status: &str) -> bool {

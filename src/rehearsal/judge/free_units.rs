@@ -11,6 +11,7 @@ pub(super) fn certainly_free(facts: &Facts<'_>) -> Vec<(i64, i64)> {
     let mut steps: Vec<(i64, i64)> = Vec::new();
     for act in &facts.case.acts {
         steps.push((if act.units > 0 { act.to_ms } else { act.from_ms }, act.units));
+        steps.push((act.from_ms, act.perhaps.min(0)));
     }
     for row in &facts.case.books.orders {
         let first = facts.of_user.get(row.user.as_str()).and_then(|calls| calls.first());

@@ -40,7 +40,7 @@ fn at_least(floor: f64, part: usize, all: usize, what: &str) -> Look {
 
 pub(super) fn sold_enough(facts: &Facts<'_>) -> Look {
     let sale = &facts.case.sale;
-    let stock = u64::try_from(facts.stock().max(0)).unwrap_or(0);
+    let stock = facts.stocks().first().and_then(|stock| u64::try_from(*stock).ok()).unwrap_or(0);
     let allowed = usize::try_from(stock.min(sale.buyers)).unwrap_or(usize::MAX);
     at_least(ACCEPTED, facts.given.len(), allowed, "orders that stock and buyers allow were accepted")
 }

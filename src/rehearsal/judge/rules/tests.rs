@@ -83,6 +83,7 @@ fn kept() -> Case {
             act: "restock".into(),
             answer: "done".into(),
             units: 1,
+            perhaps: 0,
         }],
         outages: vec![Outage {
             from_ms: 3_000,
@@ -182,6 +183,15 @@ fn nothing_is_found_where_every_promise_was_kept() {
     let judgement = judge(&kept());
     assert_eq!(judgement.broken, vec![]);
     assert_eq!(judgement.short, vec![]);
+}
+
+#[test]
+fn an_act_without_an_answer_may_have_been_carried_out() {
+    let mut case = kept();
+    (case.acts[0].units, case.acts[0].perhaps) = (0, 1);
+    assert_eq!(judge(&case).broken, vec![]);
+    case.books.items[0].stock += 1;
+    assert!(judge(&case).broken.iter().any(|finding| finding.rule == "stock-follows-acts"));
 }
 
 #[test]
