@@ -23,8 +23,11 @@ pub fn log_position(gate: &Gate, store: &Store) -> ScheduledTask {
 /// Records the earliest time of an entry that the database may lack: an order in flight was published before its row is
 /// written, and everything else is committed before it is logged. While a gate cannot be believed, the position stays
 /// where it is. May be repeated.
+///
+/// The slowest of the clocks of this process, the database and Redis decides: with a position that is too late, a replay
+/// would begin behind entries that the database lacks.
 async fn record_log_position(gate: &Gate, store: &Store) -> Result<(), MaintenanceError> {
-    let mut from = Millis::now();
+    let mut from = store.read_clock().await?.min(Millis::now());
     if !gate.is_compared().await? {
         return Ok(());
     }
@@ -34,7 +37,7 @@ async fn record_log_position(gate: &Gate, store: &Store) -> Result<(), Maintenan
         }
         match gate.describe(&row.sale.id).await? {
             Some(sale) if sale.state != SaleState::Frozen => {
-                from = sale.oldest.map_or(from, |at| at.min(from))
+                from = sale.oldest.unwrap_or(sale.now).min(sale.now).min(from);
             }
             _ => return Ok(()),
         }

@@ -79,8 +79,9 @@ fn sweep(shared: &Shared<'_>, relay: Relay) -> Sweep {
 
 fn rounds(shared: &Shared<'_>, payments: Payments, log: OrderLog) -> Rounds {
     let (parts, config) = (shared.parts, shared.config);
-    let mut scheduled = schedule(&shared.control, config.purge_after());
-    scheduled.push(log_position(&parts.gate, &parts.store));
+    // First, because it takes no time, and a database or Redis that is lost needs less of the order log then.
+    let mut scheduled = vec![log_position(&parts.gate, &parts.store)];
+    scheduled.extend(schedule(&shared.control, config.purge_after()));
     let kept = Duration::from_secs(config.queue.log_hours * 3_600);
     scheduled.push(log_reach(&log, &parts.store, kept));
     Rounds {

@@ -7,6 +7,7 @@
 mod child;
 mod command;
 mod error;
+mod fake_clock;
 mod folder;
 mod mariadb;
 mod ports;
@@ -22,6 +23,7 @@ mod start;
 pub use child::{Child, Ending};
 pub use command::{start_program, start_self};
 pub use error::ServerError;
+pub use fake_clock::FakeClock;
 pub use folder::{Folder, Secret};
 pub use ports::free as free_port;
 pub use rabbitmq::Starting;

@@ -1,3 +1,4 @@
+pub mod clocks;
 pub mod late_calls;
 pub mod lent;
 pub mod outages;

@@ -4,6 +4,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use doorbuster::rehearsal::servers::FakeClock;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
@@ -86,6 +87,13 @@ impl Doorbuster {
                 again
             }
         }
+    }
+
+    /// Starts a process with a clock of its own.
+    pub async fn start_with_clock(world: &World, verb: &str, clock: &FakeClock) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_doorbuster"));
+        command.envs(clock.env());
+        Self::launch(command, world, verb).await.expect("the process starts")
     }
 
     /// Starts a process that may open at most `files` files.

@@ -1,0 +1,76 @@
+//! Hosts whose clocks are wrong.
+
+use std::path::Path;
+use std::time::Duration;
+
+use doorbuster::domain::{Millis, OrderStatus, Sale, Terms};
+use doorbuster::front::Signer;
+use doorbuster::rehearsal::servers::FakeClock;
+
+use crate::support::{Buyer, Database, Doorbuster, World, id, sale, until};
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn clock(folder: &Path, name: &str, ahead_s: i64) -> FakeClock {
+    let clock =
+        FakeClock::in_file(&folder.join(name)).expect("libfaketime: run scripts/install-servers test");
+    clock.set(ahead_s).unwrap();
+    clock
+}
+
+/// A restored database is brought up to date from its position in the order log on. If that were too late, orders would
+/// be left out.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fast_clock_moves_no_position_in_the_order_log_ahead() {
+    let (mut world, folder) = (World::new(Database::Sqlite).await, tempfile::tempdir().unwrap());
+    world.set("maintenance.every_ms=100");
+    let (parts, sale) = (world.parts().await, sale(&world.name, 9, 1));
+    world.open_sale(&parts, &sale).await;
+    world.compare_books(&parts).await;
+    let fast = clock(folder.path(), "front", 600);
+    let front = Doorbuster::start_with_clock(&world, "front", &fast).await;
+    let position =
+        until("the position is recorded", LONG, async || parts.store.replay_from().await.ok()?).await;
+    assert!(position <= Millis::now(), "{position} is later than {}", Millis::now());
+    drop(front);
+}
+
+/// A front is five minutes ahead, and the clock of a worker jumps from ten minutes ahead to ten minutes behind. The
+/// database's clock decides when an order expires.
+#[tokio::test(flavor = "multi_thread")]
+async fn orders_are_persisted_and_expire_in_time_by_wrong_clocks() {
+    let (mut world, folder) = (World::new(Database::Postgres).await, tempfile::tempdir().unwrap());
+    world.set("maintenance.every_ms=200");
+    let parts = world.parts().await;
+    let terms = Terms { pay_within_s: Some(3), ..Terms::default() };
+    let sale = Sale { terms, ..sale(&world.name, 20, 1) };
+    world.open_sale(&parts, &sale).await;
+    world.compare_books(&parts).await;
+    let (fast, jumping) = (clock(folder.path(), "front", 300), clock(folder.path(), "worker", 600));
+    let front = Doorbuster::start_with_clock(&world, "front", &fast).await;
+    let worker = Doorbuster::start_with_clock(&world, "worker", &jumping).await;
+    let tokens = Signer::new(world.config().auth());
+    let mut orders = Vec::new();
+    for user in 0..20 {
+        if user == 10 {
+            jumping.set(-600).unwrap();
+        }
+        let buyer = Buyer::with(front.buyers.unwrap(), &tokens, &format!("user{user}"), None);
+        let answer = until("the front sells", LONG, async || {
+            let answer = buyer.buy(sale.id.as_str(), "k").await;
+            matches!(answer.status, 200..=202).then_some(answer)
+        })
+        .await;
+        orders.push(id(answer.order_id()));
+    }
+    for order in orders {
+        let row = until("the order expires", LONG, async || {
+            let row = parts.store.order(order).await.ok()??;
+            (row.status == OrderStatus::Expired).then_some(row)
+        })
+        .await;
+        let lived = row.updated_at.0 - row.recorded_at.0;
+        assert!((3_000..30_000).contains(&lived), "expired after {lived} ms");
+    }
+    drop((front, worker));
+}
