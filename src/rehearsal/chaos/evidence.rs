@@ -38,9 +38,8 @@ pub(super) async fn gather(
     Ok(Case {
         sale: Sale {
             id: sale.to_string(),
-            units: crowd.units,
-            limit: 1,
-            buyers: u64::from(crowd.buyers),
+            items: crowd.stock().into_iter().collect(),
+            limit: i64::from(crowd.limit),
             pay_within_ms,
             rebuy: crowd.follow_up.as_ref().is_none_or(|follow_up| follow_up.rebuy),
         },
@@ -79,6 +78,7 @@ fn acts(run: &DrillRun) -> Vec<OperatorAct> {
         to_ms: act.at_ms.1,
         act: act.act.clone(),
         answer: act.answer.clone(),
+        sku: if act.units == 0 && act.perhaps == 0 { String::new() } else { drill::FIRST_ITEM.to_owned() },
         units: act.units,
         perhaps: act.perhaps,
     });
@@ -87,6 +87,7 @@ fn acts(run: &DrillRun) -> Vec<OperatorAct> {
         to_ms: run.closed_ms.1,
         act: "close".into(),
         answer: "done".into(),
+        sku: String::new(),
         units: 0,
         perhaps: 0,
     };

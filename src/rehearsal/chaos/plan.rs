@@ -15,7 +15,7 @@ pub struct ChaosPlan {
     pub faults: usize,
     /// How many of them lose data.
     pub losses: usize,
-    /// Units on sale, which is also the number of orders to be accepted. There are 5 % more buyers.
+    /// The number of orders to be accepted, which is how many there are units for. There are 5 % more buyers.
     pub orders: i64,
     /// How many sales they belong to: at most [`MOST_SALES`].
     pub sales: usize,
@@ -53,18 +53,19 @@ impl ChaosPlan {
     }
 
     /// The sales. The first is on sale all the time. The second is opened and closed under attack; its buyers may buy again,
-    /// and its operator changes more than the stock. The buyers of the third neither pay nor cancel.
+    /// and its operator changes more than the stock. The buyers of the third neither pay nor cancel. The second has two items
+    /// and the third three, of which each buyer may have as many units.
     pub(super) fn planned_sales(&self) -> Vec<PlannedSale> {
         let shares = SHARES[self.sales.clamp(1, MOST_SALES) - 1];
         let every = Duration::from_secs(3);
         let sale = |nth: usize, share: i64| {
-            let units = self.orders * share / 100;
+            let orders = self.orders * share / 100;
             match nth {
                 0 => PlannedSale {
                     plan: Plan {
                         follow_up: self.follow_up(false),
                         steering: self.follow_up.then_some(Steering::Restocks { every }),
-                        ..crowd("chaos", units, self.lasts)
+                        ..crowd("chaos", orders, 1, self.lasts)
                     },
                     opens_after: Duration::ZERO,
                 },
@@ -74,13 +75,14 @@ impl ChaosPlan {
                         clicks: Clicks::SomeComeBack(Duration::from_secs(u64::from(self.pay_within_s()) + 5)),
                         follow_up: self.follow_up(true),
                         steering: self.follow_up.then_some(Steering::Everything { every }),
-                        ..crowd("chaos-again", units, self.lasts * 3 / 5)
+                        ..crowd("chaos-again", orders, 2, self.lasts * 3 / 5)
                     },
                     opens_after: self.lasts / 5,
                 },
-                _ => {
-                    PlannedSale { plan: crowd("chaos-plain", units, self.lasts), opens_after: Duration::ZERO }
-                }
+                _ => PlannedSale {
+                    plan: crowd("chaos-plain", orders, 3, self.lasts),
+                    opens_after: Duration::ZERO,
+                },
             }
         };
         shares.iter().enumerate().map(|(nth, share)| sale(nth, *share)).collect()
@@ -98,12 +100,15 @@ impl ChaosPlan {
     }
 }
 
-/// 5 % more buyers than units, who come over this time.
-fn crowd(name: &'static str, units: i64, over: Duration) -> Plan {
-    let buyers = u32::try_from(units + units / 20).unwrap_or(u32::MAX);
+/// 5 % more buyers than there are units for, who come over this time, to so many items. Each buyer may have as many units
+/// and asks for one to so many, so their mean is half of one more.
+fn crowd(name: &'static str, orders: i64, items: u32, over: Duration) -> Plan {
+    let buyers = u32::try_from(orders + orders / 20).unwrap_or(u32::MAX);
     Plan {
         name,
-        units,
+        units: orders * i64::from(items + 1) / 2,
+        items,
+        limit: items,
         buyers,
         arrival: Arrival::PerSecond(f64::from(buyers) / over.as_secs_f64()),
         connections: 512,

@@ -8,6 +8,7 @@ use hyper::body::Bytes;
 use tokio::time::Instant;
 
 use super::http::{Answer, Connection, HttpError};
+use super::items::Wanted;
 use super::plan::Plan;
 use super::target::Target;
 use crate::domain::{OrderId, SaleId, UserId};
@@ -17,6 +18,7 @@ use crate::rehearsal::judge::{self, Ask, History, now_ms};
 #[derive(Debug, Clone)]
 pub(super) struct ClickResult {
     pub(super) user: UserId,
+    pub(super) wanted: Wanted,
     /// `accepted`, `confirmed`, `repeat`, a code of the contract, `http_` and a status, or `unanswered`.
     pub(super) code: String,
     pub(super) order: Option<OrderId>,
@@ -47,6 +49,8 @@ impl ClickResult {
 pub(super) struct Clicker {
     connection: Connection,
     path: Arc<str>,
+    /// Whether the sale has several items, so that buyers have to name theirs.
+    several: bool,
     repeat_for: Duration,
     under_fire: bool,
     history: History,
@@ -57,21 +61,38 @@ impl Clicker {
         Self {
             connection: Connection::new(target.buyers),
             path: format!("/v1/sales/{sale}/orders").into(),
+            several: plan.items > 1,
             repeat_for: plan.repeat_for,
             under_fire: plan.under_fire,
             history: target.history.clone(),
         }
     }
 
+    /// The body of a request. An empty one asks for one unit of the only item.
+    fn body(&self, wanted: &Wanted) -> Bytes {
+        let Wanted { sku, quantity } = wanted;
+        if !self.several && *quantity == 1 {
+            return Bytes::new();
+        }
+        serde_json::json!({ "sku": sku, "quantity": quantity }).to_string().into()
+    }
+
     /// Clicks once, and again with the same key while the outcome is unknown, for at most `plan.repeat_for`.
-    pub(super) async fn click(&mut self, user: &UserId, bearer: &str, key: u32, due: Instant) -> ClickResult {
+    pub(super) async fn click(
+        &mut self,
+        (user, bearer): (&UserId, &str),
+        key: u32,
+        wanted: Wanted,
+        due: Instant,
+    ) -> ClickResult {
+        let body = self.body(&wanted);
         let key_text = format!("click-{key}");
         let headers = [("authorization", bearer), ("idempotency-key", key_text.as_str())];
         let (mut repeats, mut unknown) = (0, false);
         let until = Instant::now() + self.repeat_for;
         loop {
             let from = now_ms();
-            let answer = self.connection.post(&self.path, &headers, Bytes::new()).await;
+            let answer = self.connection.post(&self.path, &headers, body.clone()).await;
             let Heard { status, code, order, is_durable, trouble } = read(answer);
             if self.history.is_recorded() {
                 let heard = judge::Answer {
@@ -81,7 +102,9 @@ impl Clicker {
                     new_order: None,
                     is_durable,
                 };
-                self.history.add(from, user.as_str(), Ask::Buy { key: key_text.clone() }, heard);
+                let (sku, quantity) = (wanted.sku.clone(), i64::from(wanted.quantity));
+                let ask = Ask::Buy { key: key_text.clone(), sku, quantity };
+                self.history.add(from, user.as_str(), ask, heard);
             }
             let again = matches!(
                 code.as_str(),
@@ -94,8 +117,8 @@ impl Clicker {
                 tokio::time::sleep(Duration::from_millis(200 * u64::from(repeats.min(5)))).await;
                 continue;
             }
-            let latency = due.elapsed();
-            return ClickResult { user: user.clone(), code, order, latency, repeats, key, unknown, trouble };
+            let (user, latency) = (user.clone(), due.elapsed());
+            return ClickResult { user, wanted, code, order, latency, repeats, key, unknown, trouble };
         }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use super::click::ClickResult;
 use super::final_books::FinalBooks;
 use super::follow_up::Outcome;
+use super::items::Wanted;
 use super::plan::{Clicks, Plan};
 use crate::domain::{OrderId, OrderStatus, UserId};
 use crate::rehearsal::judge::Intent;
@@ -21,7 +22,7 @@ pub(super) fn of_clicks(results: &[ClickResult], books: &FinalBooks, plan: &Plan
     }
     found.extend(unbalanced(books));
     let orders_of = orders_of_users(results, &mut found);
-    if !plan.follow_up.as_ref().is_some_and(|follow_up| follow_up.rebuy) {
+    if plan.limit == 1 && !plan.follow_up.as_ref().is_some_and(|follow_up| follow_up.rebuy) {
         found.extend(other_orders(&orders_of, books));
     }
     found.extend(sold_after_refusal(results, &orders_of, books));
@@ -29,8 +30,11 @@ pub(super) fn of_clicks(results: &[ClickResult], books: &FinalBooks, plan: &Plan
     let clicked: HashSet<&UserId> = results.iter().map(|result| &result.user).collect();
     let strangers = books.rows.values().filter(|row| !clicked.contains(&row.user_id));
     found.extend(strangers.map(|row| format!("{} never clicked, but has an order", row.user_id)));
-    let sold_out_early = results.iter().any(|result| result.code == "sold_out")
-        && books.audit.items.iter().any(|item| item.left > 0);
+    let left = |wanted: &Wanted| {
+        let item = books.audit.items.iter().find(|item| item.sku.as_str() == wanted.sku);
+        item.is_some_and(|item| item.left >= i64::from(wanted.quantity))
+    };
+    let sold_out_early = results.iter().any(|result| result.code == "sold_out" && left(&result.wanted));
     // If units come back or are added, both can be true, one after the other.
     if sold_out_early && plan.follow_up.is_none() && plan.steering.is_none() {
         found.push("sold_out was answered while units were left".into());

@@ -70,6 +70,7 @@ pub(super) async fn send(
         buyers: Arc::new((0..plan.buyers).filter_map(|nth| target.buyer(nth)).collect()),
         progress: progress.clone(),
         bought,
+        plan: Arc::new(plan.clone()),
     };
     let lanes: Vec<_> = (0..plan.connections.min(clicks.len()))
         .map(|_| tokio::spawn(lane.clone().run(Clicker::new(target, sale, plan))))
@@ -96,6 +97,7 @@ struct Lane {
     buyers: Arc<Vec<(UserId, String)>>,
     progress: Progress,
     bought: Option<mpsc::UnboundedSender<Bought>>,
+    plan: Arc<Plan>,
 }
 
 impl Lane {
@@ -104,7 +106,8 @@ impl Lane {
         let mut results = Vec::new();
         while let Some((click, due)) = self.due.next().await {
             let (user, bearer) = &self.buyers[click.buyer as usize];
-            let result = clicker.click(user, bearer, click.key, due).await;
+            let wanted = self.plan.wanted(click.buyer, click.key);
+            let result = clicker.click((user, bearer), click.key, wanted, due).await;
             // A buyer who clicks twice with the first key follows up twice: their provider sends the event twice.
             if let (Some(bought), Some(order), 0, true) =
                 (&self.bought, result.order, click.key, result.has_order())

@@ -12,6 +12,7 @@ mod error;
 mod final_books;
 mod follow_up;
 mod http;
+mod items;
 mod operator;
 mod plan;
 mod progress;
@@ -24,6 +25,7 @@ mod target;
 mod verdict;
 
 pub use error::DrillError;
+pub(in crate::rehearsal) use items::FIRST_ITEM;
 pub use operator::{Act, Steering};
 pub use plan::{Arrival, Clicks, FollowUp, Plan, Preset};
 pub use progress::Progress;

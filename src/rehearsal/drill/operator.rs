@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::admin::Admin;
+use super::items::FIRST_ITEM;
 use crate::domain::SaleId;
 use crate::rehearsal::judge::now_ms;
 
@@ -39,7 +40,7 @@ pub struct Act {
     /// `done`, a code of the contract, or why there was no answer.
     #[serde(rename = "told")]
     pub answer: String,
-    /// Units added to the stock, negative if removed.
+    /// Units added to the stock of the first item, negative if removed.
     pub units: i64,
     /// The same if no answer says whether the act was carried out.
     #[serde(skip)]
@@ -55,7 +56,7 @@ const REPEAT_FOR: Duration = Duration::from_secs(120);
 impl Steering {
     /// The verb and body of the nth act; `None` after the last.
     fn nth(self, nth: usize) -> Option<(&'static str, Value)> {
-        let restock = |units: i64| ("restock", json!({ "sku": "unit", "units": units }));
+        let restock = |units: i64| ("restock", json!({ "sku": FIRST_ITEM, "units": units }));
         let hour = crate::domain::Millis::now().plus(Duration::from_secs(3_600));
         match self {
             Self::Restocks { .. } => Some(restock([40, -15, 25, -60][nth % 4])),

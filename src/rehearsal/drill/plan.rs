@@ -1,9 +1,10 @@
-//! Who clicks when. The presets are never smaller than this project's founding load tests.
+//! Who clicks when, and on what. The presets are never smaller than this project's founding load tests.
 
 use std::time::Duration;
 
 use rand::RngExt as _;
 
+use super::items::{Wanted, sku};
 use super::operator::Steering;
 
 /// When the clicks arrive.
@@ -36,6 +37,8 @@ impl Preset {
         let plan = |name, units, buyers, arrival| Plan {
             name,
             units,
+            items: 1,
+            limit: 1,
             buyers,
             arrival,
             connections: 256,
@@ -88,8 +91,12 @@ pub enum Clicks {
 pub struct Plan {
     /// The name of the drill, which is also the prefix of its sale's id.
     pub name: &'static str,
-    /// Units of the sale's only item.
+    /// Units on sale, divided among the items.
     pub units: i64,
+    /// How many items the sale has.
+    pub items: u32,
+    /// How many units a buyer may have. Buyers ask for one to so many.
+    pub limit: u32,
     /// Buyers, each with their own token.
     pub buyers: u32,
     /// When the buyers first click.
@@ -137,6 +144,20 @@ pub(super) struct Click {
 }
 
 impl Plan {
+    /// The items with their units.
+    pub fn stock(&self) -> Vec<(String, i64)> {
+        let items = i64::from(self.items.max(1));
+        let rest = |nth| if nth == 0 { self.units % items } else { 0 };
+        (0..self.items.max(1)).map(|nth| (sku(nth), self.units / items + rest(nth))).collect()
+    }
+
+    /// What a buyer asks for with one of their keys. With a new key they want another item.
+    pub(super) fn wanted(&self, buyer: u32, key: u32) -> Wanted {
+        let (items, limit) = (self.items.max(1), self.limit.max(1));
+        let sku = sku(buyer.wrapping_add(key) % items);
+        Wanted { sku, quantity: 1 + (buyer / items).wrapping_add(key) % limit }
+    }
+
     /// All clicks, sorted by time.
     pub(super) fn clicks(&self) -> Vec<Click> {
         let mut clicks = Vec::new();

@@ -74,7 +74,8 @@ impl Report {
             // If the operator pauses the sale or limits the rate, these answers are expected.
             let steered =
                 plan.steering.is_some() && ["sale_paused", "rate_limited"].contains(&result.code.as_str());
-            let expected = steered || EXPECTED.contains(&result.code.as_str());
+            let limited = plan.limit > 1 && result.code == "purchase_limit";
+            let expected = steered || limited || EXPECTED.contains(&result.code.as_str());
             let counts = if expected { &mut answers } else { &mut unexpected };
             *counts.entry(result.code.clone()).or_default() += 1;
         }

@@ -149,10 +149,10 @@ impl Stream<'_> {
         let mut clicker = Clicker::new(self.target, self.sale, self.plan);
         let mut visits = Visits::default();
         while self.paid.load(Ordering::Relaxed) < self.plan.units && Instant::now() < until {
-            let Some((user, bearer)) = self.target.buyer(self.next.fetch_add(1, Ordering::Relaxed)) else {
-                break;
-            };
-            let result = clicker.click(&user, &bearer, 0, Instant::now()).await;
+            let nth = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some((user, bearer)) = self.target.buyer(nth) else { break };
+            let wanted = self.plan.wanted(nth, 0);
+            let result = clicker.click((&user, &bearer), 0, wanted, Instant::now()).await;
             match result.has_order().then_some(result.order).flatten() {
                 Some(order) => {
                     let bought = Bought { order, user, bearer };

@@ -10,19 +10,22 @@ use super::operator::insist;
 use super::plan::Plan;
 use crate::domain::{Invalid, Item, LatePayment, SaleId, Terms};
 
-/// Creates and opens a sale with one item, under a new id. With `insists`, each act is repeated while a server is away.
+/// Creates and opens a sale under a new id. With `insists`, each act is repeated while a server is away.
 pub(super) async fn open(admin: &Admin, plan: &Plan, insists: bool) -> Result<SaleId, DrillError> {
     let id = format!("{}-{:08x}", plan.name, rand::random::<u32>());
     let invalid =
         |error: Invalid| DrillError::Call { call: "naming the sale".into(), why: error.to_string() };
     let sale: SaleId = id.parse().map_err(invalid)?;
-    let item = Item { sku: "unit".parse().map_err(invalid)?, stock: plan.units, limit_per_user: None };
+    let item = |(sku, stock): (String, i64)| {
+        Ok(Item { sku: sku.parse().map_err(invalid)?, stock, limit_per_user: None })
+    };
+    let items = plan.stock().into_iter().map(item).collect::<Result<Vec<_>, DrillError>>()?;
     let body = serde_json::json!({
         "sale_id": sale,
         "name": format!("Drill: {}", plan.name),
-        "limit_per_user": 1,
+        "limit_per_user": plan.limit,
         "rules": terms(plan),
-        "items": [item],
+        "items": items,
     });
     let opening = format!("/v1/admin/sales/{sale}:open");
     if !insists {

@@ -23,7 +23,7 @@ pub struct Verdict {
     pub sold: i64,
     /// Units sold beyond the stock.
     pub oversold: i64,
-    /// Users with more live orders than they may have.
+    /// Users with more units than they may have.
     pub duplicate: u64,
     /// Orders that some answer to a buyer reported as taken.
     pub promised: u64,
@@ -69,14 +69,14 @@ impl Verdict {
             contradictions.push(format!("the stock should be {stock} units, but is {}", books.stock()));
         }
         // Units may come back after the last buyer has left.
-        let wanted = if plan.follow_up.is_some() { 0 } else { stock.min(i64::from(plan.buyers)) };
+        let wanted = if plan.follow_up.is_some() { 0 } else { wanted(books, plan) };
         let failed = |id: &&OrderId| books.status(**id) == Some(OrderStatus::Failed);
         Self {
             units: books.stock(),
             sold,
             unsold: (wanted - sold).max(0),
             oversold: books.oversold(),
-            duplicate: users_with_several(books),
+            duplicate: users_above(plan.limit, books),
             promised: promised.len() as u64,
             lost: promised.iter().filter(|id| !books.rows.contains_key(id)).count() as u64,
             failed: promised.iter().filter(failed).count() as u64,
@@ -109,13 +109,29 @@ impl Verdict {
     }
 }
 
-/// Users with more than one live order.
-fn users_with_several(books: &FinalBooks) -> u64 {
-    let mut orders_of: BTreeMap<&UserId, u64> = BTreeMap::new();
-    for row in books.live_rows() {
-        *orders_of.entry(&row.user_id).or_default() += 1;
+/// Units that buyers asked for and could have. The last of an item may be too few for those who ask for several.
+fn wanted(books: &FinalBooks, plan: &Plan) -> i64 {
+    let mut asked: BTreeMap<String, i64> = BTreeMap::new();
+    for wanted in (0..plan.buyers).map(|buyer| plan.wanted(buyer, 0)) {
+        *asked.entry(wanted.sku).or_default() += i64::from(wanted.quantity);
     }
-    orders_of.values().filter(|orders| **orders > 1).count() as u64
+    let items = books.audit.items.iter();
+    items
+        .map(|item| match asked.get(item.sku.as_str()) {
+            Some(units) if *units > item.stock => item.stock - i64::from(plan.limit - 1),
+            Some(units) => *units,
+            None => 0,
+        })
+        .sum()
+}
+
+/// Users with live orders of more units than they may have.
+fn users_above(limit: u32, books: &FinalBooks) -> u64 {
+    let mut units_of: BTreeMap<&UserId, i64> = BTreeMap::new();
+    for row in books.live_rows() {
+        *units_of.entry(&row.user_id).or_default() += row.quantity;
+    }
+    units_of.values().filter(|units| **units > i64::from(limit)).count() as u64
 }
 
 /// How often each word occurs.

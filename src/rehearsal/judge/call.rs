@@ -25,10 +25,14 @@ pub struct Call {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ask {
-    /// One unit, with this idempotency key.
+    /// Units of an item.
     Buy {
         /// The idempotency key.
         key: String,
+        /// The item.
+        sku: String,
+        /// The units.
+        quantity: i64,
     },
     /// The state of an order.
     Read {

@@ -1,5 +1,6 @@
 //! A case: everything that the judge decides from, and the folder that keeps it for another look.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, BufWriter, Write as _};
 use std::path::Path;
 
@@ -31,17 +32,15 @@ pub struct Case {
     pub calls: Vec<Call>,
 }
 
-/// What was on sale. The sale has one item.
+/// What was on sale.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Sale {
     /// Its id.
     pub id: String,
-    /// Units at the beginning.
-    pub units: i64,
+    /// Units of each item at the beginning.
+    pub items: BTreeMap<String, i64>,
     /// Units per buyer.
     pub limit: i64,
-    /// Buyers who came.
-    pub buyers: u64,
     /// Milliseconds that a buyer has to pay; `None` if nobody has to.
     pub pay_within_ms: Option<i64>,
     /// Whether a buyer may buy again after an order has ended.
@@ -73,10 +72,11 @@ pub struct OperatorAct {
     pub act: String,
     /// `done`, a code of the contract, or why there was no answer.
     pub answer: String,
+    /// The item whose stock it changes; empty if it changes none.
+    pub sku: String,
     /// Units added to the stock, negative if removed.
     pub units: i64,
     /// The same if no answer says whether the act was carried out.
-    #[serde(default)]
     pub perhaps: i64,
 }
 

@@ -8,6 +8,15 @@ use super::books::{ChangeRow, OrderRow, PaymentRow};
 use super::call::{Ask, Call};
 use super::case::{Case, Intent};
 
+/// A buyer's request for an order.
+#[derive(Clone, Copy)]
+pub(super) struct Buy<'a> {
+    pub(super) key: &'a str,
+    pub(super) sku: &'a str,
+    pub(super) quantity: i64,
+    pub(super) call: &'a Call,
+}
+
 /// A case, indexed for the rules.
 pub(super) struct Facts<'a> {
     pub(super) case: &'a Case,
@@ -89,9 +98,9 @@ impl<'a> Facts<'a> {
         self.case.books.orders.iter().filter(|row| is_live(&row.status))
     }
 
-    pub(super) fn buys(&self) -> impl Iterator<Item = (&'a str, &'a Call)> {
+    pub(super) fn buys(&self) -> impl Iterator<Item = Buy<'a>> {
         self.case.calls.iter().filter_map(|call| match &call.ask {
-            Ask::Buy { key } => Some((key.as_str(), call)),
+            Ask::Buy { key, sku, quantity } => Some(Buy { key, sku, quantity: *quantity, call }),
             _ => None,
         })
     }
@@ -102,13 +111,30 @@ impl<'a> Facts<'a> {
         (!is_live(&last.to)).then_some(last.at_ms)
     }
 
-    /// Every stock that the acts of the operator may have led to.
-    pub(super) fn stocks(&self) -> BTreeSet<i64> {
-        let certain = self.case.sale.units + self.case.acts.iter().map(|act| act.units).sum::<i64>();
-        some_of(self.case.acts.iter().map(|act| act.perhaps))
-            .into_iter()
-            .map(|units| certain + units)
-            .collect()
+    /// Every stock of an item that the acts of the operator may have led to.
+    pub(super) fn stocks(&self, sku: &str) -> BTreeSet<i64> {
+        let acts = || self.case.acts.iter().filter(|act| act.sku == sku);
+        let first = self.case.sale.items.get(sku).copied().unwrap_or(0);
+        let certain = first + acts().map(|act| act.units).sum::<i64>();
+        some_of(acts().map(|act| act.perhaps)).into_iter().map(|units| certain + units).collect()
+    }
+
+    /// Whether the operator had paused the sale at some time of this interval, or may have.
+    pub(super) fn is_paused(&self, from_ms: i64, to_ms: i64) -> bool {
+        let mut paused_at: Option<i64> = None;
+        for act in &self.case.acts {
+            match paused_at {
+                None if act.act.starts_with("pause") => paused_at = Some(act.from_ms),
+                Some(paused) if act.act.starts_with("resume") && act.answer == "done" => {
+                    if paused <= to_ms && from_ms <= act.to_ms {
+                        return true;
+                    }
+                    paused_at = None;
+                }
+                _ => {}
+            }
+        }
+        paused_at.is_some_and(|paused| paused <= to_ms)
     }
 
     /// Whether the end of an order that was answered or written at this time may have been undone by a loss.

@@ -45,7 +45,7 @@ pub(super) fn of(facts: &Facts<'_>, finding: &Finding) -> Option<String> {
 
 fn asked(call: &Call, start: i64) -> String {
     let asked = match &call.ask {
-        Ask::Buy { key } => format!("buys        with key {key}"),
+        Ask::Buy { key, sku, quantity } => format!("buys        {quantity} {sku} with key {key}"),
         Ask::Read { order } => format!("reads       {order}"),
         Ask::Cancel { order } => format!("cancels     {order}"),
         Ask::Pay { order, .. } => format!("pays        {order}"),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use uuid::Uuid;
 
 use crate::rehearsal::judge::call::{Ask, Call};
-use crate::rehearsal::judge::facts::{Facts, leads_to};
+use crate::rehearsal::judge::facts::{Buy, Facts, leads_to};
 use crate::rehearsal::judge::free_units::{certainly_free, holds_all_of};
 use crate::rehearsal::judge::rule::{Found, Look};
 
@@ -69,7 +69,7 @@ pub(super) fn no_404_after_202(facts: &Facts<'_>) -> Look {
 pub(super) fn same_click_same_order(facts: &Facts<'_>) -> Look {
     let mut orders: BTreeMap<(&str, &str), Uuid> = BTreeMap::new();
     let mut found = Vec::new();
-    for (key, call) in facts.buys().filter(|(_, call)| call.answer.gives_order()) {
+    for Buy { key, call, .. } in facts.buys().filter(|buy| buy.call.answer.gives_order()) {
         if call.answer.order.is_some_and(|order| facts.lost_with_redis.contains(&order)) {
             continue;
         }
@@ -124,16 +124,19 @@ pub(super) fn no_way_back(facts: &Facts<'_>) -> Look {
 }
 
 pub(super) fn sold_out_is_true(facts: &Facts<'_>) -> Look {
-    let free = certainly_free(facts);
-    facts
-        .buys()
-        .filter(|(_, call)| {
-            call.answer.code == "sold_out" && holds_all_of(&free, call.from_ms - STALE_MS, call.to_ms)
-        })
-        .map(|(_, call)| {
-            Found::of_user(&call.user, format!("{} heard sold_out while a unit was free", call.user))
-        })
-        .collect()
+    let mut free: BTreeMap<(&str, i64), Vec<(i64, i64)>> = BTreeMap::new();
+    let mut found = Vec::new();
+    for Buy { sku, quantity, call, .. } in facts.buys().filter(|buy| buy.call.answer.code == "sold_out") {
+        let free = free.entry((sku, quantity)).or_insert_with(|| certainly_free(facts, sku, quantity));
+        if holds_all_of(free, call.from_ms - STALE_MS, call.to_ms) {
+            let user = &call.user;
+            found.push(Found::of_user(
+                user,
+                format!("{user} heard sold_out while {quantity} {sku} were free"),
+            ));
+        }
+    }
+    found.into_iter().collect()
 }
 
 /// How long after a loss the gate may be frozen: it is rebuilt when broker and database both answer.
@@ -156,7 +159,7 @@ pub(super) fn refusal_is_true(facts: &Facts<'_>) -> Look {
         facts.case.acts.iter().any(|act| act.act.starts_with(verb) && act.from_ms <= before)
     };
     let mut found = Vec::new();
-    for (_, call) in facts.buys() {
+    for Buy { call, .. } in facts.buys() {
         let code = call.answer.code.as_str();
         let has = |order: Option<Uuid>| {
             let lost = order.is_some_and(|order| facts.lost_with_redis.contains(&order));
@@ -164,7 +167,9 @@ pub(super) fn refusal_is_true(facts: &Facts<'_>) -> Look {
                 .get(call.user.as_str())
                 .is_some_and(|of_user| order.is_none_or(|order| of_user.contains(&order)))
         };
+        let limited = facts.case.sale.limit > 1 && code == "purchase_limit";
         let is_true = match BY_ACTS.iter().find(|(refusal, _)| *refusal == code) {
+            _ if limited => has(None),
             // The gate is frozen while it is rebuilt.
             Some((_, verb)) => {
                 acted(verb, call.to_ms)

@@ -1,6 +1,6 @@
 //! Floors: how well buyers have to be served although things fail.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::rehearsal::judge::call::Ask;
 use crate::rehearsal::judge::case::Intent;
@@ -39,10 +39,21 @@ fn at_least(floor: f64, part: usize, all: usize, what: &str) -> Look {
 }
 
 pub(super) fn sold_enough(facts: &Facts<'_>) -> Look {
-    let sale = &facts.case.sale;
-    let stock = facts.stocks().first().and_then(|stock| u64::try_from(*stock).ok()).unwrap_or(0);
-    let allowed = usize::try_from(stock.min(sale.buyers)).unwrap_or(usize::MAX);
-    at_least(ACCEPTED, facts.given.len(), allowed, "orders that stock and buyers allow were accepted")
+    let (mut asked, mut seen): (BTreeMap<&str, i64>, BTreeSet<&str>) = Default::default();
+    let (mut accepted, mut orders) = (0, BTreeSet::new());
+    for buy in facts.buys() {
+        if seen.insert(&buy.call.user) {
+            *asked.entry(buy.sku).or_default() += buy.quantity;
+        }
+        let order = buy.call.answer.order.filter(|_| buy.call.answer.gives_order());
+        if order.is_some_and(|order| orders.insert(order)) {
+            accepted += buy.quantity;
+        }
+    }
+    let stock = |sku: &str| facts.stocks(sku).first().copied().unwrap_or(0);
+    let allowed: i64 = asked.into_iter().map(|(sku, units)| units.min(stock(sku))).sum();
+    let units = |count: i64| usize::try_from(count).unwrap_or(0);
+    at_least(ACCEPTED, units(accepted), units(allowed), "units that stock and buyers allow were accepted")
 }
 
 pub(super) fn paid_enough(facts: &Facts<'_>) -> Look {
@@ -93,19 +104,12 @@ pub(super) fn sells_again(facts: &Facts<'_>) -> Look {
 /// A floor for the time in which buyers come and none gets an order, although a unit is free; with `calm`, although
 /// nothing is down either.
 fn stands_still_at_most(facts: &Facts<'_>, limit_ms: i64, calm: bool, although: &str) -> Look {
-    let free = certainly_free(facts);
-    let mut clicks: Vec<(i64, &str)> =
-        facts.buys().map(|(_, call)| (call.to_ms, call.answer.code.as_str())).collect();
-    clicks.sort_unstable();
-    let mut longest = (0, 0);
-    let mut since: Option<i64> = None;
-    for (at, code) in &clicks {
-        let (at, from) = (*at, *since.get_or_insert(*at));
-        let counts = holds_all_of(&free, from, at) && !(calm && facts.is_disturbed(from, at));
-        if *code == "accepted" || !counts {
-            since = None;
-        } else if at - from > longest.1 - longest.0 {
-            longest = (from, at);
+    let (mut longest, mut clicks) = ((0, 0), Vec::new());
+    for sku in facts.case.sale.items.keys() {
+        let of_item = clicks_on(facts, sku);
+        let still = longest_still(facts, sku, &of_item, calm);
+        if still.1 - still.0 >= longest.1 - longest.0 {
+            (longest, clicks) = (still, of_item);
         }
     }
     let (from, to) = longest;
@@ -118,6 +122,33 @@ fn stands_still_at_most(facts: &Facts<'_>, limit_ms: i64, calm: bool, although: 
         ))
     });
     Look { found: found.into_iter().collect(), measured: Some((to - from) as f64 / 1000.0) }
+}
+
+/// The answers to the clicks on an item, in the order of time.
+fn clicks_on<'a>(facts: &Facts<'a>, sku: &str) -> Vec<(i64, &'a str)> {
+    let of_item = facts.buys().filter(|buy| buy.sku == sku);
+    let mut clicks: Vec<(i64, &str)> =
+        of_item.map(|buy| (buy.call.to_ms, buy.call.answer.code.as_str())).collect();
+    clicks.sort_unstable();
+    clicks
+}
+
+/// The longest time between clicks on an item of which none got an order, although whatever they may ask for is free.
+fn longest_still(facts: &Facts<'_>, sku: &str, clicks: &[(i64, &str)], calm: bool) -> (i64, i64) {
+    let free = certainly_free(facts, sku, facts.case.sale.limit);
+    let mut longest = (0, 0);
+    let mut since: Option<i64> = None;
+    for (at, code) in clicks {
+        let (at, from) = (*at, *since.get_or_insert(*at));
+        let excused = facts.is_paused(from, at) || (calm && facts.is_disturbed(from, at));
+        let counts = holds_all_of(&free, from, at) && !excused;
+        if *code == "accepted" || !counts {
+            since = None;
+        } else if at - from > longest.1 - longest.0 {
+            longest = (from, at);
+        }
+    }
+    longest
 }
 
 /// Each code with how often it was heard.

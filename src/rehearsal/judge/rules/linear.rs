@@ -22,8 +22,7 @@ pub(super) fn linearizable(facts: &Facts<'_>) -> Look {
         let steps = steps_of(facts, user, calls);
         if steps.len() > MOST {
             found.push(Found::of_user(user, format!("{user} made {} calls, too many to judge", steps.len())));
-        } else if !(Search { steps: &steps, rebuy: facts.case.sale.rebuy, failed: HashSet::new() }).explains()
-        {
+        } else if !(Search { steps: &steps, terms: Terms::of(facts), failed: HashSet::new() }).explains() {
             found.push(Found::of_user(user, format!("no order of events explains what {user} heard")));
         }
     }
@@ -33,10 +32,11 @@ pub(super) fn linearizable(facts: &Facts<'_>) -> Look {
 /// What a call did if it took effect.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Effect<'a> {
-    /// Took an order with this key.
+    /// Took an order of so many units with this key.
     Took {
         order: Uuid,
         key: &'a str,
+        units: i64,
     },
     /// Found the order that this key had taken.
     Repeated {
@@ -47,6 +47,11 @@ enum Effect<'a> {
     AlreadyOrdered {
         order: Option<Uuid>,
         key: &'a str,
+    },
+    /// Found that the buyer would have more units than they may have.
+    TooMany {
+        key: &'a str,
+        units: i64,
     },
     /// Took nothing with this key.
     SoldOut {
@@ -113,7 +118,9 @@ fn steps_of<'a>(facts: &Facts<'a>, user: &'a str, calls: &[&'a Call]) -> Vec<Ste
             continue;
         }
         let perhaps = match &call.ask {
-            Ask::Buy { key } => orders.get(key.as_str()).map(|order| Effect::Took { order: *order, key }),
+            Ask::Buy { key, quantity, .. } => {
+                orders.get(key.as_str()).map(|order| Effect::Took { order: *order, key, units: *quantity })
+            }
             Ask::Cancel { order } => Some(Effect::Cancelled { order: *order }),
             Ask::Pay { order, .. } => Some(Effect::Paid { order: *order }),
             Ask::Read { .. } => None,
@@ -133,7 +140,7 @@ fn steps_of<'a>(facts: &Facts<'a>, user: &'a str, calls: &[&'a Call]) -> Vec<Ste
 fn orders_of_keys<'a>(facts: &Facts<'a>, user: &str, calls: &[&'a Call]) -> BTreeMap<&'a str, Uuid> {
     let mut orders = BTreeMap::new();
     for call in calls {
-        if let (Ask::Buy { key }, Some(order), true) =
+        if let (Ask::Buy { key, .. }, Some(order), true) =
             (&call.ask, call.answer.order, call.answer.gives_order())
         {
             orders.entry(key.as_str()).or_insert(order);
@@ -142,7 +149,7 @@ fn orders_of_keys<'a>(facts: &Facts<'a>, user: &str, calls: &[&'a Call]) -> BTre
     let known: BTreeSet<Uuid> = orders.values().copied().collect();
     let unknown = facts.case.books.orders.iter().find(|row| row.user == user && !known.contains(&row.id));
     let bare = calls.iter().find_map(|call| match &call.ask {
-        Ask::Buy { key } if call.answer.is_unknown() && !orders.contains_key(key.as_str()) => {
+        Ask::Buy { key, .. } if call.answer.is_unknown() && !orders.contains_key(key.as_str()) => {
             Some(key.as_str())
         }
         _ => None,
@@ -157,10 +164,11 @@ fn orders_of_keys<'a>(facts: &Facts<'a>, user: &str, calls: &[&'a Call]) -> BTre
 fn answered(call: &Call) -> Option<Effect<'_>> {
     let (answer, code) = (&call.answer, call.answer.code.as_str());
     match &call.ask {
-        Ask::Buy { key } => match (code, answer.order) {
-            ("accepted" | "confirmed", Some(order)) => Some(Effect::Took { order, key }),
+        Ask::Buy { key, quantity: units, .. } => match (code, answer.order) {
+            ("accepted" | "confirmed", Some(order)) => Some(Effect::Took { order, key, units: *units }),
             ("repeat", Some(order)) => Some(Effect::Repeated { order, key }),
             ("already_ordered", order) => Some(Effect::AlreadyOrdered { order, key }),
+            ("purchase_limit", _) => Some(Effect::TooMany { key, units: *units }),
             ("sold_out", _) => Some(Effect::SoldOut { key }),
             _ => None,
         },
@@ -179,12 +187,51 @@ fn answered(call: &Call) -> Option<Effect<'_>> {
     }
 }
 
-/// The orders of a buyer: id, key, state.
-type State<'a> = Vec<(Uuid, &'a str, &'a str)>;
+/// An order of a buyer.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Held<'a> {
+    order: Uuid,
+    key: &'a str,
+    status: &'a str,
+    units: i64,
+}
+
+/// The orders of a buyer.
+type State<'a> = Vec<Held<'a>>;
+
+/// The terms of the sale.
+#[derive(Clone, Copy)]
+struct Terms {
+    /// Units per buyer.
+    limit: i64,
+    /// Whether only live orders count towards it.
+    rebuy: bool,
+}
+
+impl Terms {
+    fn of(facts: &Facts<'_>) -> Self {
+        Self { limit: facts.case.sale.limit, rebuy: facts.case.sale.rebuy }
+    }
+
+    /// The fewest units that these orders count as. A row may have been written, and have expired, without anybody asking.
+    fn at_least(self, orders: &State<'_>) -> i64 {
+        orders.iter().filter(|held| !(self.rebuy && may_end(held.status))).map(|held| held.units).sum()
+    }
+
+    /// The most units that these orders count as.
+    fn at_most(self, orders: &State<'_>) -> i64 {
+        orders.iter().filter(|held| !self.rebuy || is_live(held.status)).map(|held| held.units).sum()
+    }
+}
+
+/// Whether an order in this state may have ended since.
+fn may_end(status: &str) -> bool {
+    matches!(status, "accepted" | "confirmed") || !is_live(status)
+}
 
 struct Search<'s, 'a> {
     steps: &'s [Step<'a>],
-    rebuy: bool,
+    terms: Terms,
     /// Configurations from which no order of events was found.
     failed: HashSet<(u128, State<'a>)>,
 }
@@ -207,7 +254,7 @@ impl<'a> Search<'_, 'a> {
             if !open(nth) || step.from_ms > first_answer {
                 continue;
             }
-            if let Some(next) = after(&step.effect, state, self.rebuy)
+            if let Some(next) = after(&step.effect, state, self.terms)
                 && self.go(done | (1 << nth), &next)
             {
                 return true;
@@ -219,24 +266,24 @@ impl<'a> Search<'_, 'a> {
 }
 
 /// The state after an effect; `None` if it is impossible in this state.
-fn after<'a>(effect: &Effect<'a>, state: &State<'a>, rebuy: bool) -> Option<State<'a>> {
+fn after<'a>(effect: &Effect<'a>, state: &State<'a>, terms: Terms) -> Option<State<'a>> {
     let mut next = state.clone();
-    let known = |key: &str| state.iter().any(|(_, of, _)| *of == key);
-    // A row may have been written, and have expired, without anybody asking.
-    let may_end = |status: &str| matches!(status, "accepted" | "confirmed") || !is_live(status);
+    let known = |key: &str| state.iter().any(|held| held.key == key);
     match *effect {
-        Effect::Took { order, key } => {
-            let free = if rebuy { state.iter().all(|(_, _, is)| may_end(is)) } else { state.is_empty() };
-            if known(key) || !free {
+        Effect::Took { order, key, units } => {
+            if known(key) || terms.at_least(state) + units > terms.limit {
                 return None;
             }
-            next.push((order, key, "accepted"));
+            next.push(Held { order, key, status: "accepted", units });
         }
         Effect::Repeated { order, key } => {
-            state.iter().find(|(id, of, _)| *id == order && *of == key)?;
+            state.iter().find(|held| held.order == order && held.key == key)?;
         }
         Effect::AlreadyOrdered { order, key } => {
-            state.iter().find(|(id, of, _)| *of != key && order.is_none_or(|order| order == *id))?;
+            state.iter().find(|held| held.key != key && order.is_none_or(|order| order == held.order))?;
+        }
+        Effect::TooMany { key, units } => {
+            return (!known(key) && terms.at_most(state) + units > terms.limit).then_some(next);
         }
         Effect::SoldOut { key } => return (!known(key)).then_some(next),
         Effect::Shown { order, state } => {
@@ -258,11 +305,12 @@ fn after<'a>(effect: &Effect<'a>, state: &State<'a>, rebuy: bool) -> Option<Stat
         }
         Effect::PaidLate { order } => expire(status_of(&mut next, order)?),
         Effect::Retaken { order, new_order } => {
+            let units = next.iter().find(|held| held.order == order)?.units;
             let status = status_of(&mut next, order)?;
             may_end(status).then(|| expire(status))?;
             // The provider asks again until it has an answer, and hears the same each time.
-            if !next.iter().any(|(id, _, _)| *id == new_order) {
-                next.push((new_order, "", "paid"));
+            if !next.iter().any(|held| held.order == new_order) {
+                next.push(Held { order: new_order, key: "", status: "paid", units });
             }
         }
     }
@@ -277,7 +325,7 @@ fn expire(status: &mut &str) {
 }
 
 fn status_of<'s, 'a>(state: &'s mut State<'a>, order: Uuid) -> Option<&'s mut &'a str> {
-    state.iter_mut().find(|(id, _, _)| *id == order).map(|(_, _, status)| status)
+    state.iter_mut().find(|held| held.order == order).map(|held| &mut held.status)
 }
 
 /// The state that is shown, if a row can have moved there by itself.

@@ -23,7 +23,8 @@ fn call(at: (i64, i64), user: &str, ask: Ask, (status, code): (u16, &str)) -> Ca
 }
 
 fn buy(at: (i64, i64), user: &str, status: u16, code: &str, order: Option<Uuid>) -> Call {
-    let mut call = call(at, user, Ask::Buy { key: "click".into() }, (status, code));
+    let ask = Ask::Buy { key: "click".into(), sku: "unit".into(), quantity: 1 };
+    let mut call = call(at, user, ask, (status, code));
     call.answer.order = order;
     call
 }
@@ -70,9 +71,8 @@ fn kept() -> Case {
     Case {
         sale: Sale {
             id: "s".into(),
-            units: 2,
+            items: [("unit".to_owned(), 2)].into(),
             limit: 1,
-            buyers: 4,
             pay_within_ms: Some(4_000),
             rebuy: false,
         },
@@ -84,6 +84,7 @@ fn kept() -> Case {
             answer: "done".into(),
             units: 1,
             perhaps: 0,
+            sku: "unit".into(),
         }],
         outages: vec![Outage {
             from_ms: 3_000,
@@ -150,7 +151,7 @@ const PLANTED: &[(&str, Plant)] = &[
         for nth in 0..10 {
             case.calls.push(buy((1_050, 1_052), &format!("user-{nth}"), 503, "overloaded", None));
         }
-        (case.sale.buyers, case.sale.units) = (14, 14);
+        case.sale.items = [("unit".to_owned(), 14)].into();
     }),
     ("paid-enough", |case| case.calls[5].answer.code = "late".into()),
     ("read-enough", |case| {
@@ -161,14 +162,14 @@ const PLANTED: &[(&str, Plant)] = &[
     }),
     ("rest-soon", |case| case.rest_at_ms = 30_000),
     ("sells-on", |case| {
-        case.sale.units = 100;
+        case.sale.items = [("unit".to_owned(), 100)].into();
         for nth in 0..10 {
             let at = 30_000 + 1_000 * nth;
             case.calls.push(buy((at, at + 2), &format!("user-{nth}"), 503, "overloaded", None));
         }
     }),
     ("sells-again", |case| {
-        case.sale.units = 100;
+        case.sale.items = [("unit".to_owned(), 100)].into();
         case.outages.push(Outage { from_ms: 30_000, to_ms: 90_000, ..case.outages[0].clone() });
         for nth in 0..10 {
             let at = 30_000 + 6_000 * nth;
@@ -192,6 +193,30 @@ fn an_act_without_an_answer_may_have_been_carried_out() {
     assert_eq!(judge(&case).broken, vec![]);
     case.books.items[0].stock += 1;
     assert!(judge(&case).broken.iter().any(|finding| finding.rule == "stock-follows-acts"));
+}
+
+/// Erin may have three units and takes two; then she asks for so many more, and hears this.
+fn two_of_three_and_then(quantity: i64, code: &str) -> Case {
+    let (first, second) = (Uuid::from_u128(5), Uuid::from_u128(6));
+    let ask = |key: &str, quantity| Ask::Buy { key: key.to_owned(), sku: "unit".into(), quantity };
+    let mut case = kept();
+    case.sale.limit = 3;
+    let mut took = call((1_060, 1_062), "erin", ask("one", 2), (202, "accepted"));
+    took.answer.order = Some(first);
+    let status = if code == "accepted" { 202 } else { 409 };
+    let mut then = call((1_070, 1_072), "erin", ask("two", quantity), (status, code));
+    then.answer.order = (code == "accepted").then_some(second);
+    case.calls.extend([took, then]);
+    case
+}
+
+#[test]
+fn a_buyer_gets_units_up_to_the_limit_and_is_refused_above_it() {
+    let fits = |case: Case| !judge(&case).broken.iter().any(|finding| finding.rule == "linearizable");
+    assert!(fits(two_of_three_and_then(1, "accepted")));
+    assert!(!fits(two_of_three_and_then(2, "accepted")));
+    assert!(fits(two_of_three_and_then(2, "purchase_limit")));
+    assert!(!fits(two_of_three_and_then(1, "purchase_limit")));
 }
 
 #[test]
@@ -223,7 +248,7 @@ fn a_kept_case_is_judged_alike_when_it_is_opened_again() {
     let (before, after) = (judge(&case), judge(&Case::open(folder.path()).unwrap()));
     assert_eq!(before.broken, after.broken);
     assert!(
-        before.stories[0].contains("buys        with key click: at 0.002 s sold_out"),
+        before.stories[0].contains("buys        1 unit with key click: at 0.002 s sold_out"),
         "{:?}",
         before.stories
     );

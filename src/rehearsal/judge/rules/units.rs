@@ -65,9 +65,14 @@ pub(super) fn conservation(facts: &Facts<'_>) -> Look {
 }
 
 pub(super) fn stock_follows_acts(facts: &Facts<'_>) -> Look {
-    let (is, may_be) = (facts.case.books.items.iter().map(|item| item.stock).sum::<i64>(), facts.stocks());
-    (!may_be.contains(&is))
-        .then(|| Found::new(format!("the stock is {is} units, and the acts lead to {may_be:?}")))
-        .into_iter()
-        .collect()
+    let mut found = Vec::new();
+    for item in &facts.case.books.items {
+        let (sku, stock, may_be) = (&item.sku, item.stock, facts.stocks(&item.sku));
+        if !may_be.contains(&stock) {
+            found.push(Found::new(format!(
+                "{sku}: the stock is {stock} units, and the acts lead to {may_be:?}"
+            )));
+        }
+    }
+    found.into_iter().collect()
 }
