@@ -1,6 +1,9 @@
-//! A full disk, for one server: the kernel refuses whatever its processes write to files.
+//! Faults of the disk. A full one, for one server: the kernel refuses whatever its processes write to files. A busy one,
+//! for all of them: another program writes and syncs.
 
-use std::time::Duration;
+use std::io::{Seek as _, Write as _};
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
@@ -17,6 +20,42 @@ pub(super) async fn fill(stack: &Stack, kind: Kind, lasts: Duration) -> Result<(
     }
     tokio::time::sleep(lasts).await;
     stack.kill_server(kind).await
+}
+
+/// How many threads write, how much at once, and how large their files become.
+const WRITERS: usize = 2;
+const AT_ONCE: usize = 4 << 20;
+const AT_MOST: usize = 64 << 20;
+
+/// Another program writes to the disk and syncs, for so long.
+pub(super) async fn keep_busy(stack: &Stack, lasts: Duration) -> Result<(), Missed> {
+    let until = Instant::now() + lasts;
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|nth| {
+            let file = stack.home().join(format!("busy-disk-{nth}"));
+            tokio::task::spawn_blocking(move || write_until(until, &file))
+        })
+        .collect();
+    for writer in writers {
+        writer.await.map_err(std::io::Error::other)??;
+    }
+    Ok(())
+}
+
+fn write_until(until: Instant, path: &Path) -> std::io::Result<()> {
+    let mut file = std::fs::File::create(path)?;
+    let bytes = vec![1; AT_ONCE];
+    let mut length = 0;
+    while Instant::now() < until {
+        file.write_all(&bytes)?;
+        file.sync_data()?;
+        length += AT_ONCE;
+        if length >= AT_MOST {
+            file.rewind()?;
+            length = 0;
+        }
+    }
+    std::fs::remove_file(path)
 }
 
 /// The process and all that it has started. Those that it starts later inherit its limits.

@@ -38,6 +38,10 @@ pub(super) enum Fault {
     HoldLock(Duration),
     /// Every process is restarted by SIGTERM, one after the other.
     RollingRestart,
+    /// The clock of a process is so many seconds ahead, and then jumps.
+    WrongClock(usize, [i64; 2], Duration),
+    /// Another program writes to the disk of the servers.
+    BusyDisk(Duration),
     /// A server cannot write to its files; then it is restarted.
     DiskFull(Kind, Duration),
     /// One half of the processes becomes this build. Only in a drill that begins with another one.
@@ -73,6 +77,8 @@ impl Fault {
             Self::EndSessions => "sessions ended".into(),
             Self::HoldLock(_) => "lock held".into(),
             Self::RollingRestart => "rolling restart".into(),
+            Self::WrongClock(nth, ..) => format!("wrong clock {}", PROCESSES[*nth]),
+            Self::BusyDisk(_) => "busy disk".into(),
             Self::DiskFull(kind, _) => format!("{} disk full", kind.name()),
             Self::Upgrade(_) => "upgrade".into(),
             Self::Empty(kind) => format!("{} emptied", kind.name()),
@@ -161,7 +167,8 @@ fn draw(rng: &mut StdRng, database: Kind) -> Fault {
         38..42 => Fault::KillServer(Kind::Rabbitmq),
         42..49 => Fault::KillServer(database),
         49..53 => Fault::StopServer(Kind::Redis, short(rng)),
-        53..56 => Fault::StopServer(Kind::Rabbitmq, short(rng)),
+        53..55 => Fault::StopServer(Kind::Rabbitmq, short(rng)),
+        55 => Fault::BusyDisk(Duration::from_millis(rng.random_range(2_000..6_000))),
         56..61 => {
             let by = Duration::from_millis(rng.random_range(20..400));
             Fault::Network(route(rng), Weather::Slow(by), short(rng))
@@ -187,8 +194,16 @@ fn draw(rng: &mut StdRng, database: Kind) -> Fault {
         94..96 => Fault::DiskFull([Kind::Redis, database][rng.random_range(0..2)], short(rng)),
         // Longer than the database lets the sessions of a worker wait.
         96..98 => Fault::HoldLock(Duration::from_millis(rng.random_range(5_000..15_000))),
+        98 => wrong_clock(process(rng), rng),
         _ => Fault::EndSessions,
     }
+}
+
+/// A front judges tokens and signatures by its own clock: if that is behind, no token is valid yet, and if it is ahead by
+/// five minutes, a payment is too old.
+fn wrong_clock(nth: usize, rng: &mut StdRng) -> Fault {
+    let ahead_s = if PROCESSES[nth] == "front" { [200, 0] } else { [600, -600] };
+    Fault::WrongClock(nth, ahead_s, Duration::from_millis(rng.random_range(4_000..12_000)))
 }
 
 #[cfg(test)]

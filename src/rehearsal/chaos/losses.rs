@@ -61,8 +61,44 @@ pub(super) async fn set_back(stack: &Stack, kind: Kind, by: Duration) -> Result<
         operator::replay_log(stack).await?;
         return Ok(Some((from, until)));
     }
-    // A front rebuilds a gate that is behind by itself.
+    rebuild_what_stays_frozen(stack).await?;
     Ok(None)
+}
+
+/// How long a front may take to rebuild a gate that is behind. It does not if the order log has been lost so shortly before
+/// that it may lack orders without a row.
+const REBUILT_WITHIN: Duration = Duration::from_secs(20);
+
+/// Waits until the fronts have rebuilt every gate, and rebuilds the others, as the runbook says.
+async fn rebuild_what_stays_frozen(stack: &Stack) -> Result<(), Missed> {
+    // Until a front has compared it, a gate that is behind is not frozen.
+    tokio::time::sleep(CALM).await;
+    let until = Instant::now() + REBUILT_WITHIN;
+    let mut frozen = frozen(stack).await?;
+    while !frozen.is_empty() && Instant::now() < until {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        frozen = self::frozen(stack).await?;
+    }
+    for sale in &frozen {
+        operator::rebuild(stack, sale).await?;
+    }
+    Ok(())
+}
+
+/// The sales that are frozen.
+async fn frozen(stack: &Stack) -> Result<Vec<String>, Missed> {
+    let sales = sales(stack).await?;
+    let mut redis =
+        redis::Client::open(stack.url(Kind::Redis).await?)?.get_multiplexed_async_connection().await?;
+    let mut frozen = Vec::new();
+    for sale in sales {
+        let key = format!("doorbuster:{{{sale}}}:sale");
+        let state: Option<String> = redis::cmd("HGET").arg(key).arg("state").query_async(&mut redis).await?;
+        if state.as_deref() == Some("frozen") {
+            frozen.push(sale);
+        }
+    }
+    Ok(frozen)
 }
 
 /// Copies a folder with the owners of its files.

@@ -14,7 +14,7 @@ use super::missed::Missed;
 use super::proxy::Weather;
 use super::stack::Stack;
 use super::{disk, losses, sessions, upgrade};
-use crate::rehearsal::servers::Kind;
+use crate::rehearsal::servers::{FakeClock, Kind};
 
 /// Inflicts a fault, waits for as long as it lasts, and heals it. Returns the interval in which the end of an order may
 /// have been undone.
@@ -64,6 +64,8 @@ pub(super) async fn inflict(stack: &Stack, fault: Fault) -> Result<Option<(i64, 
         Fault::EndSessions => sessions::end_all(stack).await?,
         Fault::HoldLock(lasts) => sessions::hold_lock(stack, lasts).await?,
         Fault::RollingRestart => restart_all(stack).await?,
+        Fault::WrongClock(nth, ahead_s, lasts) => wrong_clock(stack, nth, ahead_s, lasts).await?,
+        Fault::BusyDisk(lasts) => disk::keep_busy(stack, lasts).await?,
         Fault::DiskFull(kind, lasts) => disk::fill(stack, kind, lasts).await?,
         Fault::Upgrade(half) => upgrade::upgrade(stack, half).await?,
         Fault::Empty(kind) => losses::empty(stack, kind).await?,
@@ -121,6 +123,25 @@ async fn lose_queue(url: &str, delete: bool) -> Result<(), Missed> {
         if lost == 0 && !delete { Err(Missed::QueueEmpty) } else { Ok(()) }
     };
     tokio::time::timeout(Duration::from_secs(5), work).await.unwrap_or(Err(Missed::TimedOut("the broker")))
+}
+
+/// A process is restarted with a wrong clock, which jumps in the middle, and then with a right one.
+async fn wrong_clock(stack: &Stack, nth: usize, ahead_s: [i64; 2], lasts: Duration) -> Result<(), Missed> {
+    let clock = FakeClock::in_file(&stack.clock_file(nth)).ok_or(Missed::NotInstalled("libfaketime"))?;
+    clock.set(ahead_s[0])?;
+    stack.give_clock(nth, Some(clock.clone()));
+    let done = async {
+        stack.restart(nth, Signal::TERM).await?;
+        tokio::time::sleep(lasts / 2).await;
+        clock.set(ahead_s[1])?;
+        tokio::time::sleep(lasts / 2).await;
+        Ok::<_, Missed>(())
+    };
+    let done = done.await;
+    stack.give_clock(nth, None);
+    // One that is down comes back with the right clock.
+    let _ = stack.restart(nth, Signal::TERM).await;
+    done
 }
 
 /// Every process is restarted, one after the other, as in a deployment.

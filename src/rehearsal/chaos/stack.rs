@@ -15,7 +15,7 @@ use super::missed::Missed;
 use super::plan::ChaosPlan;
 use super::proxy::Proxy;
 use crate::rehearsal::drill::payment_secret;
-use crate::rehearsal::servers::{Child, Ending, Kind, Secret, Server, ServerError, start_program};
+use crate::rehearsal::servers::{Child, Ending, FakeClock, Kind, Secret, Server, ServerError, start_program};
 
 /// One of [`PROCESSES`].
 pub(super) struct Slot {
@@ -24,6 +24,8 @@ pub(super) struct Slot {
     pub(super) killed: bool,
     /// The build that it is started as; `None` for this one.
     program: Option<PathBuf>,
+    /// The clock that it is started with; `None` for the host's.
+    clock: Option<FakeClock>,
 }
 
 #[derive(Clone)]
@@ -59,7 +61,7 @@ impl Stack {
         )?;
         let settings = Settings { database, database_url: &data.url, overrides: &plan.settings };
         let layout = Layout::plan(&settings).await?;
-        let slot = || Slot { child: None, killed: false, program: plan.other.clone() };
+        let slot = || Slot { child: None, killed: false, program: plan.other.clone(), clock: None };
         let stack = Self {
             shared: Arc::new(Shared {
                 home: home.to_owned(),
@@ -207,11 +209,15 @@ impl Stack {
 
     pub(super) fn start_process(&self, nth: usize) -> Result<(), ServerError> {
         let home = self.shared.home.join(format!("{}-{nth}", PROCESSES[nth]));
-        let env = vec![
+        let mut env = vec![
             ("DOORBUSTER__AUTH__SECRET", self.shared.secret.clone()),
             ("DOORBUSTER__PAYMENTS__SECRETS", format!("drill {}", self.payment_secret())),
         ];
-        let program = self.slots()[nth].program.clone();
+        let (program, clock) = {
+            let slot = &self.slots()[nth];
+            (slot.program.clone(), slot.clock.clone())
+        };
+        env.extend(clock.iter().flat_map(FakeClock::env));
         let child = start_program(
             program.as_deref(),
             PROCESSES[nth],
@@ -222,6 +228,21 @@ impl Stack {
         let mut slots = self.slots();
         (slots[nth].child, slots[nth].killed) = (Some(child), false);
         Ok(())
+    }
+
+    /// The folder of everything that the stack writes.
+    pub(super) fn home(&self) -> &Path {
+        &self.shared.home
+    }
+
+    /// Where the clock of a process is kept.
+    pub(super) fn clock_file(&self, nth: usize) -> PathBuf {
+        self.shared.home.join(format!("clock-{nth}"))
+    }
+
+    /// The process has this clock from its next start on; `None` for the host's.
+    pub(super) fn give_clock(&self, nth: usize, clock: Option<FakeClock>) {
+        self.slots()[nth].clock = clock;
     }
 
     /// The process is this build from its next start on.
