@@ -1,6 +1,6 @@
 //! The report of a chaos drill, for people and as JSON.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::Serialize;
@@ -81,6 +81,25 @@ impl ChaosReport {
     pub fn is_complete(&self) -> bool {
         self.sales.iter().all(SaleReport::is_complete)
     }
+
+    /// The whole report in one line.
+    fn verdict(&self) -> String {
+        if self.balances() && self.is_complete() {
+            return "every promise was kept, and every floor was reached".into();
+        }
+        let mut failed: BTreeSet<String> =
+            self.ended_by_themselves.iter().map(|_| "a process ended by itself".to_owned()).collect();
+        for sale in &self.sales {
+            let name = &sale.drill.sale_id;
+            let Judgement { broken, short, .. } = &sale.judgement;
+            failed.extend(broken.iter().map(|finding| format!("{name} broke {}", finding.rule)));
+            failed.extend(short.iter().map(|finding| format!("{name} missed {}", finding.rule)));
+            if !sale.drill.balances || !sale.drill.complete {
+                failed.insert(format!("{name}: see the answers to its clicks"));
+            }
+        }
+        failed.into_iter().collect::<Vec<_>>().join(" · ")
+    }
 }
 
 impl fmt::Display for ChaosReport {
@@ -117,6 +136,7 @@ impl fmt::Display for ChaosReport {
             )?;
             write!(f, "{}{}", sale.judgement, sale.drill)?;
         }
-        Ok(())
+        // Last, where it is seen first.
+        write!(f, "\n\n  seed {} on {}: {}", self.seed, self.database, self.verdict())
     }
 }

@@ -217,11 +217,11 @@ impl Terms {
     fn at_least(self, orders: &State<'_>) -> i64 {
         orders.iter().filter(|held| !(self.rebuy && may_end(held.status))).map(|held| held.units).sum()
     }
+}
 
-    /// The most units that these orders count as.
-    fn at_most(self, orders: &State<'_>) -> i64 {
-        orders.iter().filter(|held| !self.rebuy || is_live(held.status)).map(|held| held.units).sum()
-    }
+/// The most units that these orders count as: an ended one counts until the gate has its units back.
+fn at_most(orders: &State<'_>) -> i64 {
+    orders.iter().map(|held| held.units).sum()
 }
 
 /// Whether an order in this state may have ended since.
@@ -283,7 +283,7 @@ fn after<'a>(effect: &Effect<'a>, state: &State<'a>, terms: Terms) -> Option<Sta
             state.iter().find(|held| held.key != key && order.is_none_or(|order| order == held.order))?;
         }
         Effect::TooMany { key, units } => {
-            return (!known(key) && terms.at_most(state) + units > terms.limit).then_some(next);
+            return (!known(key) && at_most(state) + units > terms.limit).then_some(next);
         }
         Effect::SoldOut { key } => return (!known(key)).then_some(next),
         Effect::Shown { order, state } => {
