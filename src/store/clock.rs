@@ -1,21 +1,26 @@
 //! The database's clock, which decides deadlines: the clocks of hosts differ.
 
-use sea_orm::sea_query::Expr;
+use sea_orm::sea_query::{Expr, SimpleExpr};
 use sea_orm::{ConnectionTrait, DbBackend};
 
 use super::error::StoreError;
 use super::handle::Store;
 use crate::domain::Millis;
 
+/// The expression of [`Store::clock`] for a kind of database.
+pub(in crate::store) fn clock_of(backend: DbBackend) -> SimpleExpr {
+    Expr::cust(match backend {
+        DbBackend::MySql => "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)",
+        DbBackend::Postgres => "CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000 AS BIGINT)",
+        _ => "CAST(unixepoch('subsec') * 1000 AS INTEGER)",
+    })
+}
+
 impl Store {
     /// The database's clock in milliseconds, as an expression. It stands still during a statement, because otherwise it
     /// could not be used to search an index.
-    pub(in crate::store) fn clock(&self) -> sea_orm::sea_query::SimpleExpr {
-        Expr::cust(match self.db.get_database_backend() {
-            DbBackend::MySql => "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)",
-            DbBackend::Postgres => "CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000 AS BIGINT)",
-            _ => "CAST(unixepoch('subsec') * 1000 AS INTEGER)",
-        })
+    pub(in crate::store) fn clock(&self) -> SimpleExpr {
+        clock_of(self.db.get_database_backend())
     }
 
     /// The time by the database's clock.

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use sea_orm::sea_query::Expr;
+use sea_orm::sea_query::{Expr, ExprTrait as _, InsertStatement, Query, SimpleExpr};
 use sea_orm::{
-    ActiveValue::Set, ColumnTrait as _, DatabaseTransaction, EntityTrait as _, QueryFilter as _,
-    QueryOrder as _, QuerySelect as _, SqlErr,
+    ColumnTrait as _, ConnectionTrait as _, DatabaseTransaction, DbBackend, EntityTrait as _,
+    QueryFilter as _, QueryOrder as _, QuerySelect as _, SqlErr,
 };
 
 use crate::domain::{Millis, OrderId, OrderStatus, SaleId, UserId};
+use crate::store::clock::clock_of;
 use crate::store::entities::payment_event;
 use crate::store::error::StoreError;
 use crate::store::log_outbox::{Touched, log};
@@ -77,22 +78,8 @@ pub(in crate::store) async fn lock_or_insert(
     if let Some(known) = payment_event::Entity::find_by_id(id).lock_exclusive().one(transaction).await? {
         return read_payment(known);
     }
-    let row = payment_event::ActiveModel {
-        provider: Set(payment.provider.clone()),
-        event_id: Set(payment.event_id.clone()),
-        kind: Set(payment.kind.as_str().into()),
-        sale_id: Set(payment.sale.to_string()),
-        order_id: Set(payment.order.uuid()),
-        user_id: Set(payment.user.as_ref().map(ToString::to_string)),
-        state: Set(PaymentState::Pending.as_str().into()),
-        new_order_id: Set(None),
-        detail: Set(None),
-        received_at_ms: Set(payment.received_at.0),
-        due_at_ms: Set(payment.received_at.plus(OWN_TRY).0),
-        updated_at_ms: Set(payment.received_at.0),
-    };
     // Of two copies at once, one violates the key and is retried.
-    payment_event::Entity::insert(row).exec_without_returning(transaction).await.map_err(
+    transaction.execute(&insertion_of(payment, transaction.get_database_backend())?).await.map_err(
         |error| match error.sql_err() {
             Some(SqlErr::UniqueConstraintViolation(_)) => {
                 StoreError::Away("another process is recording the same event".into())
@@ -102,6 +89,30 @@ pub(in crate::store) async fn lock_or_insert(
     )?;
     log_event(transaction, payment).await?;
     Ok(payment.clone())
+}
+
+/// Inserts a pending event. The database's clock decides when it is due: whichever front is to try it again may have
+/// another clock than the one that received it.
+fn insertion_of(payment: &Payment, backend: DbBackend) -> Result<InsertStatement, StoreError> {
+    use payment_event::Column;
+    let due = clock_of(backend).add(i64::try_from(OWN_TRY.as_millis()).unwrap_or(i64::MAX));
+    let columns: [(Column, SimpleExpr); 10] = [
+        (Column::Provider, payment.provider.as_str().into()),
+        (Column::EventId, payment.event_id.as_str().into()),
+        (Column::Kind, payment.kind.as_str().into()),
+        (Column::SaleId, payment.sale.as_str().into()),
+        (Column::OrderId, payment.order.uuid().into()),
+        (Column::UserId, payment.user.as_ref().map(ToString::to_string).into()),
+        (Column::State, PaymentState::Pending.as_str().into()),
+        (Column::ReceivedAtMs, payment.received_at.0.into()),
+        (Column::DueAtMs, due),
+        (Column::UpdatedAtMs, payment.received_at.0.into()),
+    ];
+    let (names, values): (Vec<Column>, Vec<SimpleExpr>) = columns.into_iter().unzip();
+    let mut insertion = Query::insert();
+    insertion.into_table(payment_event::Entity).columns(names);
+    insertion.values(values).map_err(|error| StoreError::Broken(error.to_string()))?;
+    Ok(insertion)
 }
 
 /// All events of an order, locked, oldest first.

@@ -1,12 +1,13 @@
 //! Reading payment events.
 
+use sea_orm::sea_query::{Expr, ExprTrait as _};
 use sea_orm::{
     ColumnTrait as _, EntityTrait as _, PaginatorTrait as _, QueryFilter as _, QueryOrder as _,
     QuerySelect as _,
 };
 
 use super::event::{Payment, read_payment};
-use crate::domain::{Millis, OrderId, SaleId};
+use crate::domain::{OrderId, SaleId};
 use crate::store::entities::payment_event;
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
@@ -47,12 +48,12 @@ impl Store {
         .await
     }
 
-    /// Pending events whose next try is due by this host's clock, longest due first.
+    /// Pending events whose next try is due by the database's clock, longest due first.
     pub async fn payments_due(&self, limit: u64) -> Result<Vec<Payment>, StoreError> {
         self.within(async {
             let rows = payment_event::Entity::find()
                 .filter(payment_event::Column::State.eq(PaymentState::Pending.as_str()))
-                .filter(payment_event::Column::DueAtMs.lte(Millis::now().0))
+                .filter(Expr::col(payment_event::Column::DueAtMs).lte(self.clock()))
                 .order_by_asc(payment_event::Column::DueAtMs)
                 .limit(limit)
                 .all(&self.db)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sea_orm::sea_query::Expr;
+use sea_orm::sea_query::{Expr, ExprTrait as _};
 use sea_orm::{ColumnTrait as _, EntityTrait as _, QueryFilter as _};
 
 use super::event::{Payment, lock_or_insert, log_event};
@@ -53,7 +53,7 @@ impl Store {
         .await
     }
 
-    /// Postpones the next try of a pending event, with the reason. Returns `false` if it is no longer pending.
+    /// Postpones the next try of a pending event by so much, with the reason. Returns `false` if it is no longer pending.
     pub async fn postpone_payment(
         &self,
         payment: &Payment,
@@ -61,14 +61,14 @@ impl Store {
         new_order: Option<OrderId>,
         detail: &str,
     ) -> Result<bool, StoreError> {
-        let now = Millis::now();
+        let wait_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
         let detail: String = detail.chars().take(200).collect();
         self.within(async {
             let transaction = self.begin().await?;
             let mut update = payment_event::Entity::update_many()
-                .col_expr(payment_event::Column::DueAtMs, Expr::val(now.plus(wait).0))
+                .col_expr(payment_event::Column::DueAtMs, self.clock().add(wait_ms))
                 .col_expr(payment_event::Column::Detail, Expr::val(detail))
-                .col_expr(payment_event::Column::UpdatedAtMs, Expr::val(now.0));
+                .col_expr(payment_event::Column::UpdatedAtMs, Expr::val(Millis::now().0));
             if let Some(new_order) = new_order {
                 update = update.col_expr(payment_event::Column::NewOrderId, Expr::val(new_order.uuid()));
             }

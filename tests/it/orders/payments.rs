@@ -311,9 +311,11 @@ async fn an_order_with_a_pending_payment_does_not_expire() {
         state: PaymentState::Pending,
         new_order: None,
         detail: None,
-        received_at: Millis::now().plus(Duration::from_secs(3_600)),
+        received_at: Millis::now(),
     };
     running.parts.store.receive_payment(&recorded).await.unwrap();
+    let later = Duration::from_secs(3_600);
+    assert!(running.parts.store.postpone_payment(&recorded, later, None, "no server").await.unwrap());
     until_status(&running, &other, OrderStatus::Expired).await;
     let change = Change {
         id: first.parse().unwrap(),

@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use doorbuster::domain::{Act, ActRequest, Millis, Number, Order, OrderStatus, TermsChange};
 use doorbuster::rehearsal::chaos::Weather;
-use doorbuster::store::{BegunAct, Change, Changed, Claim, Recorded, Return, StoreError};
+use doorbuster::store::{
+    BegunAct, Change, Changed, Claim, Payment, PaymentKind, PaymentState, Recorded, Return, StoreError,
+};
 
 use crate::seams::store::{claim, on_every_database, sold, world};
 use crate::support::{Database, World, behind_proxy, order, sale, until};
@@ -14,7 +16,34 @@ on_every_database!(
     an_ended_order_returns_its_units_once,
     an_order_can_be_cancelled_before_it_has_a_row,
     many_orders_expire_together_and_none_early,
+    a_payment_is_tried_again_in_time_whatever_clock_its_receiver_has,
 );
+
+/// The front that received it is 200 s ahead.
+async fn a_payment_is_tried_again_in_time_whatever_clock_its_receiver_has(database: Database) {
+    let (_world, store, sale) = world(database, 9, 1).await;
+    let order = order(&sale.id, "ada", 1);
+    let payment = Payment {
+        provider: "acme".into(),
+        event_id: "evt".into(),
+        kind: PaymentKind::Paid,
+        sale: sale.id.clone(),
+        order: order.id,
+        user: None,
+        state: PaymentState::Pending,
+        new_order: None,
+        detail: None,
+        received_at: Millis::now().plus(Duration::from_secs(200)),
+    };
+    let received = store.receive_payment(&payment).await.unwrap();
+    assert_eq!(received.received_at, payment.received_at);
+    assert!(store.payments_due(10).await.unwrap().is_empty(), "the receiver tries first");
+    let due = async || store.payments_due(10).await.ok()?.pop();
+    let due_first = until("it is due", Duration::from_secs(20), due).await;
+    assert!(store.postpone_payment(&due_first, Duration::from_secs(2), None, "no row").await.unwrap());
+    assert!(store.payments_due(10).await.unwrap().is_empty(), "it was postponed");
+    until("it is due again", Duration::from_secs(20), due).await;
+}
 
 fn change(order: &Order, act: Act, fence: i64) -> Change {
     Change { id: order.id, act, asked: ActRequest::by("op").because(Some("requested".into())), fence }
