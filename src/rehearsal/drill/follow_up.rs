@@ -19,6 +19,9 @@ use crate::rehearsal::judge::{self, Ask, History, Intent, now_ms};
 /// How many buyers act at the same time. During an outage each of them waits, and those who find no place pay too late,
 /// so this is more than a crowd brings in a few seconds.
 const AT_ONCE: usize = 1_024;
+/// The longest wait before a request is repeated. Twice as long as before each time, as a provider does: during an outage
+/// all of them together would otherwise keep the fronts busy with refusals.
+const LONGEST_WAIT: Duration = Duration::from_secs(4);
 /// The payment provider's name in a drill.
 pub(super) const PROVIDER: &str = "drill";
 
@@ -32,6 +35,8 @@ pub(super) struct Outcome {
     pub(super) answer: String,
     /// The new order, if a late payment retook a unit.
     pub(super) new_order: Option<OrderId>,
+    /// Whether the answer says what became of it. Without one, it may have been done or not.
+    pub(super) is_final: bool,
 }
 
 /// Called for each payment that was applied to an order.
@@ -117,16 +122,16 @@ impl Holder {
     /// order before and after.
     pub(super) async fn act(&self, paid: &(dyn Fn() + Send + Sync)) -> Outcome {
         self.read().await;
-        let (answer, new_order) = match self.intent {
-            Intent::NeverPays => ("nothing".to_owned(), None),
-            Intent::Cancels => (self.cancel().await, None),
+        let Reply { word: answer, new_order, is_final, .. } = match self.intent {
+            Intent::NeverPays => Reply { word: "nothing".into(), is_final: true, ..Reply::default() },
+            Intent::Cancels => self.cancel().await,
             Intent::Pays | Intent::PaysLate => self.pay().await,
         };
         if matches!(answer.as_str(), "applied" | "retaken") {
             paid();
         }
         self.read().await;
-        Outcome { order: self.bought.order, intent: self.intent, answer, new_order }
+        Outcome { order: self.bought.order, intent: self.intent, answer, new_order, is_final }
     }
 
     async fn read(&self) {
@@ -138,7 +143,7 @@ impl Holder {
     }
 
     /// Sends the payment event, and repeats it until its outcome is known, as a provider does.
-    async fn pay(&self) -> (String, Option<OrderId>) {
+    async fn pay(&self) -> Reply {
         let id = format!("evt-{}", self.bought.order);
         let body = serde_json::json!({
             "type": "payment.succeeded",
@@ -159,10 +164,10 @@ impl Holder {
         .await
     }
 
-    async fn cancel(&self) -> String {
+    async fn cancel(&self) -> Reply {
         let path = format!("/v1/sales/{}/orders/{}:cancel", self.sale, self.bought.order);
         let ask = Ask::Cancel { order: self.bought.order.uuid() };
-        self.until_known((&path, ""), &ask, |_| vec![("authorization", self.bought.bearer.clone())]).await.0
+        self.until_known((&path, ""), &ask, |_| vec![("authorization", self.bought.bearer.clone())]).await
     }
 
     /// Repeats a request, with a new signature each time, until its answer is final.
@@ -171,7 +176,7 @@ impl Holder {
         (path, body): (&str, &str),
         ask: &Ask,
         headers: impl Fn(&str) -> Vec<(&'static str, String)>,
-    ) -> (String, Option<OrderId>) {
+    ) -> Reply {
         let mut connection = Connection::new(self.address);
         let until = Instant::now() + self.follow_up.repeat_for;
         let mut wait = Duration::from_millis(20);
@@ -189,14 +194,15 @@ impl Holder {
             };
             self.history.add(from, self.bought.user.as_str(), ask.clone(), heard);
             if reply.is_final || Instant::now() >= until {
-                return (reply.word, reply.new_order);
+                return reply;
             }
             tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(Duration::from_secs(1));
+            wait = (wait * 2).min(LONGEST_WAIT);
         }
     }
 }
 
+#[derive(Default)]
 struct Reply {
     status: Option<u16>,
     word: String,
@@ -206,7 +212,7 @@ struct Reply {
 
 fn read(answer: Result<Answer, HttpError>) -> Reply {
     let Ok((status, body)) = answer else {
-        return Reply { status: None, word: "unanswered".into(), new_order: None, is_final: false };
+        return Reply { word: "unanswered".into(), ..Reply::default() };
     };
     let body: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
     let new_order = body["new_order_id"].as_str().and_then(|id| id.parse().ok());

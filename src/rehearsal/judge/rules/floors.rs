@@ -101,6 +101,9 @@ pub(super) fn sells_again(facts: &Facts<'_>) -> Look {
     stands_still_at_most(facts, SELLS_AGAIN_MS, false, "though a unit was free")
 }
 
+/// Answers to buyers who would get no order anyway, which other rules judge.
+const SERVED: [&str; 5] = ["repeat", "already_ordered", "purchase_limit", "sold_out", "rate_limited"];
+
 /// A floor for the time in which buyers come and none gets an order, although a unit is free; with `calm`, although
 /// nothing is down either.
 fn stands_still_at_most(facts: &Facts<'_>, limit_ms: i64, calm: bool, although: &str) -> Look {
@@ -124,9 +127,10 @@ fn stands_still_at_most(facts: &Facts<'_>, limit_ms: i64, calm: bool, although: 
     Look { found: found.into_iter().collect(), measured: Some((to - from) as f64 / 1000.0) }
 }
 
-/// The answers to the clicks on an item, in the order of time.
+/// The answers to the clicks on an item that took an order or could have, in the order of time.
 fn clicks_on<'a>(facts: &Facts<'a>, sku: &str) -> Vec<(i64, &'a str)> {
-    let of_item = facts.buys().filter(|buy| buy.sku == sku);
+    let of_item =
+        facts.buys().filter(|buy| buy.sku == sku && !SERVED.contains(&buy.call.answer.code.as_str()));
     let mut clicks: Vec<(i64, &str)> =
         of_item.map(|buy| (buy.call.to_ms, buy.call.answer.code.as_str())).collect();
     clicks.sort_unstable();
@@ -142,7 +146,7 @@ fn longest_still(facts: &Facts<'_>, sku: &str, clicks: &[(i64, &str)], calm: boo
         let (at, from) = (*at, *since.get_or_insert(*at));
         let excused = facts.is_paused(from, at) || (calm && facts.is_disturbed(from, at));
         let counts = holds_all_of(&free, from, at) && !excused;
-        if *code == "accepted" || !counts {
+        if matches!(*code, "accepted" | "confirmed") || !counts {
             since = None;
         } else if at - from > longest.1 - longest.0 {
             longest = (from, at);
