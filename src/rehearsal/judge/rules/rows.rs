@@ -47,12 +47,22 @@ pub(super) fn somebody_asked(facts: &Facts<'_>) -> Look {
             found.push(Found::of_order(row.id, format!("{} never clicked, but has {}", row.user, row.id)));
         }
         let paid = |intent: Option<&Intent>| matches!(intent, Some(Intent::Pays | Intent::PaysLate));
+        // A late payment takes an order, which is cancelled if another try has ended the payment meanwhile.
+        let retaken_in_vain = || {
+            let of_user = |payment: &PaymentRow| {
+                facts.rows.get(&payment.order).is_some_and(|paid| paid.user == row.user)
+            };
+            let mut late = facts.case.books.payments.iter().filter(|payment| payment.state == "late");
+            !facts.given.contains_key(&row.id) && late.any(of_user)
+        };
         let retaken = || facts.case.books.payments.iter().any(|payment| payment.new_order == Some(row.id));
         let asked = match row.status.as_str() {
             "paid" => paid(facts.intents.get(&row.id)) || retaken(),
             // A replay ends an order whose unit the gate has back as cancelled.
             "cancelled" => {
-                facts.intents.get(&row.id) == Some(&Intent::Cancels) || facts.may_have_ended_in_replay(row.id)
+                facts.intents.get(&row.id) == Some(&Intent::Cancels)
+                    || facts.may_have_ended_in_replay(row.id)
+                    || retaken_in_vain()
             }
             "expired" => facts.case.sale.pay_within_ms.is_some(),
             _ => true,
