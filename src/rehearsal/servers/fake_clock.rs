@@ -1,11 +1,11 @@
-//! A wrong clock for one process: libfaketime, preloaded into it.
+//! A wrong clock for one process: libfaketime, which is loaded before it.
 
 use std::path::{Path, PathBuf};
 
 /// The clock of one process, as a file that the process reads again each second.
 #[derive(Clone)]
 pub struct FakeClock {
-    library: PathBuf,
+    preload: PathBuf,
     file: PathBuf,
 }
 
@@ -13,10 +13,10 @@ impl FakeClock {
     /// A clock that goes right until it is set, kept in `file`. `None` if libfaketime is not installed.
     pub fn in_file(file: &Path) -> Option<Self> {
         let folders = std::fs::read_dir("/usr/lib").ok()?.flatten();
-        let library = folders
+        let preload = folders
             .map(|folder| folder.path().join("faketime/libfaketime.so.1"))
             .find(|file| file.is_file())?;
-        let clock = Self { library, file: file.to_owned() };
+        let clock = Self { preload, file: file.to_owned() };
         clock.set(0).ok()?;
         Some(clock)
     }
@@ -32,7 +32,7 @@ impl FakeClock {
     /// What the process needs in its environment. Its monotonic clock stays right.
     pub fn env(&self) -> Vec<(&'static str, String)> {
         vec![
-            ("LD_PRELOAD", self.library.display().to_string()),
+            ("LD_PRELOAD", self.preload.display().to_string()),
             ("FAKETIME_TIMESTAMP_FILE", self.file.display().to_string()),
             ("FAKETIME_CACHE_DURATION", "1".into()),
             ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
