@@ -88,8 +88,7 @@ async fn rebuild_what_stays_frozen(stack: &Stack) -> Result<(), Missed> {
 /// The sales that are frozen.
 async fn frozen(stack: &Stack) -> Result<Vec<String>, Missed> {
     let sales = sales(stack).await?;
-    let mut redis =
-        redis::Client::open(stack.url(Kind::Redis).await?)?.get_multiplexed_async_connection().await?;
+    let mut redis = connect(stack).await?;
     let mut frozen = Vec::new();
     for sale in sales {
         let key = format!("doorbuster:{{{sale}}}:sale");
@@ -107,10 +106,14 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
     if copied.success() { Ok(()) } else { Err(std::io::Error::other(format!("cp -a: {copied}"))) }
 }
 
+/// A connection to Redis, past every proxy.
+async fn connect(stack: &Stack) -> Result<redis::aio::MultiplexedConnection, Missed> {
+    Ok(redis::Client::open(stack.url(Kind::Redis).await?)?.get_multiplexed_async_connection().await?)
+}
+
 /// The sales that the gate has loaded.
 async fn sales(stack: &Stack) -> Result<Vec<String>, Missed> {
-    let mut redis =
-        redis::Client::open(stack.url(Kind::Redis).await?)?.get_multiplexed_async_connection().await?;
+    let mut redis = connect(stack).await?;
     Ok(redis::cmd("SMEMBERS").arg("doorbuster:sales").query_async(&mut redis).await?)
 }
 
@@ -140,8 +143,7 @@ async fn until_recovered(stack: &Stack) -> Result<(), Missed> {
 /// How long the order that was accepted first of those without a row has waited.
 async fn oldest_wait(stack: &Stack) -> Result<Duration, Missed> {
     let sales = sales(stack).await?;
-    let mut redis =
-        redis::Client::open(stack.url(Kind::Redis).await?)?.get_multiplexed_async_connection().await?;
+    let mut redis = connect(stack).await?;
     let mut longest = 0;
     for sale in &sales {
         let mut first = redis::cmd("ZRANGE");
@@ -160,8 +162,7 @@ const PUBLISHED_WITHIN: Duration = Duration::from_secs(20);
 /// Waits until no order is in Redis alone but those that were accepted just now: the others would be lost, as the
 /// documents say. An entry is `state|epoch|seq|accepted at|...`.
 async fn until_published(stack: &Stack, sales: &[String]) -> Result<(), Missed> {
-    let mut redis =
-        redis::Client::open(stack.url(Kind::Redis).await?)?.get_multiplexed_async_connection().await?;
+    let mut redis = connect(stack).await?;
     let until = Instant::now() + PUBLISHED_WITHIN;
     let old = i64::try_from(ON_ITS_WAY.as_millis()).unwrap_or(i64::MAX);
     loop {

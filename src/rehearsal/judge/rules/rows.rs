@@ -53,7 +53,7 @@ pub(super) fn somebody_asked(facts: &Facts<'_>) -> Look {
                 facts.rows.get(&payment.order).is_some_and(|paid| paid.user == row.user)
             };
             let mut late = facts.case.books.payments.iter().filter(|payment| payment.state == "late");
-            !facts.given.contains_key(&row.id) && late.any(of_user)
+            facts.case.sale.rebuy && !facts.given.contains_key(&row.id) && late.any(of_user)
         };
         let retaken = || facts.case.books.payments.iter().any(|payment| payment.new_order == Some(row.id));
         let asked = match row.status.as_str() {
