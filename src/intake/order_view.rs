@@ -2,7 +2,7 @@
 
 use crate::domain::{Durability, Failure, Millis, Order, OrderStatus};
 use crate::gate::GateError;
-use crate::store::{OrderEvent, OrderRow, StoreError};
+use crate::store::{OrderEvent, OrderRow, Payment, StoreError};
 
 /// An order with its status and history.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub struct OrderView {
     pub pay_by: Option<Millis>,
     /// Each status with the time it was reached, oldest first.
     pub history: Vec<(OrderStatus, Millis)>,
+    /// Its payments and refunds, oldest first, if it was read alone and is paid or has ended.
+    pub payments: Vec<Payment>,
 }
 
 impl OrderView {
@@ -31,6 +33,7 @@ impl OrderView {
             failure: None,
             pay_by: None,
             history,
+            payments: Vec::new(),
         }
     }
 
@@ -45,7 +48,15 @@ impl OrderView {
         }
         history.extend(events.iter().map(|event| (event.to, event.at)));
         let pay_by = row.pay_by.filter(|_| row.status == OrderStatus::Confirmed);
-        Self { order: row.order, status: row.status, durability: None, failure: row.failure, pay_by, history }
+        Self {
+            order: row.order,
+            status: row.status,
+            durability: None,
+            failure: row.failure,
+            pay_by,
+            history,
+            payments: Vec::new(),
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Reads order rows for many requests: those that wait at the same time share a query. Nothing is cached, because
-//! the repeat of an order with a row must get the row's present status.
+//! the repeat of an order with a row must get the row's present status. Its queries have connections of their own: changes
+//! may hold all the others, as when each waits for a locked row, and buyers who only ask how their order stands would wait
+//! behind them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,18 +9,28 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::domain::OrderId;
+use crate::domain::{OrderId, OrderStatus};
 use crate::link::work_together;
-use crate::store::{OrderEvent, OrderRow, Store, StoreError};
+use crate::store::{OrderEvent, OrderRow, Payment, Store, StoreError};
 
 /// Maximum ids in one query.
 const TOGETHER: usize = 128;
-/// Concurrent queries.
-const QUERIES: usize = 2;
+/// Concurrent queries, each on a connection of its own.
+const QUERIES: u32 = 2;
 /// Maximum orders waiting for a query.
 const WAITING: usize = 50_000;
 
-type Found = Result<Option<(OrderRow, Vec<OrderEvent>)>, StoreError>;
+/// What the database has of an order.
+#[derive(Debug, Clone)]
+pub(super) struct FoundRow {
+    pub(super) row: OrderRow,
+    /// Its changes, oldest first.
+    pub(super) events: Vec<OrderEvent>,
+    /// Its payments and refunds, oldest first, once it is paid or has ended.
+    pub(super) payments: Vec<Payment>,
+}
+
+type Found = Result<Option<FoundRow>, StoreError>;
 
 /// Who waits for each order whose reading has not begun.
 type Waiting = Arc<Mutex<HashMap<OrderId, Vec<oneshot::Sender<Found>>>>>;
@@ -38,13 +50,14 @@ impl RowReader {
         let (lookups, inbox) = mpsc::channel(WAITING);
         let waiting = Waiting::default();
         let asked = waiting.clone();
-        tokio::spawn(work_together(inbox, TOGETHER, QUERIES, move |ids| {
+        let store = store.with_connections_of_its_own(QUERIES);
+        tokio::spawn(work_together(inbox, TOGETHER, QUERIES as usize, move |ids| {
             answer(store.clone(), asked.clone(), ids)
         }));
         Self { lookups, waiting, timeout }
     }
 
-    /// The present row of an order and its events, from a reading that begins after this call. The whole wait, in the
+    /// The present row of an order, from a reading that begins after this call. The whole wait, in the
     /// queue and for the query, has the time limit of a query. An order is in the queue once, however many ask for it:
     /// one buyer who repeats the same click all the time cannot fill it.
     pub(super) async fn order(&self, id: OrderId) -> Found {
@@ -105,19 +118,20 @@ fn send(answers: Vec<oneshot::Sender<Found>>, found: &Found) {
     }
 }
 
-async fn read(
-    store: &Store,
-    ids: &[OrderId],
-) -> Result<HashMap<OrderId, (OrderRow, Vec<OrderEvent>)>, StoreError> {
+async fn read(store: &Store, ids: &[OrderId]) -> Result<HashMap<OrderId, FoundRow>, StoreError> {
     let rows = store.orders_by_id(ids).await?;
-    // Most orders have not changed since their row was written, so no events are read for them.
+    // Most orders have not changed since their row was written, so nothing more is read for them.
     let changed: Vec<OrderId> = rows.iter().filter(|row| row.has_history()).map(|row| row.order.id).collect();
+    let is_over = |row: &&OrderRow| !matches!(row.status, OrderStatus::Accepted | OrderStatus::Confirmed);
+    let over: Vec<OrderId> = rows.iter().filter(is_over).map(|row| row.order.id).collect();
     let mut events = store.histories(&changed).await?;
-    let with_events = rows.into_iter().map(|row| {
+    let mut payments = store.payments_of(&over).await?;
+    let found = rows.into_iter().map(|row| {
         let id = row.order.id;
-        (id, (row, events.remove(&id).unwrap_or_default()))
+        let events = events.remove(&id).unwrap_or_default();
+        (id, FoundRow { row, events, payments: payments.remove(&id).unwrap_or_default() })
     });
-    Ok(with_events.collect())
+    Ok(found.collect())
 }
 
 #[cfg(test)]

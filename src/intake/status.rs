@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::completeness::{ensure_complete, ensure_none_is_held};
 use super::core::Intake;
 use super::order_view::{OrderView, StatusUnknown};
+use super::row_reader::FoundRow;
 use crate::domain::{OrderId, OrderStatus, SaleId, Ticket, UserId};
 use crate::gate::{GateError, InFlight, until_refusals_expire};
 use crate::store::{OrderRow, StoreError};
@@ -105,8 +106,11 @@ impl Intake {
     ) -> Result<Option<OrderView>, StoreError> {
         let found = self.reader.order(id).await?;
         self.store.ensure_current().await?;
-        let own = found.filter(|(row, _)| row.order.user == *user && row.order.sale == *sale);
-        Ok(own.map(|(row, events)| OrderView::recorded(row, &events)))
+        let own = found.filter(|found| found.row.order.user == *user && found.row.order.sale == *sale);
+        Ok(own.map(|FoundRow { row, events, payments }| OrderView {
+            payments,
+            ..OrderView::recorded(row, &events)
+        }))
     }
 
     /// Rows with their histories. Most orders have not changed since their row was written, so no events are read for

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::changes::{OrderError, Orders, TRIES, Target};
 use super::late_payments::{LatePayments, Next};
-use crate::domain::{Act, ActRequest, Entry, Millis, OrderId, OrderStatus};
+use crate::domain::{Act, ActRequest, Entry, Millis, OrderId};
 use crate::gate::GateError;
-use crate::intake::{Intake, OrderView};
+use crate::intake::Intake;
 use crate::lease::COMMIT_MARGIN;
 use crate::queue::{OrderLog, QueueError};
 use crate::store::{Applied, Payment, PaymentKind, PaymentState, Store, StoreError};
@@ -82,6 +82,8 @@ impl Payments {
     /// On `Ok` the order log has every event of this order, and what they have changed. The log writer appends all of it
     /// again later, with everything else that has changed.
     async fn append_to_log(&self, payment: &Payment) -> Result<(), PaymentError> {
+        // Nothing is read in vain: while the broker is away, providers send every event again and again.
+        self.log.log.ensure_up().map_err(PaymentError::NotLogged)?;
         // Before the rows are read, so that no place is above its entries.
         let places = self.store.places_of(std::slice::from_ref(&payment.sale)).await?;
         let entries = self.store.payment_entries(payment.order).await?;
@@ -110,14 +112,6 @@ impl Payments {
             return Err(PaymentError::Reused);
         }
         Ok(known)
-    }
-
-    /// The payments of an order that is paid or has ended, for its buyer; none before.
-    pub async fn of(&self, view: &OrderView) -> Result<Vec<Payment>, StoreError> {
-        if matches!(view.status, OrderStatus::Accepted | OrderStatus::Confirmed) {
-            return Ok(Vec::new());
-        }
-        self.store.payments_of(view.order.id).await
     }
 
     /// Pending events that are due for a retry.

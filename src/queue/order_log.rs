@@ -14,7 +14,7 @@ use lapin::types::{AMQPValue, FieldTable};
 
 use super::link::Link;
 use super::topology::Names;
-use super::{Publisher, QueueError, QueueSettings, Unreadable, headers, message};
+use super::{PublishError, Publisher, QueueError, QueueSettings, Unreadable, headers, message};
 use crate::domain::{Entry, Millis, Place, SaleId};
 
 /// Messages that the broker sends ahead of their acks.
@@ -94,6 +94,11 @@ impl OrderLog {
     /// Whether the broker is available, as far as this process knows.
     pub fn is_up(&self) -> bool {
         self.publisher.is_up()
+    }
+
+    /// Fails while the broker is unavailable, as [`OrderLog::append`] then would.
+    pub fn ensure_up(&self) -> Result<(), QueueError> {
+        if self.is_up() { Ok(()) } else { Err(QueueError(PublishError::Away.to_string())) }
     }
 
     /// On `Ok` the log has these entries, and witnesses these places of the database. May be repeated: of two entries

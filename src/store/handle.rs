@@ -48,6 +48,12 @@ impl Store {
         Self { witnesses: Arc::default(), permits: self.permits.apart(), ..self.clone() }
     }
 
+    /// A handle to which so many of the connections belong, at most half of them: whatever waits for one through this
+    /// handle or its other clones keeps none from it. Call it once, when a process starts.
+    pub fn with_connections_of_its_own(&self, wanted: u32) -> Self {
+        Self { permits: self.permits.set_aside(wanted), ..self.clone() }
+    }
+
     /// The time limit of one transaction or query.
     pub fn timeout(&self) -> Duration {
         self.timeout

@@ -39,6 +39,14 @@ impl Permits {
         Self::for_connections(self.connections)
     }
 
+    /// Takes away as many permits as are free, at most `wanted` and at most half of them, for whoever gets what this
+    /// returns. With a single connection, both share its permit.
+    pub(super) fn set_aside(&self, wanted: u32) -> Self {
+        let wanted = wanted.min(self.connections / 2);
+        let taken = u32::try_from(self.free.forget_permits(wanted as usize)).unwrap_or(0);
+        if taken == 0 { self.clone() } else { Self::for_connections(taken) }
+    }
+
     /// Takes a permit, unless the caller already works under one. Waits for at most half of `limit`.
     pub(super) async fn take(&self, limit: Duration) -> Result<Permit, StoreError> {
         if HAS_PERMIT.try_with(|()| ()).is_ok() {
@@ -49,10 +57,9 @@ impl Permits {
             Ok(Ok(taken)) => Ok(Permit { _taken: Some(taken) }),
             Ok(Err(_)) | Err(_) => {
                 metrics::counter!("database_overload_total").increment(1);
-                let connections = self.connections;
                 Err(StoreError::Away(format!(
-                    "none of its {connections} connections was free within {waited:?}: it is slow or silent, or more is \
-                     asked of it than they can do (database.connections)"
+                    "no connection was free within {waited:?}: it is slow or silent, or more is asked of it than its \
+                     connections can do (database.connections)"
                 )))
             }
         }

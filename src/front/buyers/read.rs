@@ -35,10 +35,7 @@ pub(super) async fn order(
         let id = order_id(&id)?;
         let wait = query_wait(query.as_deref(), app.settings.longest_wait)?;
         match view_within(&app, &sale, &user, id, wait).await {
-            Ok(Some(view)) => {
-                let payments = app.payments.of(&view).await.unwrap_or_default();
-                Ok(uncached(OrderJson::of(&view).with(&payments)))
-            }
+            Ok(Some(view)) => Ok(uncached(OrderJson::of(&view))),
             Ok(None) => Err(Problem::new(ORDER_NOT_FOUND, "you have no order with this id")),
             Err(error) => Err(status_unavailable(&error)),
         }

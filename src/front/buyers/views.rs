@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::domain::{Durability, Failure, Millis, Order, OrderId, OrderStatus, SaleId, SaleState, Sku};
 use crate::gate::GateSale;
 use crate::intake::OrderView;
-use crate::store::{Payment, PaymentKind, PaymentState, SaleRow};
+use crate::store::{PaymentKind, PaymentState, SaleRow};
 
 /// An order as its buyer sees it.
 #[derive(Serialize)]
@@ -78,26 +78,25 @@ impl<'a> OrderJson<'a> {
                 .collect(),
             failure: view.failure,
             pay_by: view.pay_by,
-            payments: Vec::new(),
+            payments: payments_of(view),
         }
-    }
-
-    /// Adds the payments for the order, without refunds.
-    pub(super) fn with(mut self, payments: &[Payment]) -> Self {
-        let paid = payments.iter().filter(|payment| payment.kind == PaymentKind::Paid);
-        let shown = paid.map(|payment| PaymentJson {
-            state: payment.state,
-            received_at: payment.received_at,
-            new_order_id: payment.new_order,
-        });
-        self.payments = shown.collect();
-        self
     }
 
     /// The path of the order, for the `Location` header.
     pub(super) fn location(&self) -> String {
         format!("/v1/sales/{}/orders/{}", self.sale_id, self.order_id)
     }
+}
+
+/// The payments for an order, without refunds.
+fn payments_of(view: &OrderView) -> Vec<PaymentJson> {
+    let paid = view.payments.iter().filter(|payment| payment.kind == PaymentKind::Paid);
+    let shown = paid.map(|payment| PaymentJson {
+        state: payment.state,
+        received_at: payment.received_at,
+        new_order_id: payment.new_order,
+    });
+    shown.collect()
 }
 
 /// A sale as buyers see it: enough to decide, not enough to count the stock.

@@ -1,5 +1,7 @@
 //! Reading payment events.
 
+use std::collections::BTreeMap;
+
 use sea_orm::sea_query::{Expr, ExprTrait as _};
 use sea_orm::{
     ColumnTrait as _, EntityTrait as _, PaginatorTrait as _, QueryFilter as _, QueryOrder as _,
@@ -11,6 +13,7 @@ use crate::domain::{OrderId, SaleId};
 use crate::store::entities::payment_event;
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
+use crate::store::many::is_one_of;
 use crate::store::states::PaymentState;
 
 impl Store {
@@ -23,15 +26,26 @@ impl Store {
         .await
     }
 
-    /// The payments and refunds of an order, oldest first.
-    pub async fn payments_of(&self, order: OrderId) -> Result<Vec<Payment>, StoreError> {
+    /// The payments and refunds of many orders in one query, oldest first. Orders without any are left out.
+    pub async fn payments_of(
+        &self,
+        orders: &[OrderId],
+    ) -> Result<BTreeMap<OrderId, Vec<Payment>>, StoreError> {
+        let mut payments: BTreeMap<OrderId, Vec<Payment>> = BTreeMap::new();
+        if orders.is_empty() {
+            return Ok(payments);
+        }
         self.within(async {
+            let ids = orders.iter().map(|id| id.uuid());
             let rows = payment_event::Entity::find()
-                .filter(payment_event::Column::OrderId.eq(order.uuid()))
+                .filter(is_one_of(&self.db, payment_event::Column::OrderId, ids))
                 .order_by_asc(payment_event::Column::ReceivedAtMs)
                 .all(&self.db)
                 .await?;
-            rows.into_iter().map(read_payment).collect()
+            for row in rows {
+                payments.entry(row.order_id.into()).or_default().push(read_payment(row)?);
+            }
+            Ok(payments)
         })
         .await
     }

@@ -1,5 +1,5 @@
 //! The database is asked for more than it can do. It must still be used as well as it can be: if every caller waited for a
-//! connection until its time limit ended, no query would finish.
+//! connection until its time limit ended, no query would finish. And whoever only reads their order waits for no change.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,7 +10,8 @@ use doorbuster::rehearsal::chaos::Weather;
 use doorbuster::store::Store;
 use tokio::task::JoinSet;
 
-use crate::support::{Database, World, behind_proxy, sale};
+use crate::faults::stalls::Session;
+use crate::support::{Buyer, Database, World, at_rest, behind_proxy, buy, sale};
 
 const CONNECTIONS: usize = 2;
 const LIMIT: Duration = Duration::from_secs(2);
@@ -64,4 +65,59 @@ async fn an_overloaded_database_still_does_what_it_can_in_postgres() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_overloaded_database_still_does_what_it_can_in_mariadb() {
     an_overloaded_database_still_does_what_it_can(Database::Mariadb).await;
+}
+
+/// How many cancel at once, each on a connection of its own until it is told.
+const CANCELLING: u32 = 60;
+
+/// Sixty buyers cancel while a session of somebody else holds the place of their sale, which each change needs last.
+async fn buyers_read_their_orders_while_changes_wait(database: Database) {
+    let mut world = World::new(database).await;
+    world.set("database.connections=4");
+    let running = world.running().await;
+    let sale = sale(&world.name, 100, 1);
+    world.open_sale(&running.parts, &sale).await;
+    let orders = buy(&running, &sale, 0..CANCELLING).await;
+    at_rest(&running, &sale).await;
+    let path = |nth: u32| format!("/v1/sales/{}/orders/{}", sale.id, orders[nth as usize]);
+    let mut holder = Session::open(&world).await;
+    holder.execute("BEGIN".into()).await;
+    holder.execute(format!("UPDATE places SET number = number + 0 WHERE sale_id = '{}'", sale.id)).await;
+
+    let mut cancelling = JoinSet::new();
+    for nth in 0..CANCELLING {
+        let (buyer, path) = (Buyer::of(&running, &format!("user{nth}")), format!("{}:cancel", path(nth)));
+        cancelling.spawn(async move {
+            while buyer.post(&path, &[], "").await.status != 200 {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        });
+    }
+    let until = Instant::now() + Duration::from_secs(8);
+    let (mut reads, mut unread) = (0, Vec::new());
+    while Instant::now() < until {
+        let nth = reads % CANCELLING;
+        let answer = Buyer::of(&running, &format!("user{nth}")).get(&path(nth)).await;
+        if answer.status != 200 {
+            unread.push(answer.text);
+        }
+        reads += 1;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    holder.execute("ROLLBACK".into()).await;
+    cancelling.join_all().await;
+    assert!(unread.is_empty(), "{} of {reads} reads showed no state: {}", unread.len(), unread[0]);
+    assert!(reads > 40, "one after the other, there were only {reads} reads");
+    assert_eq!(at_rest(&running, &sale).await.live_orders, 0);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn buyers_read_their_orders_while_changes_wait_in_postgres() {
+    buyers_read_their_orders_while_changes_wait(Database::Postgres).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn buyers_read_their_orders_while_changes_wait_in_mariadb() {
+    buyers_read_their_orders_while_changes_wait(Database::Mariadb).await;
 }

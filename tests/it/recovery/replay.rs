@@ -303,7 +303,7 @@ async fn the_log_reproduces_a_database_on_another_kind_of_server() {
     control.archive(&coats.id, &request).await.unwrap();
     until_logged(&running).await;
     let old = [contents(&running.parts, &shoes.id).await, contents(&running.parts, &coats.id).await];
-    let paid = running.parts.store.payments_of(orders[9]).await.unwrap();
+    let paid = running.parts.store.payments_of(&[orders[9]]).await.unwrap();
     running.stop().await;
 
     let other = World::new(Database::Mariadb).await;
@@ -313,7 +313,7 @@ async fn the_log_reproduces_a_database_on_another_kind_of_server() {
         let (code, out, err) = run(Some(&world), &["replay", "run", "log", "--yes"]).await;
         assert_eq!(code, 0, "{out}{err}");
         assert_eq!([contents(&parts, &shoes.id).await, contents(&parts, &coats.id).await], old);
-        assert_eq!(parts.store.payments_of(orders[9]).await.unwrap(), paid);
+        assert_eq!(parts.store.payments_of(&[orders[9]]).await.unwrap(), paid);
     }
 }
 

@@ -159,8 +159,8 @@ async fn the_newest_state_of_each_payment_wins(database: Database) {
         (restored.changed, restored.refused.len())
     };
     let state = async |nth: usize| {
-        let found = store.payments_of(order.id).await.unwrap();
-        let found = found.into_iter().find(|found| found.event_id == format!("evt-{nth}"));
+        let found = store.payments_of(&[order.id]).await.unwrap();
+        let found = found.into_values().flatten().find(|found| found.event_id == format!("evt-{nth}"));
         found.map(|found| (found.state.as_str().to_owned(), found.detail))
     };
     let pending: Vec<_> = (0..20).map(|nth| payment(nth, order.id, "pending", 10)).collect();
