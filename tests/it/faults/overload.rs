@@ -67,7 +67,7 @@ async fn an_overloaded_database_still_does_what_it_can_in_mariadb() {
     an_overloaded_database_still_does_what_it_can(Database::Mariadb).await;
 }
 
-/// How many cancel at once, each on a connection of its own until it is told.
+/// How many cancel at once.
 const CANCELLING: u32 = 60;
 
 /// Sixty buyers cancel while a session of somebody else holds the place of their sale, which each change needs last.
