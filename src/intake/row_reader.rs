@@ -11,12 +11,12 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::domain::{OrderId, OrderStatus};
 use crate::link::work_together;
-use crate::store::{OrderEvent, OrderRow, Payment, Store, StoreError};
+use crate::store::{OrderEvent, OrderRow, Payment, READERS, Store, StoreError};
 
 /// Maximum ids in one query.
 const TOGETHER: usize = 128;
-/// Concurrent queries, each on a connection of its own.
-const QUERIES: u32 = 2;
+/// Concurrent queries.
+const QUERIES: usize = READERS as usize;
 /// Maximum orders waiting for a query.
 const WAITING: usize = 50_000;
 
@@ -50,8 +50,8 @@ impl RowReader {
         let (lookups, inbox) = mpsc::channel(WAITING);
         let waiting = Waiting::default();
         let asked = waiting.clone();
-        let store = store.with_connections_of_its_own(QUERIES);
-        tokio::spawn(work_together(inbox, TOGETHER, QUERIES as usize, move |ids| {
+        let store = store.for_readers();
+        tokio::spawn(work_together(inbox, TOGETHER, QUERIES, move |ids| {
             answer(store.clone(), asked.clone(), ids)
         }));
         Self { lookups, waiting, timeout }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::slots::{Crowded, Slot, Slots};
 use crate::domain::{Act, ActRequest, Invalid, Order, OrderId, OrderStatus, SaleId, Ticket, UserId};
 use crate::gate::{Gate, GateError};
 use crate::intake::{StatusUnknown, ensure_complete, ensure_none_is_held};
@@ -38,6 +39,9 @@ pub enum OrderError {
     /// Nothing has changed: another process acts for the user.
     #[error("another process acts for this user; try again")]
     Busy,
+    /// Nothing has changed: too many changes of this sale wait.
+    #[error(transparent)]
+    Crowded(#[from] Crowded),
     /// Redis failed, before the change or after it: repeat it.
     #[error(transparent)]
     Gate(#[from] GateError),
@@ -72,12 +76,14 @@ pub struct Orders {
     gate: Gate,
     store: Store,
     leases: Leases,
+    slots: Slots,
 }
 
 impl Orders {
     /// Does not connect yet.
     pub fn new(gate: Gate, store: Store, leases: Leases) -> Self {
-        Self { gate, store, leases }
+        let slots = Slots::for_connections(store.connections());
+        Self { gate, store, leases, slots }
     }
 
     /// The order where it is now. [`OrderError::NotFound`] only if it cannot have been lost.
@@ -113,7 +119,7 @@ impl Orders {
     }
 
     /// Cancels an order for its buyer, with the contract of [`Orders::act`]. Another user's order is
-    /// [`OrderError::NotFound`].
+    /// [`OrderError::NotFound`]. Waits for the changes of this sale that came before.
     pub async fn cancel_own(
         &self,
         sale: &SaleId,
@@ -121,7 +127,13 @@ impl Orders {
         owner: &UserId,
         request: &ActRequest,
     ) -> Result<OrderRow, OrderError> {
+        let _slot = self.slot(sale).await?;
         self.apply(Target { sale, id, owner: Some(owner) }, Act::Cancel, request).await
+    }
+
+    /// Waits until a change that somebody outside has asked for may begin.
+    pub(super) async fn slot(&self, sale: &SaleId) -> Result<Slot, Crowded> {
+        self.slots.take(sale).await
     }
 
     async fn apply(

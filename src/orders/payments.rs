@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::changes::{OrderError, Orders, TRIES, Target};
 use super::late_payments::{LatePayments, Next};
+use super::slots::Crowded;
 use crate::domain::{Act, ActRequest, Entry, Millis, OrderId};
 use crate::gate::GateError;
 use crate::intake::Intake;
@@ -26,6 +27,9 @@ pub enum PaymentError {
     /// The id belongs to another event; the provider has to choose a new one.
     #[error("another event of this provider has the same id")]
     Reused,
+    /// The event was not looked at; the provider has to send it again.
+    #[error(transparent)]
+    Crowded(#[from] Crowded),
     /// The event may not be durable; the provider has to send it again.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -66,6 +70,7 @@ impl Payments {
     /// Takes a verified event. On `Ok` the event is durable, in the database and in the order log, the returned payment
     /// has its present state, and no later reading shows its order in an earlier state. Maintenance retries a pending one. May be repeated.
     pub async fn receive(&self, payment: &Payment) -> Result<Payment, PaymentError> {
+        let _slot = self.orders.slot(&payment.sale).await?;
         let known = self.record(payment).await?;
         if matches!(known.state, PaymentState::Applied | PaymentState::Retaken) {
             self.orders.read_from_row(&known.sale, known.new_order.unwrap_or(known.order)).await?;

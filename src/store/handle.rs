@@ -48,10 +48,15 @@ impl Store {
         Self { witnesses: Arc::default(), permits: self.permits.apart(), ..self.clone() }
     }
 
-    /// A handle to which so many of the connections belong, at most half of them: whatever waits for one through this
-    /// handle or its other clones keeps none from it. Call it once, when a process starts.
-    pub fn with_connections_of_its_own(&self, wanted: u32) -> Self {
-        Self { permits: self.permits.set_aside(wanted), ..self.clone() }
+    /// A handle for those who read orders. [`READERS`] of the connections belong to it, at most half of all, so that it waits
+    /// for nothing that is done through this handle and its clones. Call it once, when a process starts.
+    pub fn for_readers(&self) -> Self {
+        Self { permits: self.permits.of_readers(), ..self.clone() }
+    }
+
+    /// The size of the pool.
+    pub fn connections(&self) -> u32 {
+        self.permits.connections()
     }
 
     /// The time limit of one transaction or query.

@@ -41,6 +41,7 @@ pub use orders::{
     OverdueOrder, Recorded, Return, SaleSnapshot, Totals,
 };
 pub use payments::{Applied, Payment};
+pub use permits::READERS;
 pub use recovery::{PaymentPages, Restore, Restored, RestoredPayments, Run, Unlogged, WriteMode};
 pub use sales::{BegunAct, Erased, Erasure, ItemRow, NotBegun, Restock, SaleAct, SaleRow};
 pub use states::{ActState, PaymentKind, PaymentState, RunState};

@@ -25,6 +25,9 @@ pub(in crate::store) struct Permits {
     connections: u32,
 }
 
+/// The connections of a front that only those who read orders use.
+pub const READERS: u32 = 2;
+
 /// A caller waits for at most one in so many parts of its time limit.
 const WAITED: u32 = 2;
 
@@ -39,12 +42,17 @@ impl Permits {
         Self::for_connections(self.connections)
     }
 
-    /// Takes away as many permits as are free, at most `wanted` and at most half of them, for whoever gets what this
-    /// returns. With a single connection, both share its permit.
-    pub(super) fn set_aside(&self, wanted: u32) -> Self {
-        let wanted = wanted.min(self.connections / 2);
+    /// Takes away [`READERS`] permits that are free, at most half of all, for those who read. With a single connection, both
+    /// share its permit.
+    pub(super) fn of_readers(&self) -> Self {
+        let wanted = READERS.min(self.connections / 2);
         let taken = u32::try_from(self.free.forget_permits(wanted as usize)).unwrap_or(0);
         if taken == 0 { self.clone() } else { Self::for_connections(taken) }
+    }
+
+    /// The connections of the pool.
+    pub(super) fn connections(&self) -> u32 {
+        self.connections
     }
 
     /// Takes a permit, unless the caller already works under one. Waits for at most half of `limit`.

@@ -144,9 +144,14 @@ fn ten_times(results: &[ClickResult]) -> Vec<String> {
 pub(super) fn of_follow_ups(books: &FinalBooks, plan: &Plan, outcomes: &[Outcome]) -> Vec<String> {
     let mut found: Vec<String> = unbalanced(books).into_iter().collect();
     let mut wanted: HashMap<OrderId, &Outcome> = HashMap::new();
+    // Whose payment was never answered while servers failed: it may have taken a unit again, in an order they never heard of.
+    let mut unanswered: HashSet<&UserId> = HashSet::new();
     for outcome in outcomes {
         wanted.insert(outcome.order, outcome);
         wanted.extend(outcome.new_order.map(|new_order| (new_order, outcome)));
+        if plan.under_fire && !outcome.is_final && outcome.intent.pays() {
+            unanswered.extend(books.rows.get(&outcome.order).map(|row| &row.user_id));
+        }
         // While servers fail, one who repeats a request for a while may never hear what became of it.
         if (outcome.is_final || !plan.under_fire) && !is_true(outcome, books) {
             found.push(format!(
@@ -160,7 +165,7 @@ pub(super) fn of_follow_ups(books: &FinalBooks, plan: &Plan, outcomes: &[Outcome
     }
     for (id, row) in &books.rows {
         let paid =
-            wanted.get(id).is_some_and(|outcome| matches!(outcome.intent, Intent::Pays | Intent::PaysLate));
+            wanted.get(id).is_some_and(|outcome| outcome.intent.pays()) || unanswered.contains(&row.user_id);
         let unasked = match row.status {
             OrderStatus::Paid => !paid,
             OrderStatus::Confirmed => plan.follow_up.is_some(),

@@ -97,7 +97,8 @@ impl Steering {
     }
 }
 
-/// Acts until `done` returns true or no act is left, and returns the acts with their answers.
+/// Acts until `done` returns true or no act is left, and returns the acts with their answers. Resumes a sale that is paused
+/// then.
 pub(super) async fn steer(
     admin: &Admin,
     sale: &SaleId,
@@ -108,14 +109,22 @@ pub(super) async fn steer(
     while !done() {
         tokio::time::sleep(steering.pause()).await;
         let Some((verb, body)) = steering.nth(acts.len()) else { break };
-        let (key, from) = (format!("act-{}", acts.len()), now_ms());
-        let (answer, is_final) = insist(admin, &format!("/v1/admin/sales/{sale}:{verb}"), &key, &body).await;
-        let asked = body["units"].as_i64().unwrap_or(0);
-        let units = if answer == "done" { asked } else { 0 };
-        let perhaps = if is_final { 0 } else { asked };
-        acts.push(Act { act: format!("{verb} {body}"), answer, units, perhaps, at_ms: (from, now_ms() + 1) });
+        acts.push(act(admin, sale, acts.len(), (verb, body)).await);
+    }
+    if acts.last().is_some_and(|last| last.act.starts_with("pause")) {
+        acts.push(act(admin, sale, acts.len(), ("resume", json!({}))).await);
     }
     acts
+}
+
+/// Carries out the nth act.
+async fn act(admin: &Admin, sale: &SaleId, nth: usize, (verb, body): (&str, Value)) -> Act {
+    let (key, from) = (format!("act-{nth}"), now_ms());
+    let (answer, is_final) = insist(admin, &format!("/v1/admin/sales/{sale}:{verb}"), &key, &body).await;
+    let asked = body["units"].as_i64().unwrap_or(0);
+    let units = if answer == "done" { asked } else { 0 };
+    let perhaps = if is_final { 0 } else { asked };
+    Act { act: format!("{verb} {body}"), answer, units, perhaps, at_ms: (from, now_ms() + 1) }
 }
 
 /// Repeats one act until its outcome is known, and returns its answer and whether it is known.

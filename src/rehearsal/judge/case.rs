@@ -61,6 +61,13 @@ pub enum Intent {
     NeverPays,
 }
 
+impl Intent {
+    /// Whether the buyer means to pay, in time or late.
+    pub fn pays(self) -> bool {
+        matches!(self, Self::Pays | Self::PaysLate)
+    }
+}
+
 /// What the operator asked for.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct OperatorAct {

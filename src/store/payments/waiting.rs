@@ -6,7 +6,7 @@ use sea_orm::sea_query::{Expr, ExprTrait as _};
 use sea_orm::{ColumnTrait as _, EntityTrait as _, QueryFilter as _};
 
 use super::event::{Payment, lock_or_insert, log_event};
-use crate::domain::{Millis, OrderId};
+use crate::domain::{Millis, OrderId, SaleId};
 use crate::store::entities::payment_event;
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
@@ -49,6 +49,21 @@ impl Store {
             log_event(&transaction, payment).await?;
             self.commit(transaction, &[payment.sale.as_str()]).await?;
             Ok(updated.rows_affected == 1)
+        })
+        .await
+    }
+
+    /// Has maintenance try the pending events of a sale at once: what they wait for may have come.
+    pub async fn hurry_payments(&self, sale: &SaleId) -> Result<(), StoreError> {
+        self.within(async {
+            let transaction = self.begin().await?;
+            payment_event::Entity::update_many()
+                .col_expr(payment_event::Column::DueAtMs, self.clock())
+                .filter(payment_event::Column::SaleId.eq(sale.as_str()))
+                .filter(payment_event::Column::State.eq(PaymentState::Pending.as_str()))
+                .exec(&transaction)
+                .await?;
+            self.commit(transaction, &[]).await
         })
         .await
     }

@@ -55,7 +55,8 @@ impl Store {
 
     /// Records the state of a sale with the gate's number of that change. A number below the recorded one changes
     /// nothing, because a later change was recorded first. Nothing leaves `archived`: a state that the gate reported
-    /// just before it was unloaded arrives too late.
+    /// just before it was unloaded arrives too late. Payments that wait for a sale which is open or closed now are tried at
+    /// once.
     pub async fn set_sale_state(
         &self,
         id: &SaleId,
@@ -85,6 +86,12 @@ impl Store {
             self.commit(transaction, &[id.as_str()]).await?;
             Ok(())
         })
-        .await
+        .await?;
+        if matches!(state, SaleState::Open | SaleState::Closed)
+            && let Err(error) = self.hurry_payments(id).await
+        {
+            tracing::debug!(sale = %id, %error, "payments that waited for the sale are tried when they are due");
+        }
+        Ok(())
     }
 }

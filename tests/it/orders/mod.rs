@@ -2,6 +2,7 @@ pub mod connections;
 pub mod control;
 pub mod front;
 pub mod hostile;
+pub mod late_payments;
 pub mod least_rights;
 pub mod life;
 pub mod path;

@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use doorbuster::domain::{Act, ActRequest, LatePayment, Millis, OrderStatus, Sale, Terms};
+use doorbuster::domain::{Act, ActRequest, Millis, OrderStatus, Sale, Terms};
 use doorbuster::front::{Role, signature};
 use doorbuster::process::{Role as Part, Running};
 use doorbuster::store::{Change, Changed, Payment, PaymentKind, PaymentState};
 
-use crate::support::{Answer, Buyer, Database, World, at_rest, request, run, sale, until};
+use crate::support::{Answer, Buyer, Database, World, at_rest, request, sale, until};
 
 pub(super) const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const NEXT_SECRET: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
 pub(super) const LONG: Duration = Duration::from_secs(40);
 
 /// A front and a worker that know the provider `acme`, and an open sale of two units with these terms.
-async fn with_open_sale(terms: Terms) -> (World, Running, Sale) {
+pub(super) async fn with_open_sale(terms: Terms) -> (World, Running, Sale) {
     let mut world = World::new(Database::Postgres).await;
     world.set("maintenance.every_ms=200").set(&format!("payments.secrets=acme {SECRET} {NEXT_SECRET}"));
     let running = world.running().await;
@@ -177,74 +177,6 @@ async fn a_payment_for_another_users_order_changes_nothing() {
     // The mismatched events are not dropped: an operator sees them.
     let listed = Buyer::operator(&running, Role::Viewer).get("/v1/admin/payments?state=mismatch").await;
     assert_eq!(listed.json["payments"].as_array().map(Vec::len), Some(2), "{}", listed.text);
-    running.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_late_payment_buys_the_unit_again_if_one_is_left() {
-    let (world, running, sale) = with_open_sale(Terms::default()).await;
-    let order = buy_one(&running, &sale, "ada").await;
-    let cancel = format!("/v1/sales/{}/orders/{order}:cancel", sale.id);
-    assert_eq!(Buyer::of(&running, "ada").post(&cancel, &[], "").await.status, 200);
-    let paid = event("evt-1", "payment.succeeded", &sale, &order);
-    let ended = until("the payment is for a new order", LONG, async || {
-        Some(paid.send(&running).await).filter(|answer| answer.json["state"] == "retaken")
-    })
-    .await;
-    let new = ended.json["new_order_id"].as_str().expect("an order").to_owned();
-    assert_ne!(new, order);
-    assert_eq!(
-        status(&running, &order).await,
-        Some(OrderStatus::Cancelled),
-        "the cancelled order stays cancelled"
-    );
-    assert_eq!(status(&running, &new).await, Some(OrderStatus::Paid));
-    at_rest(&running, &sale).await;
-    // The provider knows only the first order, so its refund applies to the second.
-    let refunded = event("evt-2", "payment.refunded", &sale, &order).send(&running).await;
-    assert_eq!(refunded.json["state"], "applied", "{}", refunded.text);
-    assert_eq!(status(&running, &new).await, Some(OrderStatus::Refunded));
-
-    // With no unit left the payment is kept for refund, and operators see why.
-    let order = buy_one(&running, &sale, "carl").await;
-    let cancel = format!("/v1/sales/{}/orders/{order}:cancel", sale.id);
-    assert_eq!(Buyer::of(&running, "carl").post(&cancel, &[], "").await.status, 200);
-    buy_one(&running, &sale, "dora").await;
-    buy_one(&running, &sale, "emil").await;
-    let late = event("evt-3", "payment.succeeded", &sale, &order);
-    let answer = until("the payment is late", LONG, async || {
-        Some(late.send(&running).await).filter(|answer| answer.json["state"] != "pending")
-    })
-    .await;
-    assert_eq!(answer.json["state"], "late", "{}", answer.text);
-    let (code, out, err) = run(Some(&world), &["payment", "list"]).await;
-    assert!(code == 0 && out.contains("evt-3") && out.contains("the item is sold out"), "{out}{err}");
-    let refunded = event("evt-4", "payment.refunded", &sale, &order).send(&running).await;
-    assert_eq!(refunded.json["state"], "applied", "{}", refunded.text);
-    assert!(running.parts.store.payments(PaymentState::Late, 10).await.unwrap().is_empty());
-    assert_eq!(late.send(&running).await.json["state"], "refunded");
-    at_rest(&running, &sale).await;
-    running.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_late_payment_is_kept_for_refund_if_the_terms_say_so() {
-    let terms = Terms { late_payment: LatePayment::Refund, pay_within_s: Some(1), ..Terms::default() };
-    let (_world, running, sale) = with_open_sale(terms).await;
-    let ada = Buyer::of(&running, "ada");
-    let order = buy_one(&running, &sale, "ada").await;
-    until_status(&running, &order, OrderStatus::Expired).await;
-    let answer = event("evt-1", "payment.succeeded", &sale, &order).send(&running).await;
-    assert_eq!((answer.status, answer.json["state"].as_str()), (200, Some("late")), "{}", answer.text);
-    let read = ada.get(&format!("/v1/sales/{}/orders/{order}", sale.id)).await;
-    assert!(read.json["pay_by"].is_null() && read.json["status"] == "expired", "{}", read.text);
-    assert_eq!(read.json["payments"][0]["state"], "late", "the buyer sees it, too: {}", read.text);
-    assert_eq!(
-        status(&running, &order).await,
-        Some(OrderStatus::Expired),
-        "the payment does not revive the order"
-    );
-    at_rest(&running, &sale).await;
     running.stop().await;
 }
 

@@ -46,7 +46,7 @@ pub(super) fn somebody_asked(facts: &Facts<'_>) -> Look {
         if !calls.iter().any(|call| matches!(call.ask, Ask::Buy { .. })) {
             found.push(Found::of_order(row.id, format!("{} never clicked, but has {}", row.user, row.id)));
         }
-        let paid = |intent: Option<&Intent>| matches!(intent, Some(Intent::Pays | Intent::PaysLate));
+        let paid = |intent: Option<&Intent>| intent.is_some_and(|intent| intent.pays());
         // A late payment takes an order, which is cancelled if another try has ended the payment meanwhile.
         let retaken_in_vain = || {
             let of_user = |payment: &PaymentRow| {
