@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::slots::{Crowded, Slot, Slots};
+use super::slots::{Crowded, Slots};
 use crate::domain::{Act, ActRequest, Invalid, Order, OrderId, OrderStatus, SaleId, Ticket, UserId};
 use crate::gate::{Gate, GateError};
 use crate::intake::{StatusUnknown, ensure_complete, ensure_none_is_held};
@@ -39,7 +39,7 @@ pub enum OrderError {
     /// Nothing has changed: another process acts for the user.
     #[error("another process acts for this user; try again")]
     Busy,
-    /// Nothing has changed: too many changes of this sale wait.
+    /// Nothing has changed: too many changes of this sale wait for the database.
     #[error(transparent)]
     Crowded(#[from] Crowded),
     /// Redis failed, before the change or after it: repeat it.
@@ -119,7 +119,7 @@ impl Orders {
     }
 
     /// Cancels an order for its buyer, with the contract of [`Orders::act`]. Another user's order is
-    /// [`OrderError::NotFound`]. Waits for the changes of this sale that came before.
+    /// [`OrderError::NotFound`].
     pub async fn cancel_own(
         &self,
         sale: &SaleId,
@@ -127,13 +127,17 @@ impl Orders {
         owner: &UserId,
         request: &ActRequest,
     ) -> Result<OrderRow, OrderError> {
-        let _slot = self.slot(sale).await?;
         self.apply(Target { sale, id, owner: Some(owner) }, Act::Cancel, request).await
     }
 
-    /// Waits until a change that somebody outside has asked for may begin.
-    pub(super) async fn slot(&self, sale: &SaleId) -> Result<Slot, Crowded> {
-        self.slots.take(sale).await
+    /// Makes a transaction of a sale when it is its turn.
+    pub(super) async fn in_turn<T, E: From<Crowded> + From<StoreError>>(
+        &self,
+        sale: &SaleId,
+        transaction: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, E> {
+        let _slot = self.slots.take(sale).await?;
+        Ok(transaction.await?)
     }
 
     async fn apply(
@@ -166,15 +170,18 @@ impl Orders {
         let (id, fence) = (order.id, guard.token());
         let may_commit = || guard.is_valid_for(COMMIT_MARGIN);
         let change = Change { id, act, asked: request.clone(), fence };
-        let changed = self.store.change(std::slice::from_ref(&change), &may_commit).await?.pop();
-        let (row, now) = match changed.unwrap_or(Changed::NoRow) {
+        let changes = std::slice::from_ref(&change);
+        let changed: Vec<Changed> =
+            self.in_turn::<_, OrderError>(&order.sale, self.store.change(changes, &may_commit)).await?;
+        let (row, now) = match changed.into_iter().next().unwrap_or(Changed::NoRow) {
             Changed::Now(row) => (row, true),
             Changed::Already(row) => (row, false),
             Changed::Refused(row) => return Err(OrderError::NotAllowed { from: row.status, act }),
             Changed::Stale => return Ok(None),
             Changed::NoRow if act == Act::Cancel => {
                 let claim = Claim { order: order.clone(), fence };
-                let row = self.store.cancel_unrecorded(&claim, request, &may_commit).await?;
+                let cancelled = self.store.cancel_unrecorded(&claim, request, &may_commit);
+                let row = self.in_turn::<_, OrderError>(&order.sale, cancelled).await?;
                 let Some(row) = row else { return Ok(None) };
                 (row, true)
             }

@@ -27,7 +27,7 @@ pub enum PaymentError {
     /// The id belongs to another event; the provider has to choose a new one.
     #[error("another event of this provider has the same id")]
     Reused,
-    /// The event was not looked at; the provider has to send it again.
+    /// The event is not recorded; the provider has to send it again.
     #[error(transparent)]
     Crowded(#[from] Crowded),
     /// The event may not be durable; the provider has to send it again.
@@ -70,7 +70,6 @@ impl Payments {
     /// Takes a verified event. On `Ok` the event is durable, in the database and in the order log, the returned payment
     /// has its present state, and no later reading shows its order in an earlier state. Maintenance retries a pending one. May be repeated.
     pub async fn receive(&self, payment: &Payment) -> Result<Payment, PaymentError> {
-        let _slot = self.orders.slot(&payment.sale).await?;
         let known = self.record(payment).await?;
         if matches!(known.state, PaymentState::Applied | PaymentState::Retaken) {
             self.orders.read_from_row(&known.sale, known.new_order.unwrap_or(known.order)).await?;
@@ -105,11 +104,17 @@ impl Payments {
         let known = self.store.payment(&payment.provider, &payment.event_id).await?;
         let known = match known {
             Some(known) if known.state != PaymentState::Pending => known,
-            _ => match self.apply(payment).await {
-                Ok(known) => known,
-                Err(error) => {
+            known => match (self.apply(payment).await, known) {
+                (Ok(known), _) => known,
+                (Err(error), Some(known)) => {
+                    tracing::debug!(event = payment.event_id, %error, "a payment may still be pending");
+                    self.store.payment(&payment.provider, &payment.event_id).await?.unwrap_or(known)
+                }
+                (Err(OrderError::Crowded(crowded)), None) => return Err(crowded.into()),
+                (Err(error), None) => {
                     tracing::debug!(event = payment.event_id, %error, "a payment is pending");
-                    self.store.receive_payment(payment).await?
+                    let received = self.store.receive_payment(payment);
+                    self.orders.in_turn::<_, PaymentError>(&payment.sale, received).await?
                 }
             },
         };
@@ -148,7 +153,8 @@ impl Payments {
             let user = row.order.user;
             let guard = self.orders.lease(&payment.sale, &user).await?;
             let may_commit = || guard.is_valid_for(COMMIT_MARGIN);
-            let applied = self.store.apply_payment(payment, &request, guard.token(), &may_commit).await?;
+            let applied = self.store.apply_payment(payment, &request, guard.token(), &may_commit);
+            let applied = self.orders.in_turn::<_, OrderError>(&payment.sale, applied).await?;
             // Only after COMMIT, so that the next holder of the user's lease sees the new state.
             let _ = guard.release().await;
             return match applied {

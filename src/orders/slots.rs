@@ -1,7 +1,6 @@
-//! Bounds how many changes of one sale a process has under way. Each change of a sale needs its place, one after the
-//! other, and holds a connection while it waits for it: without a bound, the changes of one sale would take every
-//! connection, and most of those that wait would give up after half of their work. A change waits here first, in the order
-//! of arrival, and whoever gives up here has asked nothing of the database.
+//! Bounds how many transactions of one sale a process has under way on request. Each of them needs the sale's place, one
+//! after the other, and holds a connection while it waits for it. Without a bound, a sale whose rows are locked would take
+//! every connection of the process, and nobody could pay or cancel in another sale.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,18 +11,21 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::domain::SaleId;
 use crate::store::READERS;
 
-/// How long a change waits for its turn.
-const TURN_WITHIN: Duration = Duration::from_secs(5);
+/// How long a transaction waits for its turn; less than the lease under which it is made lasts.
+const TURN_WITHIN: Duration = Duration::from_secs(2);
 
-/// Nothing was done: as many changes of a sale as the database can do are under way and wait.
+/// Other sales have this many connections at least.
+const OTHERS: u32 = 1;
+
+/// The transaction has not begun: as many of this sale as may be under way wait for the database.
 #[derive(Debug, thiserror::Error)]
 #[error("too many changes of this sale wait for the database (database.connections); try again")]
 pub struct Crowded;
 
-/// The sales with changes that are under way or wait.
+/// The sales with transactions that are under way or wait.
 type Sales = Mutex<HashMap<SaleId, Arc<Semaphore>>>;
 
-/// The changes of each sale. Clones share them.
+/// The transactions of each sale. Clones share them.
 #[derive(Clone)]
 pub(super) struct Slots {
     of_each_sale: usize,
@@ -31,7 +33,7 @@ pub(super) struct Slots {
     sales: Arc<Sales>,
 }
 
-/// Permits one change, until it is dropped.
+/// Permits one transaction, until it is dropped.
 pub(super) struct Slot {
     /// `None` only while it is dropped.
     permit: Option<OwnedSemaphorePermit>,
@@ -40,14 +42,13 @@ pub(super) struct Slot {
 }
 
 impl Slots {
-    /// For a pool with so many connections. A sale gets two thirds of those that readers leave, and at least one; the rest
-    /// is for other sales.
+    /// For a pool with so many connections. A sale gets all but those for readers and one for other sales, and at least one.
     pub(super) fn for_connections(connections: u32) -> Self {
-        let of_each_sale = (connections.saturating_sub(READERS) as usize * 2 / 3).max(1);
+        let of_each_sale = connections.saturating_sub(READERS + OTHERS).max(1) as usize;
         Self { of_each_sale, turn_within: TURN_WITHIN, sales: Arc::default() }
     }
 
-    /// Waits until a change of this sale may begin; [`Crowded`] if that takes too long.
+    /// Waits until a transaction of this sale may begin, in the order of arrival; [`Crowded`] if that takes too long.
     pub(super) async fn take(&self, sale: &SaleId) -> Result<Slot, Crowded> {
         let of_sale = {
             let mut sales = lock(&self.sales);
@@ -102,7 +103,7 @@ mod tests {
     async fn a_sale_has_its_own_slots_and_leaves_nothing_behind() {
         let slots = slots(8, SHORT);
         let mut taken = Vec::new();
-        for _ in 0..4 {
+        for _ in 0..5 {
             taken.push(slots.take(&sale("shoes")).await.expect("a slot"));
         }
         assert!(matches!(slots.take(&sale("shoes")).await, Err(Crowded)));
