@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::slots::{Crowded, Slots};
+use super::slots::{Crowded, Slot, Slots};
 use crate::domain::{Act, ActRequest, Invalid, Order, OrderId, OrderStatus, SaleId, Ticket, UserId};
 use crate::gate::{Gate, GateError};
 use crate::intake::{StatusUnknown, ensure_complete, ensure_none_is_held};
@@ -76,14 +76,16 @@ pub struct Orders {
     gate: Gate,
     store: Store,
     leases: Leases,
-    slots: Slots,
+    changes: Slots,
+    transactions: Slots,
 }
 
 impl Orders {
     /// Does not connect yet.
     pub fn new(gate: Gate, store: Store, leases: Leases) -> Self {
-        let slots = Slots::for_connections(store.connections());
-        Self { gate, store, leases, slots }
+        let connections = store.connections();
+        let (changes, transactions) = (Slots::for_changes(connections), Slots::for_transactions(connections));
+        Self { gate, store, leases, changes, transactions }
     }
 
     /// The order where it is now. [`OrderError::NotFound`] only if it cannot have been lost.
@@ -127,7 +129,13 @@ impl Orders {
         owner: &UserId,
         request: &ActRequest,
     ) -> Result<OrderRow, OrderError> {
+        let _turn = self.turn(sale).await?;
         self.apply(Target { sale, id, owner: Some(owner) }, Act::Cancel, request).await
+    }
+
+    /// Waits until a change of this sale that a buyer or a provider asks for may begin.
+    pub(super) async fn turn(&self, sale: &SaleId) -> Result<Slot, Crowded> {
+        self.changes.take(sale).await
     }
 
     /// Makes a transaction of a sale when it is its turn.
@@ -136,7 +144,7 @@ impl Orders {
         sale: &SaleId,
         transaction: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, E> {
-        let _slot = self.slots.take(sale).await?;
+        let _turn = self.transactions.take(sale).await?;
         Ok(transaction.await?)
     }
 

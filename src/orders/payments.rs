@@ -70,6 +70,7 @@ impl Payments {
     /// Takes a verified event. On `Ok` the event is durable, in the database and in the order log, the returned payment
     /// has its present state, and no later reading shows its order in an earlier state. Maintenance retries a pending one. May be repeated.
     pub async fn receive(&self, payment: &Payment) -> Result<Payment, PaymentError> {
+        let _turn = self.orders.turn(&payment.sale).await?;
         let known = self.record(payment).await?;
         if matches!(known.state, PaymentState::Applied | PaymentState::Retaken) {
             self.orders.read_from_row(&known.sale, known.new_order.unwrap_or(known.order)).await?;

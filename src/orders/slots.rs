@@ -1,6 +1,9 @@
-//! Bounds how many transactions of one sale a process has under way on request. Each of them needs the sale's place, one
-//! after the other, and holds a connection while it waits for it. Without a bound, a sale whose rows are locked would take
-//! every connection of the process, and nobody could pay or cancel in another sale.
+//! Bounds how many changes of one sale a front has under way on request.
+//!
+//! A change that waits here has asked nothing of any server yet. Without a bound, changes wait between their steps as well
+//! once the database is asked for more than it can do: most of them give up after half of their work, and begin again. And
+//! each transaction of a sale holds a connection while it waits for the sale's place: without a bound of their own, the
+//! transactions of a sale whose rows are locked would take every connection, and nobody could pay or cancel in another sale.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,29 +14,35 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::domain::SaleId;
 use crate::store::READERS;
 
-/// How long a transaction waits for its turn; less than the lease under which it is made lasts.
-const TURN_WITHIN: Duration = Duration::from_secs(2);
+/// How long a change waits for its turn.
+const CHANGE_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long its transaction waits; less than the lease under which it is made lasts.
+const TRANSACTION_WITHIN: Duration = Duration::from_secs(2);
+
+/// Changes of a sale for each connection: a change spends about half of its time on its lease and on the order log.
+const CHANGES: usize = 2;
 
 /// Other sales have this many connections at least.
 const OTHERS: u32 = 1;
 
-/// The transaction has not begun: as many of this sale as may be under way wait for the database.
+/// Nothing was done: as many changes of this sale as may be under way wait for the database.
 #[derive(Debug, thiserror::Error)]
 #[error("too many changes of this sale wait for the database (database.connections); try again")]
 pub struct Crowded;
 
-/// The sales with transactions that are under way or wait.
+/// The sales of which something is under way or waits.
 type Sales = Mutex<HashMap<SaleId, Arc<Semaphore>>>;
 
-/// The transactions of each sale. Clones share them.
+/// The turns in each sale. Clones share them.
 #[derive(Clone)]
 pub(super) struct Slots {
     of_each_sale: usize,
-    turn_within: Duration,
+    within: Duration,
     sales: Arc<Sales>,
 }
 
-/// Permits one transaction, until it is dropped.
+/// A turn, until it is dropped.
 pub(super) struct Slot {
     /// `None` only while it is dropped.
     permit: Option<OwnedSemaphorePermit>,
@@ -42,13 +51,21 @@ pub(super) struct Slot {
 }
 
 impl Slots {
-    /// For a pool with so many connections. A sale gets all but those for readers and one for other sales, and at least one.
-    pub(super) fn for_connections(connections: u32) -> Self {
-        let of_each_sale = connections.saturating_sub(READERS + OTHERS).max(1) as usize;
-        Self { of_each_sale, turn_within: TURN_WITHIN, sales: Arc::default() }
+    fn new(of_each_sale: usize, within: Duration) -> Self {
+        Self { of_each_sale, within, sales: Arc::default() }
     }
 
-    /// Waits until a transaction of this sale may begin, in the order of arrival; [`Crowded`] if that takes too long.
+    /// For the changes of a front whose pool has so many connections.
+    pub(super) fn for_changes(connections: u32) -> Self {
+        Self::new(connections as usize * CHANGES, CHANGE_WITHIN)
+    }
+
+    /// For their transactions. A sale gets all connections but those for readers and one for other sales, and at least one.
+    pub(super) fn for_transactions(connections: u32) -> Self {
+        Self::new(connections.saturating_sub(READERS + OTHERS).max(1) as usize, TRANSACTION_WITHIN)
+    }
+
+    /// Waits for a turn in this sale, in the order of arrival; [`Crowded`] if that takes too long.
     pub(super) async fn take(&self, sale: &SaleId) -> Result<Slot, Crowded> {
         let of_sale = {
             let mut sales = lock(&self.sales);
@@ -57,7 +74,7 @@ impl Slots {
         };
         // Made first, so that a caller who gives up leaves nothing behind either.
         let mut slot = Slot { permit: None, sale: sale.clone(), sales: self.sales.clone() };
-        match tokio::time::timeout(self.turn_within, of_sale.acquire_owned()).await {
+        match tokio::time::timeout(self.within, of_sale.acquire_owned()).await {
             Ok(Ok(permit)) => {
                 slot.permit = Some(permit);
                 Ok(slot)
@@ -95,20 +112,16 @@ mod tests {
 
     const SHORT: Duration = Duration::from_millis(100);
 
-    fn slots(connections: u32, turn_within: Duration) -> Slots {
-        Slots { turn_within, ..Slots::for_connections(connections) }
-    }
-
     #[tokio::test]
     async fn a_sale_has_its_own_slots_and_leaves_nothing_behind() {
-        let slots = slots(8, SHORT);
+        let slots = Slots { within: SHORT, ..Slots::for_transactions(8) };
         let mut taken = Vec::new();
         for _ in 0..5 {
             taken.push(slots.take(&sale("shoes")).await.expect("a slot"));
         }
         assert!(matches!(slots.take(&sale("shoes")).await, Err(Crowded)));
         let other = slots.take(&sale("coats")).await.expect("another sale's");
-        let patient = Slots { turn_within: TURN_WITHIN, ..slots.clone() };
+        let patient = Slots { within: CHANGE_WITHIN, ..slots.clone() };
         let shoes = sale("shoes");
         let (waits, ()) = tokio::join!(patient.take(&shoes), async {
             tokio::time::sleep(SHORT).await;
@@ -121,7 +134,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_caller_who_leaves_while_waiting_leaves_nothing_behind() {
-        let slots = slots(1, TURN_WITHIN);
+        let slots = Slots::for_transactions(1);
         let taken = slots.take(&sale("shoes")).await.expect("a slot");
         assert!(tokio::time::timeout(SHORT, slots.take(&sale("shoes"))).await.is_err());
         drop(taken);
