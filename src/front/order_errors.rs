@@ -26,9 +26,6 @@ pub(super) fn order_problem(error: OrderError, acts: &[Act]) -> Box<Problem> {
         OrderError::Store(StoreError::Broken(_)) | OrderError::Gate(GateError::Broken(_)) => {
             Problem::new(INTERNAL, "the act was not carried out").because(detail)
         }
-        OrderError::Crowded(_) => {
-            Problem::new(ACT_UNFINISHED, "too many wait for the database; nothing was done").retry_after(1)
-        }
         OrderError::Busy | OrderError::Gate(_) | OrderError::Lease(_) | OrderError::Store(_) => {
             Problem::new(ACT_UNFINISHED, "it may be half done").because(detail).retry_after(1)
         }

@@ -105,10 +105,7 @@ fn payment_problem(error: PaymentError) -> Box<Problem> {
         PaymentError::Store(StoreError::Broken(_)) => {
             Problem::new(INTERNAL, "the event is not recorded").because(detail)
         }
-        PaymentError::Crowded(_)
-        | PaymentError::Store(_)
-        | PaymentError::Gate(_)
-        | PaymentError::NotLogged(_) => {
+        PaymentError::Store(_) | PaymentError::Gate(_) | PaymentError::NotLogged(_) => {
             let problem =
                 Problem::new(ACT_UNFINISHED, "the event does not count as received yet; send it again");
             problem.because(detail).retry_after(1)

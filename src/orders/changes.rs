@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::slots::{Crowded, Slot, Slots};
 use crate::domain::{Act, ActRequest, Invalid, Order, OrderId, OrderStatus, SaleId, Ticket, UserId};
 use crate::gate::{Gate, GateError};
 use crate::intake::{StatusUnknown, ensure_complete, ensure_none_is_held};
@@ -39,9 +38,6 @@ pub enum OrderError {
     /// Nothing has changed: another process acts for the user.
     #[error("another process acts for this user; try again")]
     Busy,
-    /// Nothing has changed: too many changes of this sale wait for the database.
-    #[error(transparent)]
-    Crowded(#[from] Crowded),
     /// Redis failed, before the change or after it: repeat it.
     #[error(transparent)]
     Gate(#[from] GateError),
@@ -76,16 +72,12 @@ pub struct Orders {
     gate: Gate,
     store: Store,
     leases: Leases,
-    changes: Slots,
-    transactions: Slots,
 }
 
 impl Orders {
     /// Does not connect yet.
     pub fn new(gate: Gate, store: Store, leases: Leases) -> Self {
-        let connections = store.connections();
-        let (changes, transactions) = (Slots::for_changes(connections), Slots::for_transactions(connections));
-        Self { gate, store, leases, changes, transactions }
+        Self { gate, store, leases }
     }
 
     /// The order where it is now. [`OrderError::NotFound`] only if it cannot have been lost.
@@ -129,23 +121,7 @@ impl Orders {
         owner: &UserId,
         request: &ActRequest,
     ) -> Result<OrderRow, OrderError> {
-        let _turn = self.turn(sale).await?;
         self.apply(Target { sale, id, owner: Some(owner) }, Act::Cancel, request).await
-    }
-
-    /// Waits until a change of this sale that a buyer or a provider asks for may begin.
-    pub(super) async fn turn(&self, sale: &SaleId) -> Result<Slot, Crowded> {
-        self.changes.take(sale).await
-    }
-
-    /// Makes a transaction of a sale when it is its turn.
-    pub(super) async fn in_turn<T, E: From<Crowded> + From<StoreError>>(
-        &self,
-        sale: &SaleId,
-        transaction: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, E> {
-        let _turn = self.transactions.take(sale).await?;
-        Ok(transaction.await?)
     }
 
     async fn apply(
@@ -178,18 +154,15 @@ impl Orders {
         let (id, fence) = (order.id, guard.token());
         let may_commit = || guard.is_valid_for(COMMIT_MARGIN);
         let change = Change { id, act, asked: request.clone(), fence };
-        let changes = std::slice::from_ref(&change);
-        let changed: Vec<Changed> =
-            self.in_turn::<_, OrderError>(&order.sale, self.store.change(changes, &may_commit)).await?;
-        let (row, now) = match changed.into_iter().next().unwrap_or(Changed::NoRow) {
+        let changed = self.store.change(std::slice::from_ref(&change), &may_commit).await?.pop();
+        let (row, now) = match changed.unwrap_or(Changed::NoRow) {
             Changed::Now(row) => (row, true),
             Changed::Already(row) => (row, false),
             Changed::Refused(row) => return Err(OrderError::NotAllowed { from: row.status, act }),
             Changed::Stale => return Ok(None),
             Changed::NoRow if act == Act::Cancel => {
                 let claim = Claim { order: order.clone(), fence };
-                let cancelled = self.store.cancel_unrecorded(&claim, request, &may_commit);
-                let row = self.in_turn::<_, OrderError>(&order.sale, cancelled).await?;
+                let row = self.store.cancel_unrecorded(&claim, request, &may_commit).await?;
                 let Some(row) = row else { return Ok(None) };
                 (row, true)
             }

@@ -9,9 +9,7 @@ mod changes;
 mod expiry;
 mod late_payments;
 mod payments;
-mod slots;
 
 pub use changes::{OrderError, Orders, Shown};
 pub use expiry::expire;
 pub use payments::{PaymentError, PaymentLog, Payments};
-pub use slots::Crowded;

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::changes::{OrderError, Orders, TRIES, Target};
 use super::late_payments::{LatePayments, Next};
-use super::slots::Crowded;
 use crate::domain::{Act, ActRequest, Entry, Millis, OrderId};
 use crate::gate::GateError;
 use crate::intake::Intake;
@@ -27,9 +26,6 @@ pub enum PaymentError {
     /// The id belongs to another event; the provider has to choose a new one.
     #[error("another event of this provider has the same id")]
     Reused,
-    /// The event is not recorded; the provider has to send it again.
-    #[error(transparent)]
-    Crowded(#[from] Crowded),
     /// The event may not be durable; the provider has to send it again.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -70,7 +66,6 @@ impl Payments {
     /// Takes a verified event. On `Ok` the event is durable, in the database and in the order log, the returned payment
     /// has its present state, and no later reading shows its order in an earlier state. Maintenance retries a pending one. May be repeated.
     pub async fn receive(&self, payment: &Payment) -> Result<Payment, PaymentError> {
-        let _turn = self.orders.turn(&payment.sale).await?;
         let known = self.record(payment).await?;
         if matches!(known.state, PaymentState::Applied | PaymentState::Retaken) {
             self.orders.read_from_row(&known.sale, known.new_order.unwrap_or(known.order)).await?;
@@ -111,11 +106,9 @@ impl Payments {
                     tracing::debug!(event = payment.event_id, %error, "a payment may still be pending");
                     self.store.payment(&payment.provider, &payment.event_id).await?.unwrap_or(known)
                 }
-                (Err(OrderError::Crowded(crowded)), None) => return Err(crowded.into()),
                 (Err(error), None) => {
                     tracing::debug!(event = payment.event_id, %error, "a payment is pending");
-                    let received = self.store.receive_payment(payment);
-                    self.orders.in_turn::<_, PaymentError>(&payment.sale, received).await?
+                    self.store.receive_payment(payment).await?
                 }
             },
         };
@@ -154,8 +147,7 @@ impl Payments {
             let user = row.order.user;
             let guard = self.orders.lease(&payment.sale, &user).await?;
             let may_commit = || guard.is_valid_for(COMMIT_MARGIN);
-            let applied = self.store.apply_payment(payment, &request, guard.token(), &may_commit);
-            let applied = self.orders.in_turn::<_, OrderError>(&payment.sale, applied).await?;
+            let applied = self.store.apply_payment(payment, &request, guard.token(), &may_commit).await?;
             // Only after COMMIT, so that the next holder of the user's lease sees the new state.
             let _ = guard.release().await;
             return match applied {
@@ -246,13 +238,14 @@ impl Payments {
     }
 }
 
-/// How long until the event is retried: as long as it has waited so far.
+/// How long until the event is retried: a quarter of the time that it has waited so far, so that what an outage has held up
+/// is tried soon after it.
 fn wait_of(payment: &Payment) -> Duration {
     if payment.new_order.is_some() {
         return SHORTEST_WAIT;
     }
     let age = Millis::now().0 - payment.received_at.0;
-    Duration::from_millis(u64::try_from(age).unwrap_or(0)).clamp(SHORTEST_WAIT, LONGEST_WAIT)
+    (Duration::from_millis(u64::try_from(age).unwrap_or(0)) / 4).clamp(SHORTEST_WAIT, LONGEST_WAIT)
 }
 
 fn act_request(payment: &Payment) -> ActRequest {

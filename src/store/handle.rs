@@ -54,11 +54,6 @@ impl Store {
         Self { permits: self.permits.of_readers(), ..self.clone() }
     }
 
-    /// The size of the pool.
-    pub fn connections(&self) -> u32 {
-        self.permits.connections()
-    }
-
     /// The time limit of one transaction or query.
     pub fn timeout(&self) -> Duration {
         self.timeout

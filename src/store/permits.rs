@@ -50,11 +50,6 @@ impl Permits {
         if taken == 0 { self.clone() } else { Self::for_connections(taken) }
     }
 
-    /// The connections of the pool.
-    pub(super) fn connections(&self) -> u32 {
-        self.connections
-    }
-
     /// Takes a permit, unless the caller already works under one. Waits for at most half of `limit`.
     pub(super) async fn take(&self, limit: Duration) -> Result<Permit, StoreError> {
         if HAS_PERMIT.try_with(|()| ()).is_ok() {
