@@ -64,6 +64,9 @@ pub const CHANGE_POINTS: [&str; 10] = [
     "act.told",
 ];
 
+/// The points at which a process may only stall.
+pub const STALL_POINTS: [&str; 1] = ["ack.during"];
+
 /// The points of a gate's rebuild.
 pub const REBUILD_POINTS: [&str; 4] =
     ["rebuild.gathered", "rebuild.read", "rebuild.staged", "rebuild.loaded"];
@@ -99,9 +102,14 @@ mod armed {
                 "hang" => Action::Hang,
                 _ => return None,
             };
-            let known = [&super::POINTS[..], &super::CHANGE_POINTS[..], &super::REBUILD_POINTS[..]]
-                .iter()
-                .any(|points| points.contains(&point));
+            let known = [
+                &super::POINTS[..],
+                &super::CHANGE_POINTS[..],
+                &super::REBUILD_POINTS[..],
+                &super::STALL_POINTS[..],
+            ]
+            .iter()
+            .any(|points| points.contains(&point));
             known.then(|| (point.to_owned(), action))
         };
         ARMED.get_or_init(read).as_ref()

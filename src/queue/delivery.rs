@@ -10,6 +10,7 @@ use super::headers::{self, DELIVERY_COUNT};
 use super::prefetch::{Loan, Prefetch};
 use super::{Unreadable, message};
 use crate::domain::Order;
+use crate::fault::fault;
 
 /// A message that this process holds. If it is dropped it stays unacknowledged, and the broker delivers it again when
 /// the connection ends.
@@ -52,11 +53,20 @@ impl Delivery {
         self.taken_at.elapsed()
     }
 
-    /// Removes the message from the queue. `false`: the broker no longer waits for the ack, and the message comes again.
+    /// Removes the message from the queue. `false`: the broker no longer waits for the ack, and the message comes again; or
+    /// the ack is not sent yet, as when the broker is being killed.
     pub async fn ack(&self) -> bool {
-        self.acker.ack(BasicAckOptions::default()).await.unwrap_or(false)
+        let sent = async {
+            fault!("ack.during");
+            self.acker.ack(BasicAckOptions::default()).await.unwrap_or(false)
+        };
+        tokio::time::timeout(ACK_WITHIN, sent).await.unwrap_or(false)
     }
 }
+
+/// How long to wait until an ack is sent. If the broker dies meanwhile, that may never be known, and the caller holds the
+/// leases of its users. An ack that was given up is sent all the same if the connection still can.
+const ACK_WITHIN: Duration = Duration::from_secs(1);
 
 /// The number of orders; an unreadable message counts as 1.
 pub(super) fn weight(orders: &Result<Vec<Order>, Unreadable>) -> usize {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
+
 use super::pending::PendingDelivery;
 use super::{Worker, WorkerError};
 use crate::domain::Order;
@@ -69,10 +71,10 @@ impl Worker {
                         After::SetAside => pending.locked.push(order),
                     }
                 }
-                if pending.is_done() {
-                    pending.acknowledge().await;
-                }
             }
+            // All at once: each may have to wait for a broker that is being killed.
+            let done = batch.iter().filter(|pending| pending.is_done());
+            join_all(done.map(PendingDelivery::acknowledge)).await;
         }
         fault!("ack.after");
         // Also after an error, and awaited, because the next attempt needs the same leases. Leases that are not

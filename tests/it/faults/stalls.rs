@@ -157,6 +157,27 @@ async fn a_transaction_that_nobody_ends_is_ended_by_mariadb() {
     a_transaction_that_nobody_ends_is_ended_by_the_server(Database::Mariadb).await;
 }
 
+/// The broker is killed while a worker acknowledges: lapin then may never say what became of the ack.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ack_that_never_ends_keeps_no_users_lease() {
+    let world = World::new(Database::Postgres).await;
+    let front = world.running_as(Role::Front).await;
+    let sale = sale(&world.name, 9, 2);
+    world.open_sale(&front.parts, &sale).await;
+    let worker = Doorbuster::start_with(&world, "worker", Some("ack.during=hang")).await;
+    let ada = Buyer::of(&front, "ada");
+    for (nth, key) in ["first", "second"].into_iter().enumerate() {
+        assert_eq!(ada.buy(sale.id.as_str(), key).await.status, 202);
+        until("the order has its row", Duration::from_secs(20), async || {
+            (front.parts.store.totals(&sale.id).await.unwrap().orders == nth as u64 + 1).then_some(())
+        })
+        .await;
+    }
+    assert!(worker.has_logged("failure point reached"));
+    drop(worker);
+    front.stop().await;
+}
+
 /// Stops or resumes the processes that serve the connections of this world's pool.
 fn signal(processes: &[i64], signal: &str) {
     let pids: Vec<String> = processes.iter().map(ToString::to_string).collect();

@@ -188,9 +188,13 @@ async fn a_reading_that_is_cancelled_while_it_begins_leaves_no_transaction_to_th
     for round in 1..=6 {
         let order = order(&sale.id, &format!("user-{round}"), round);
         proxy.set(Weather::Slow(Duration::from_millis(10)));
-        let began = Instant::now();
-        store.payment_entries(order.id).await.unwrap();
-        let takes = began.elapsed();
+        // The first one may open a connection, and any may be held up.
+        let mut takes = Duration::MAX;
+        for _ in 0..4 {
+            let began = Instant::now();
+            store.payment_entries(order.id).await.unwrap();
+            takes = takes.min(began.elapsed());
+        }
         // BEGIN is the third of six round trips.
         for nth in 0..20 {
             let reading = store.payment_entries(order.id);
