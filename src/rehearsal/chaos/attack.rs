@@ -74,16 +74,13 @@ async fn attack(
     let (runs, ()) = tokio::try_join!(try_join_all(drills), attacking)?;
     progress.say("judging");
     let outages = attack.inflicted.iter().map(|(_, outage)| outage.clone()).collect();
-    // While buyers of another sale still wait, the stack is not quiet for this one either.
-    let answered = runs.iter().map(|(.., run)| run.answered_at);
-    let quiet_since = answered.fold(attack.healed_at, Instant::max);
-    let quiet_at_ms = evidence::ms_of(quiet_since);
-    let nemesis = Nemesis { outages, healed_at_ms: attack.healed_at_ms, quiet_at_ms };
+    let nemesis = Nemesis { outages, healed_at_ms: attack.healed_at_ms };
     let (mut sales, mut cases) = (Vec::new(), Vec::new());
     for (crowd, target, run) in runs {
         let case = evidence::gather(stack, crowd, &target, nemesis.clone(), &run).await?;
+        let quiet_since = attack.healed_at.max(run.answered_at);
         sales.push(SaleReport {
-            settled_s: run.at_rest.saturating_duration_since(quiet_since).as_secs_f64(),
+            settled_s: run.at_rest.duration_since(quiet_since).as_secs_f64(),
             drill: run.report,
             judgement: judge(&case),
         });

@@ -16,8 +16,6 @@ const AT_REST_WITHIN: Duration = Duration::from_secs(30);
 pub(super) struct Nemesis {
     pub(super) outages: Vec<Outage>,
     pub(super) healed_at_ms: i64,
-    /// When, besides, the last buyer of every sale had an answer.
-    pub(super) quiet_at_ms: i64,
 }
 
 /// Reads the servers past every proxy, has every buyer read their order for the last time, and returns the case.
@@ -29,7 +27,7 @@ pub(super) async fn gather(
     run: &DrillRun,
 ) -> Result<Case, ChaosError> {
     let sale = &run.report.sale_id;
-    let rest_at_ms = ms_of(run.at_rest);
+    let rest_at_ms = now_ms() - i64::try_from(run.at_rest.elapsed().as_millis()).unwrap_or(0);
     let (books, waited) = books_at_rest(stack, sale.as_str(), crowd.follow_up.is_some()).await?;
     let rest_at_ms = if waited { now_ms() } else { rest_at_ms };
     let mut calls = target.history.take();
@@ -49,16 +47,10 @@ pub(super) async fn gather(
         acts: acts(run),
         outages: nemesis.outages,
         healed_at_ms: nemesis.healed_at_ms,
-        quiet_at_ms: nemesis.quiet_at_ms,
         rest_at_ms,
         books,
         calls,
     })
-}
-
-/// A moment in milliseconds since 1970.
-pub(super) fn ms_of(moment: tokio::time::Instant) -> i64 {
-    now_ms() - i64::try_from(moment.elapsed().as_millis()).unwrap_or(0)
 }
 
 /// The books, and whether they were not at rest at first. If they do not come to rest, the judge says what is left.

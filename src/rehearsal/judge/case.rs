@@ -23,9 +23,6 @@ pub struct Case {
     pub outages: Vec<Outage>,
     /// When every server and process had answered after the last fault.
     pub healed_at_ms: i64,
-    /// When, besides, the last buyer of every sale of the drill had an answer.
-    #[serde(default)]
-    pub quiet_at_ms: i64,
     /// When the books were at rest, or when waiting for that ended.
     pub rest_at_ms: i64,
     /// What Redis and the database held then.

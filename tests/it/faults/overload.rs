@@ -1,5 +1,5 @@
 //! The database is asked for more than it can do. It must still be used as well as it can be: if every caller waited for a
-//! connection until its time limit ended, no query would finish. And whoever only reads their order waits for no change.
+//! connection until its time limit ended, no query would finish. A buyer who only reads their order waits behind no change.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -82,7 +82,7 @@ pub(super) fn read_enough(facts: &Facts<'_>) -> Look {
 pub(super) fn rest_soon(facts: &Facts<'_>) -> Look {
     let acts = facts.case.calls.iter().filter(|call| !matches!(call.ask, Ask::Read { .. }));
     let answered = acts.map(|call| call.to_ms).max().unwrap_or(0);
-    let quiet = facts.case.healed_at_ms.max(facts.case.quiet_at_ms).max(answered);
+    let quiet = facts.case.healed_at_ms.max(answered);
     let took = (facts.case.rest_at_ms - quiet).max(0);
     let limit = REST_WITHIN_MS + facts.case.sale.pay_within_ms.unwrap_or(0);
     let found = (took > limit).then(|| {

@@ -95,7 +95,6 @@ fn kept() -> Case {
             may_undo: None,
         }],
         healed_at_ms: 4_000,
-        quiet_at_ms: 4_000,
         rest_at_ms: 12_000,
         books: books(),
         calls: vec![
