@@ -5,7 +5,8 @@
 //!
 //! 1. [`domain`]: sales, orders, terms and verdicts, without I/O.
 //! 2. The four seams, one per kind of server, which never import each other: [`gate`] and [`lease`] (Redis), [`queue`]
-//!    (RabbitMQ), [`store`] (the database). [`link`] keeps them connected, [`fault`] makes them fail in tests.
+//!    (RabbitMQ), [`store`] (the database). [`link`] keeps them connected, [`fault`] makes them fail in tests,
+//!    [`telemetry`] lists what they measure.
 //! 3. The path of an order: [`intake`] takes a request and publishes the order, [`worker`] turns deliveries into rows,
 //!    [`settlement`] reports the committed outcome to the gate.
 //! 4. After the purchase: [`orders`] pays, cancels, refunds and expires; [`control`] has the operator's acts.
@@ -38,4 +39,5 @@ pub mod recovery;
 pub mod rehearsal;
 pub mod settlement;
 pub mod store;
+pub mod telemetry;
 pub mod worker;

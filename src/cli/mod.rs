@@ -18,6 +18,7 @@ mod drill;
 mod ended;
 mod export;
 mod health;
+mod init;
 mod lease;
 mod order;
 mod output;
@@ -135,6 +136,9 @@ enum Verb {
     /// Examine each server: reachable, version, settings, clock, tables and rights. Changes nothing.
     #[command(after_help = "Example:\n  doorbuster doctor\n  doorbuster doctor --output json")]
     Doctor(doctor::Args),
+    /// Write files for the tools that you run already.
+    #[command(subcommand, after_help = "Example:\n  doorbuster init grafana --into dashboards")]
+    Init(init::Verb),
     /// Print a script that completes commands in a shell.
     #[command(after_help = "Example:\n  doorbuster completions bash > /etc/bash_completion.d/doorbuster")]
     Completions(completions::Args),
@@ -158,7 +162,9 @@ impl Verb {
             Self::Token(_) => Needs { secret: true, signs: true, discovers: true },
             Self::Front => Needs { secret: true, signs: false, discovers: true },
             Self::Worker => Needs { secret: false, signs: false, discovers: true },
-            Self::Bench(_) | Self::Health(_) | Self::Servers(_) | Self::Completions(_) => Needs::default(),
+            Self::Bench(_) | Self::Health(_) | Self::Servers(_) | Self::Init(_) | Self::Completions(_) => {
+                Needs::default()
+            }
             _ => Needs { discovers: true, ..Needs::default() },
         }
     }
@@ -190,6 +196,7 @@ impl Verb {
             }
             Self::Doctor(args) => doctor::run(&load(sources)?, &args).await,
             Self::Health(args) => health::run(&args).await,
+            Self::Init(verb) => init::run(&verb),
             Self::Completions(args) => completions::run(&args, Cli::command()),
             Self::Servers(args) => servers::run(args).await,
         }

@@ -39,6 +39,11 @@ impl Millis {
         Self(self.0.saturating_sub(i64::try_from(duration.as_millis()).unwrap_or(LAST)))
     }
 
+    /// The time from `self` until `later`; zero if that is earlier.
+    pub fn until(self, later: Millis) -> Duration {
+        Duration::from_millis(u64::try_from(later.0.saturating_sub(self.0)).unwrap_or(0))
+    }
+
     /// Whole seconds from `self` until `later`, rounded up, at least 1: the value of `Retry-After`.
     pub fn seconds_until(self, later: Millis) -> u64 {
         u64::try_from(later.0.saturating_sub(self.0)).unwrap_or(0).div_ceil(1000).max(1)

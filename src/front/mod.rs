@@ -22,6 +22,7 @@ mod server;
 mod signatures;
 mod state;
 mod throttle;
+mod timing;
 mod webhooks;
 
 use std::sync::Arc;
@@ -41,15 +42,15 @@ pub use throttle::{BuyerLimit, ThrottleSettings};
 pub fn buyers(buyers: Buyers) -> axum::Router {
     let buyers = Arc::new(buyers);
     // A provider sends from few addresses and signs its calls, so it is exempt from the limit per address.
-    buyers::router(buyers.clone()).merge(webhooks::router(buyers))
+    timing::noting_routes(buyers::router(buyers.clone()).merge(webhooks::router(buyers)))
 }
 
 /// The routes for operators and monitoring.
 pub fn operations(operations: Operations) -> axum::Router {
-    operations::router(operations)
+    timing::noting_routes(operations::router(operations))
 }
 
 /// The routes for monitoring alone.
 pub fn monitoring(monitoring: Monitoring) -> axum::Router {
-    operations::monitoring_router(monitoring)
+    timing::noting_routes(operations::monitoring_router(monitoring))
 }

@@ -145,7 +145,8 @@ struct Body<'a> {
 impl IntoResponse for Box<Problem> {
     fn into_response(self) -> Response {
         let Code { status, name: code, title, retryable } = self.code;
-        metrics::counter!("front_problems_total", "code" => code, "reason" => self.reason).increment(1);
+        metrics::counter!("doorbuster_front_problems_total", "code" => code, "reason" => self.reason)
+            .increment(1);
         let request_id = self
             .request_id
             .unwrap_or_else(|| uuid::Builder::from_random_bytes(rand::random()).into_uuid().to_string());

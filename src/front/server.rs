@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
@@ -20,14 +20,17 @@ use super::addresses::{Connections, TrustedProxies};
 use super::codes::{INTERNAL, OUTCOME_UNKNOWN, STATUS_UNAVAILABLE};
 use super::connection;
 use super::problem::{Problem, request_id};
+use super::timing::RouteSlot;
 
 /// How long a peer may leave a response unread, in milliseconds.
 #[cfg(target_os = "linux")]
 const UNREAD_MS: u32 = 30_000;
 
-/// The limits of a listener.
+/// The name and the limits of a listener.
 #[derive(Debug, Clone)]
 pub struct ServerSettings {
+    /// Its label in the metrics.
+    pub name: &'static str,
     /// Open connections; more wait in the kernel's backlog.
     pub connections: usize,
     /// Open connections of one address; more are closed. `None` for no bound.
@@ -52,11 +55,12 @@ pub async fn serve(listener: TcpListener, router: Router, settings: ServerSettin
     let slots = Arc::new(Semaphore::new(settings.connections));
     let of_address = settings.of_address.map(|most| Connections::new(most, settings.proxies.clone()));
     let settings = Arc::new(settings);
+    let connections = metrics::gauge!("doorbuster_http_connections", "listener" => settings.name);
     loop {
         let accepted = stop.run_until_cancelled(accept(&listener, &slots)).await;
         let Some((stream, peer, slot)) = accepted else { break };
         let Some(place) = of_address.as_ref().map_or(Some(None), |all| all.place(peer.ip()).map(Some)) else {
-            metrics::counter!("front_connections_refused_total").increment(1);
+            metrics::counter!("doorbuster_front_connections_refused_total").increment(1);
             continue;
         };
         // Without this, a small response would wait for more data to send.
@@ -65,20 +69,37 @@ pub async fn serve(listener: TcpListener, router: Router, settings: ServerSettin
         #[cfg(target_os = "linux")]
         let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, UNREAD_MS);
         let (router, settings, stop) = (router.clone(), settings.clone(), stop.clone());
+        let connection = Counted::new(&connections);
         open.spawn(async move {
             let request_within = settings.request_within;
             let answer = |mut request: Request<Body>| {
                 request.extensions_mut().insert(Peer(peer));
-                answer(router.clone(), request, request_within)
+                answer_timed(router.clone(), request, request_within)
             };
             connection::serve(stream, settings.header_within, &stop, answer).await;
-            drop((slot, place));
+            drop((slot, place, connection));
         });
     }
     drop(listener);
     open.close();
     if tokio::time::timeout(settings.drain, open.wait()).await.is_err() {
         tracing::warn!(after = ?settings.drain, "requests were still open when the drain ended");
+    }
+}
+
+/// An open connection in the gauge.
+struct Counted(metrics::Gauge);
+
+impl Counted {
+    fn new(gauge: &metrics::Gauge) -> Self {
+        gauge.increment(1);
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.decrement(1);
     }
 }
 
@@ -103,6 +124,15 @@ async fn accept(
     }
 }
 
+/// As [`answer`], and records how long it took.
+async fn answer_timed(router: Router, mut request: Request<Body>, within: Duration) -> Response {
+    let (begun, method, route) = (Instant::now(), request.method().clone(), RouteSlot::default());
+    request.extensions_mut().insert(route.clone());
+    let response = answer(router, request, within).await;
+    route.record(&method, response.status(), begun.elapsed());
+    response
+}
+
 /// The router's response, or a problem if it panics or takes too long.
 async fn answer(router: Router, request: Request<Body>, within: Duration) -> Response {
     let may_have_acted = request.method() == Method::POST;
@@ -112,7 +142,7 @@ async fn answer(router: Router, request: Request<Body>, within: Duration) -> Res
         Ok(Ok(Ok(response))) => response,
         Ok(Ok(Err(never))) => match never {},
         Ok(Err(_)) => {
-            metrics::counter!("front_panics_total").increment(1);
+            metrics::counter!("doorbuster_front_panics_total").increment(1);
             // If the request placed an order, the order may have been taken.
             let kind = if may_have_acted { OUTCOME_UNKNOWN } else { INTERNAL };
             Problem::new(kind, "the server failed; repeat with the same Idempotency-Key, it is safe")

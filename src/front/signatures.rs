@@ -106,7 +106,7 @@ pub(super) fn verified_id(secrets: &[hmac::Key], headers: &HeaderMap, body: &[u8
     }
     let age_s = timestamp.parse::<i64>().ok().and_then(|sent| (Millis::now().0 / 1000).checked_sub(sent));
     if !age_s.is_some_and(|age| (-FRESH_S..=FRESH_S).contains(&age)) {
-        metrics::counter!("payments_stale_total").increment(1);
+        metrics::counter!("doorbuster_payments_stale_total").increment(1);
         let detail = format!("webhook-timestamp must be within {FRESH_S} seconds of now");
         return Err(Problem::new(BAD_SIGNATURE, detail));
     }
@@ -119,7 +119,7 @@ pub(super) fn verified_id(secrets: &[hmac::Key], headers: &HeaderMap, body: &[u8
         tags.iter().any(|tag| verify_slices_are_equal(right.as_ref(), tag).is_ok())
     });
     if !genuine {
-        metrics::counter!("payments_forged_total").increment(1);
+        metrics::counter!("doorbuster_payments_forged_total").increment(1);
         return Err(Problem::new(BAD_SIGNATURE, "no secret of this provider made this signature"));
     }
     Ok(id.to_owned())

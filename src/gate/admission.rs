@@ -49,7 +49,7 @@ impl Gate {
             }
             reply => reply?,
         };
-        metrics::histogram!("gate_admit_seconds").record(begun.elapsed());
+        metrics::histogram!("doorbuster_gate_admit_seconds").record(begun.elapsed());
         fault!("script.after", return Err(GateError::Late("injected".into())));
         if word(&reply).as_deref() == Some("not_loaded") {
             self.observe_waiting(sale, 0);

@@ -144,7 +144,8 @@ impl Batches {
             queued.into_iter().map(|queued| (queued.order, queued.confirmed)).unzip();
         let published = self.publish(&orders).await;
         let result = if published.is_ok() { "confirmed" } else { "left" };
-        metrics::counter!("relay_published_total", "result" => result).increment(orders.len() as u64);
+        metrics::counter!("doorbuster_relay_published_total", "result" => result)
+            .increment(orders.len() as u64);
         if let Err(error) = &published {
             tracing::debug!(orders = orders.len(), %error, "publish left to the sweep");
         }
@@ -164,7 +165,7 @@ impl Batches {
         fault!("publish.before", return Err(PublishError::Away));
         let begun = Instant::now();
         self.publisher.publish(orders).await?;
-        metrics::histogram!("relay_confirm_seconds").record(begun.elapsed());
+        metrics::histogram!("doorbuster_relay_confirm_seconds").record(begun.elapsed());
         fault!("confirm.after", return Err(PublishError::Unconfirmed));
         Ok(())
     }

@@ -84,7 +84,7 @@ impl Core {
         let leases: Vec<Extension> = acquisitions.iter().flat_map(|held| held.extensions(sent)).collect();
         let calls = leases.chunks(MAX_RENEWALS_PER_CALL).map(|leases| self.wire.renew(scope, leases));
         let kept = futures_util::future::try_join_all(calls).await?.concat();
-        metrics::counter!("leases_renewed_total").increment(leases.len() as u64);
+        metrics::counter!("doorbuster_leases_renewed_total").increment(leases.len() as u64);
         let mut kept = kept.as_slice();
         Ok(acquisitions
             .iter()

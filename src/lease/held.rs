@@ -68,11 +68,11 @@ impl Acquisition {
     }
 
     /// Marks the leases as lost, once, and wakes those who wait for that.
-    pub(super) fn lose(&self, why: &'static str) {
+    pub(super) fn lose(&self, reason: &'static str) {
         let held = self.ends.lock().unwrap_or_else(PoisonError::into_inner).take();
         if held.is_some() {
-            metrics::counter!("leases_lost_total", "why" => why).increment(1);
-            tracing::warn!(scope = self.scope, names = self.names.len(), why, "lease lost");
+            metrics::counter!("doorbuster_leases_lost_total", "reason" => reason).increment(1);
+            tracing::warn!(scope = self.scope, names = self.names.len(), reason, "lease lost");
             self.lost.cancel();
         }
     }
@@ -85,7 +85,7 @@ impl Acquisition {
     /// Whether the leases are lost. Marks them as lost if their time is up by this process's clock.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         if self.hold_ends.is_some_and(|hold_ends| hold_ends <= now) {
-            self.lose("held too long");
+            self.lose("held_too_long");
         } else if self.ends().is_some_and(|ends| ends <= now) {
             self.lose("ended");
         }

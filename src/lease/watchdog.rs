@@ -122,7 +122,7 @@ fn record(core: &Core, acquisitions: Call, answer: Result<Vec<bool>, LeaseError>
         }
         Err(error) => {
             tracing::debug!(%error, acquisitions = acquisitions.len(), "leases not renewed; retrying");
-            metrics::counter!("lease_renewals_failed_total").increment(1);
+            metrics::counter!("doorbuster_lease_renewals_failed_total").increment(1);
             for (place, held) in acquisitions {
                 let left = held.ends().map_or(Duration::ZERO, |ends| ends.saturating_duration_since(now));
                 core.watchlist.again(place, now + RETRY_AFTER.min(left / 2).max(SHORTEST));

@@ -2,7 +2,7 @@
 //! a sale whose books do not balance if the configuration says so. A separate task, because one comparison may take
 //! long.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
@@ -15,6 +15,7 @@ use crate::domain::{ActRequest, SaleId, SaleState};
 use crate::gate::Gate;
 use crate::lease::Leases;
 use crate::store::{KnownTotals, Store};
+use crate::telemetry::{Label, SaleGauges};
 
 const SCOPE: &str = "_audit";
 
@@ -31,6 +32,8 @@ pub struct BooksCheck {
     pub leases: Leases,
     /// Pauses a sale.
     pub control: Control,
+    /// Show what was found.
+    pub gauges: SaleGauges,
     /// Time between two looks.
     pub every: Duration,
     /// Whether to pause a sale whose books do not balance.
@@ -48,7 +51,7 @@ impl BooksCheck {
             match stop.run_until_cancelled(look).await {
                 Some(Ok(true)) | None => {}
                 // Another front looks and reports.
-                Some(Ok(false)) => Found::default().report(),
+                Some(Ok(false)) => Found::default().report(&self.gauges),
                 Some(Err(MaintenanceError::Lease(error))) => {
                     tracing::warn!(%error, "comparing the books is left to another front");
                 }
@@ -62,7 +65,7 @@ impl BooksCheck {
         let mut found = Found::default();
         let looked = self.look_at_all(&mut found, before).await;
         match &looked {
-            Ok(()) => found.report(),
+            Ok(()) => found.report(&self.gauges),
             Err(_) => Found::report_unread(found.unread + 1),
         }
         looked
@@ -88,6 +91,7 @@ impl BooksCheck {
             };
             // A closed one too: payments and ends of its orders go on, and the position in the order log waits for it.
             found.lost += u32::from(books.needs_rebuild());
+            found.add(&books);
             match judge(&books, &mut before.missing) {
                 Judgement::Balances => {}
                 Judgement::NotNow => found.moving += 1,
@@ -97,7 +101,7 @@ impl BooksCheck {
                 }
             }
         }
-        metrics::counter!("audit_runs_total").increment(1);
+        metrics::counter!("doorbuster_audit_runs_total").increment(1);
         Ok(())
     }
 
@@ -127,7 +131,7 @@ impl BooksCheck {
         }
         let request = ActRequest::by("audit").because(Some("its books do not balance".into()));
         match self.control.pause(sale, None, &request).await {
-            Ok(_) => metrics::counter!("audit_sales_paused_total").increment(1),
+            Ok(_) => metrics::counter!("doorbuster_audit_sales_paused_total").increment(1),
             Err(error) => tracing::warn!(%sale, %error, "it could not be paused"),
         }
     }
@@ -142,7 +146,7 @@ struct Earlier {
     totals: HashMap<SaleId, (Instant, KnownTotals)>,
 }
 
-/// How many sales a look has found in which state.
+/// How many sales a look has found in which state, and what is wrong in each.
 #[derive(Default)]
 struct Found {
     broken: u32,
@@ -151,18 +155,32 @@ struct Found {
     moving: u32,
     /// Could not be read.
     unread: u32,
+    missing: BTreeMap<Label, f64>,
+    oversold: BTreeMap<Label, f64>,
+    over_limit: BTreeMap<Label, f64>,
 }
 
 impl Found {
-    fn report(&self) {
-        metrics::gauge!("audit_sales_out_of_balance").set(f64::from(self.broken));
-        metrics::gauge!("audit_sales_to_rebuild").set(f64::from(self.lost));
-        metrics::gauge!("audit_sales_unjudged", "why" => "moving").set(f64::from(self.moving));
+    fn add(&mut self, books: &Audit) {
+        let label = Label::of(&books.sale_id);
+        let units = |of: fn(&ItemBooks) -> i64| books.items.iter().map(of).sum::<i64>() as f64;
+        self.missing.insert(label.clone(), units(ItemBooks::missing));
+        self.oversold.insert(label.clone(), units(ItemBooks::oversold));
+        self.over_limit.insert(label, books.users_over_limit.len() as f64);
+    }
+
+    fn report(self, gauges: &SaleGauges) {
+        metrics::gauge!("doorbuster_audit_sales_out_of_balance").set(f64::from(self.broken));
+        metrics::gauge!("doorbuster_audit_sales_to_rebuild").set(f64::from(self.lost));
+        metrics::gauge!("doorbuster_audit_sales_unjudged", "reason" => "moving").set(f64::from(self.moving));
         Self::report_unread(self.unread);
+        gauges.show("doorbuster_audit_missing_units", self.missing);
+        gauges.show("doorbuster_audit_oversold_units", self.oversold);
+        gauges.show("doorbuster_audit_users_over_limit", self.over_limit);
     }
 
     fn report_unread(sales: u32) {
-        metrics::gauge!("audit_sales_unjudged", "why" => "unread").set(f64::from(sales));
+        metrics::gauge!("doorbuster_audit_sales_unjudged", "reason" => "unread").set(f64::from(sales));
     }
 }
 
@@ -180,11 +198,6 @@ enum Judgement {
 /// say is judged in every look.
 fn judge(books: &Audit, before: &mut HashMap<SaleId, Vec<i64>>) -> Judgement {
     let missing: Vec<i64> = books.items.iter().map(ItemBooks::missing).collect();
-    let oversold: i64 = books.items.iter().map(ItemBooks::oversold).sum();
-    let sale = books.sale_id.to_string();
-    metrics::gauge!("audit_missing_units", "sale" => sale.clone()).set(missing.iter().sum::<i64>() as f64);
-    metrics::gauge!("audit_oversold_units", "sale" => sale.clone()).set(oversold as f64);
-    metrics::gauge!("audit_users_over_limit", "sale" => sale).set(books.users_over_limit.len() as f64);
     if books.rows_are_wrong() {
         return Judgement::Broken;
     }

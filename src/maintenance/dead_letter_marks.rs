@@ -45,7 +45,7 @@ impl DeadLetterMarks {
             }
         }
         let age = self.oldest.map_or(0, |oldest| (Millis::now().0 - oldest.0).max(0));
-        metrics::gauge!("dead_letters_oldest_seconds").set(age as f64 / 1000.0);
+        metrics::gauge!("doorbuster_dead_letters_oldest_seconds").set(age as f64 / 1000.0);
     }
 
     /// Marks them while this process holds them, so that nobody can end one meanwhile.
@@ -78,7 +78,7 @@ impl DeadLetterMarks {
     pub(super) fn resign(&mut self) {
         self.empty_since = None;
         if std::mem::take(&mut self.leads) {
-            metrics::gauge!("dead_letters_oldest_seconds").set(0.0);
+            metrics::gauge!("doorbuster_dead_letters_oldest_seconds").set(0.0);
         }
     }
 }

@@ -31,10 +31,10 @@ async fn measure(log: &OrderLog, store: &Store, kept: Duration) -> Result<(), Ma
         return Ok(());
     }
     let begins_at = log_begins_at(log, store).await?;
-    metrics::gauge!("order_log_begins_timestamp_seconds").set(begins_at.map_or(0.0, seconds));
-    metrics::gauge!("order_log_kept_seconds").set(kept.as_secs_f64());
+    metrics::gauge!("doorbuster_order_log_begins_timestamp_seconds").set(begins_at.map_or(0.0, seconds));
+    metrics::gauge!("doorbuster_order_log_kept_seconds").set(kept.as_secs_f64());
     if let Some(at) = store.last_backup().await? {
-        metrics::gauge!("database_backup_timestamp_seconds").set(seconds(at));
+        metrics::gauge!("doorbuster_database_backup_timestamp_seconds").set(seconds(at));
     }
     Ok(())
 }

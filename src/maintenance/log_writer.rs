@@ -19,7 +19,7 @@ pub async fn write_log(store: &Store, log: &OrderLog) -> Result<usize, Maintenan
     for _ in 0..BATCHES {
         let unlogged = store.unlogged(BATCH).await?;
         let age = unlogged.oldest.map_or(0, |oldest| (Millis::now().0 - oldest.0).max(0));
-        metrics::gauge!("log_oldest_unwritten_seconds").set(age as f64 / 1000.0);
+        metrics::gauge!("doorbuster_order_log_oldest_unwritten_seconds").set(age as f64 / 1000.0);
         if unlogged.ids.is_empty() {
             break;
         }
@@ -29,10 +29,10 @@ pub async fn write_log(store: &Store, log: &OrderLog) -> Result<usize, Maintenan
         store.forget_logged(&unlogged.ids).await?;
         written += unlogged.entries.len();
         if (unlogged.ids.len() as u64) < BATCH {
-            metrics::gauge!("log_oldest_unwritten_seconds").set(0.0);
+            metrics::gauge!("doorbuster_order_log_oldest_unwritten_seconds").set(0.0);
             break;
         }
     }
-    metrics::counter!("log_written_total").increment(written as u64);
+    metrics::counter!("doorbuster_order_log_written_total").increment(written as u64);
     Ok(written)
 }

@@ -173,7 +173,7 @@ async fn verify(gate: &Gate, store: &Store, queue: &QueueSettings) -> Result<(),
             Err(error) => return Err(error.into()),
         };
         if frozen {
-            metrics::counter!("gate_frozen_total").increment(1);
+            metrics::counter!("doorbuster_gate_frozen_total").increment(1);
             tracing::error!(%sale, %known, "sale frozen: redis came back without writes that the database or the order log has");
         }
     }

@@ -48,13 +48,13 @@ const SCOPE: &str = "_upkeep";
 
 /// Gauges that only the leader sets.
 const GAUGES: [&str; 7] = [
-    "maintenance_returns_waiting",
-    "maintenance_oldest_return_seconds",
-    "maintenance_orders_overdue",
-    "payments_pending",
-    "payments_late",
-    "sale_acts_pending",
-    "log_oldest_unwritten_seconds",
+    "doorbuster_maintenance_returns_waiting",
+    "doorbuster_maintenance_oldest_return_seconds",
+    "doorbuster_maintenance_orders_overdue",
+    "doorbuster_payments_pending",
+    "doorbuster_payments_late",
+    "doorbuster_sale_acts_pending",
+    "doorbuster_order_log_oldest_unwritten_seconds",
 ];
 
 /// Runs the rounds, on one front at a time.
@@ -131,12 +131,12 @@ impl Rounds {
     async fn measure(&self) {
         let Ok(waiting) = self.store.backlog().await else { return };
         let age = waiting.oldest_return.map_or(0, |oldest| (Millis::now().0 - oldest.0).max(0));
-        metrics::gauge!("maintenance_returns_waiting").set(waiting.returns as f64);
-        metrics::gauge!("maintenance_oldest_return_seconds").set(age as f64 / 1000.0);
-        metrics::gauge!("maintenance_orders_overdue").set(waiting.overdue as f64);
-        metrics::gauge!("payments_pending").set(waiting.pending_payments as f64);
-        metrics::gauge!("payments_late").set(waiting.late_payments as f64);
-        metrics::gauge!("sale_acts_pending").set(waiting.pending_acts as f64);
+        metrics::gauge!("doorbuster_maintenance_returns_waiting").set(waiting.returns as f64);
+        metrics::gauge!("doorbuster_maintenance_oldest_return_seconds").set(age as f64 / 1000.0);
+        metrics::gauge!("doorbuster_maintenance_orders_overdue").set(waiting.overdue as f64);
+        metrics::gauge!("doorbuster_payments_pending").set(waiting.pending_payments as f64);
+        metrics::gauge!("doorbuster_payments_late").set(waiting.late_payments as f64);
+        metrics::gauge!("doorbuster_sale_acts_pending").set(waiting.pending_acts as f64);
     }
 
     async fn return_units(&self, leader: &Guard) -> Result<usize, MaintenanceError> {
@@ -150,7 +150,7 @@ impl Rounds {
                 break;
             }
         }
-        metrics::counter!("maintenance_returned_total").increment(returned as u64);
+        metrics::counter!("doorbuster_maintenance_returned_total").increment(returned as u64);
         Ok(returned)
     }
 

@@ -160,8 +160,8 @@ impl Sweep {
             }
         }
         if published + settled.len() > 0 {
-            metrics::counter!("sweep_published_total").increment(published as u64);
-            metrics::counter!("sweep_settled_total").increment(settled.len() as u64);
+            metrics::counter!("doorbuster_sweep_published_total").increment(published as u64);
+            metrics::counter!("doorbuster_sweep_settled_total").increment(settled.len() as u64);
             tracing::info!(%sale, published, settled = settled.len(), "sweep found orders left behind");
         }
     }

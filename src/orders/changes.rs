@@ -171,7 +171,7 @@ impl Orders {
         // Only after COMMIT, so that the next holder of the user's lease sees the new state.
         let _ = guard.release().await;
         if now {
-            metrics::counter!("orders_changed_total", "act" => act.as_str()).increment(1);
+            metrics::counter!("doorbuster_orders_changed_total", "act" => act.as_str()).increment(1);
             tracing::info!(order_id = %id, sale = %order.sale, act = act.as_str(), by = request.by, "order changed");
         }
         let given_back = self.give_back(&row).await;

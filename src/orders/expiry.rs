@@ -64,7 +64,7 @@ async fn expire_batch(
             }
         };
         expired += owed.len();
-        metrics::counter!("orders_changed_total", "act" => "expire").increment(owed.len() as u64);
+        metrics::counter!("doorbuster_orders_changed_total", "act" => "expire").increment(owed.len() as u64);
         if let Err(error) = give_back(gate, store, &owed).await {
             tracing::warn!(%sale, orders = owed.len(), %error, "the units of expired orders are not back in the gate yet");
         }

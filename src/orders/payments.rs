@@ -186,7 +186,7 @@ impl Payments {
 
     /// Counts and logs the event's outcome, and returns the units of a refunded order.
     async fn after_end(&self, payment: &Payment) {
-        metrics::counter!("payments_ended_total", "state" => payment.state.as_str()).increment(1);
+        metrics::counter!("doorbuster_payments_ended_total", "state" => payment.state.as_str()).increment(1);
         if matches!(payment.state, PaymentState::Late | PaymentState::Mismatch) {
             tracing::warn!(order_id = %payment.order, event = payment.event_id, provider = payment.provider,
                 state = payment.state.as_str(), detail = payment.detail, "a payment does not fit its order");

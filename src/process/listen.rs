@@ -56,7 +56,7 @@ pub fn raise_file_limit() {
 }
 
 pub(super) fn for_operators(config: &Config) -> ServerSettings {
-    ServerSettings { connections: OPERATORS, of_address: None, ..config.server() }
+    ServerSettings { name: "operations", connections: OPERATORS, of_address: None, ..config.server() }
 }
 
 /// As configured, capped by the open-file limit.

@@ -10,6 +10,7 @@ use crate::maintenance::Comparison;
 use crate::queue::{DeadLetters, Publisher, QueueSettings};
 use crate::settlement::witnessed_places;
 use crate::store::{NotHeard, Store, StoreError};
+use crate::telemetry::SaleGauges;
 
 /// How long a process waits at its start for the servers to show their installation.
 const RECOGNISED_WITHIN: Duration = Duration::from_secs(2);
@@ -77,6 +78,8 @@ pub struct Parts {
     pub leases: Leases,
     /// The database.
     pub store: Store,
+    /// What monitoring is shown of each sale.
+    pub sale_gauges: SaleGauges,
     /// `Some` in a started front: only fronts publish orders.
     pub publisher: Option<Publisher>,
     /// `Some` in a process that was started.
@@ -102,7 +105,14 @@ impl Parts {
         })?;
         compare_restarts(&gate, &store, &leases, config.queue());
         hear_witnesses(&gate, &store, &leases, config.queue());
-        Ok(Self { gate, leases, store, publisher: None, dead_letters: None })
+        Ok(Self {
+            gate,
+            leases,
+            store,
+            sale_gauges: SaleGauges::default(),
+            publisher: None,
+            dead_letters: None,
+        })
     }
 
     /// Refuses server settings that break a promise. A server that is away is not checked here; Redis is checked

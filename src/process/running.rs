@@ -72,7 +72,9 @@ impl Running {
         let consumes = (role != Role::Front).then(|| start::worker::start(&shared, &mut tasks));
         let readiness = start::health::start(&shared, &mut tasks, consumes, compared, &metrics);
         let Listeners { operations: listener, monitoring: second, .. } = listeners;
-        let shown = Monitoring { readiness, metrics: Arc::new(move || metrics.render()) };
+        let of_sales = parts.sale_gauges.clone();
+        let shown =
+            Monitoring { readiness, metrics: Arc::new(move || metrics.render() + &of_sales.render()) };
         start::operations::start(&shared, &mut tasks, listener, second, shown);
 
         tasks.spawn("the login's keys", shared.keys.clone().keep_current(shared.stop.clone()));

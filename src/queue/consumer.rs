@@ -201,7 +201,7 @@ impl Consumer {
                     // A caller with a shorter timeout holds deliveries.
                     if pause == SECOND && self.is_forgotten().await {
                         tracing::warn!("messages wait and none is delivered: worker reconnects");
-                        metrics::counter!("worker_consumer_restarts_total").increment(1);
+                        metrics::counter!("doorbuster_worker_consumer_restarts_total").increment(1);
                         self.disconnect(Consuming::Connecting).await;
                     }
                 }

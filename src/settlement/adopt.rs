@@ -24,7 +24,7 @@ impl Settler<'_> {
         let adopted = self.adopt_if_live(sale, id, &guard).await;
         let _ = guard.release().await;
         if matches!(adopted, Ok(true)) {
-            metrics::counter!("gate_adopted_total").increment(1);
+            metrics::counter!("doorbuster_gate_adopted_total").increment(1);
             tracing::warn!(order_id = %id, %sale, "the gate did not know a live order: adopted");
         }
         adopted

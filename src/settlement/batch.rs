@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Settler, settlement_of};
-use crate::domain::{Failure, Order, SaleId, SaleState};
+use crate::domain::{Failure, Millis, Order, SaleId, SaleState};
 use crate::gate::{GateError, Moved, Outcome, Settlement};
 use crate::link::call_together;
 use crate::store::Recorded;
@@ -31,13 +31,13 @@ impl Outcomes {
     pub fn add(&mut self, order: &Order, recorded: &Recorded) {
         let failure = match recorded {
             Recorded::Stale => {
-                metrics::counter!("worker_fence_refused_total").increment(1);
+                metrics::counter!("doorbuster_worker_fence_refused_total").increment(1);
                 return;
             }
             Recorded::Locked => return,
             Recorded::Confirmed => None,
             Recorded::Already(_, failure) => {
-                metrics::counter!("worker_duplicates_total").increment(1);
+                metrics::counter!("doorbuster_worker_duplicates_total").increment(1);
                 *failure
             }
             Recorded::Failed(failure, _) => Some(*failure),
@@ -45,7 +45,9 @@ impl Outcomes {
         let new = !matches!(recorded, Recorded::Already(..));
         if new {
             let status = if failure.is_some() { "failed" } else { "confirmed" };
-            metrics::counter!("worker_orders_total", "status" => status).increment(1);
+            metrics::counter!("doorbuster_worker_orders_total", "status" => status).increment(1);
+            let lag = order.accepted_at.until(Millis::now());
+            metrics::histogram!("doorbuster_order_persist_lag_seconds").record(lag);
         }
         if let Some(failure) = failure {
             if new {
@@ -87,7 +89,7 @@ impl Outcomes {
 }
 
 async fn pause(settler: Settler<'_>, sale: &SaleId, failure: Failure) {
-    metrics::counter!("worker_sales_paused_total").increment(1);
+    metrics::counter!("doorbuster_worker_sales_paused_total").increment(1);
     let paused = settler.gate.move_sale(sale, SaleState::Paused, &[SaleState::Open]).await;
     // Recorded in the sale's row too, so that neither a Redis that loses it nor a rebuild undoes the pause.
     if let Ok(Moved::Now(number)) = paused

@@ -59,6 +59,25 @@ impl Store {
         self.timeout
     }
 
+    /// The connections that are in use, and how many there may be.
+    pub fn connections(&self) -> (u32, u32) {
+        let (open, idle) = match self.db.get_database_backend() {
+            DbBackend::Postgres => {
+                let pool = self.db.get_postgres_connection_pool();
+                (pool.size(), pool.num_idle())
+            }
+            DbBackend::MySql => {
+                let pool = self.db.get_mysql_connection_pool();
+                (pool.size(), pool.num_idle())
+            }
+            _ => {
+                let pool = self.db.get_sqlite_connection_pool();
+                (pool.size(), pool.num_idle())
+            }
+        };
+        (open.saturating_sub(u32::try_from(idle).unwrap_or(u32::MAX)), self.permits.connections())
+    }
+
     /// Runs a query or a transaction within the time limit, because sqlx waits for ever for a silent server. Work that
     /// times out is rolled back or was committed, so callers repeat it with the same ids. Work for which there was no
     /// connection in time has not begun.

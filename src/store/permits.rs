@@ -37,6 +37,11 @@ impl Permits {
         Self { free: Arc::new(Semaphore::new(connections as usize)), connections }
     }
 
+    /// How many connections they are for.
+    pub(super) fn connections(&self) -> u32 {
+        self.connections
+    }
+
     /// As many again, for the same connections.
     pub(super) fn apart(&self) -> Self {
         Self::for_connections(self.connections)
@@ -59,7 +64,7 @@ impl Permits {
         match tokio::time::timeout(waited, self.free.clone().acquire_owned()).await {
             Ok(Ok(taken)) => Ok(Permit { _taken: Some(taken) }),
             Ok(Err(_)) | Err(_) => {
-                metrics::counter!("database_overload_total").increment(1);
+                metrics::counter!("doorbuster_database_overload_total").increment(1);
                 Err(StoreError::Away(format!(
                     "no connection was free within {waited:?}: it is slow or silent, or more is asked of it than its \
                      connections can do (database.connections)"

@@ -117,7 +117,7 @@ impl Witnesses {
             Some(behind) => tracing::error!("{behind}; until then nothing is written to it"),
             None => tracing::info!("the database is up to date again"),
         }
-        metrics::gauge!("database_behind").set(f64::from(u8::from(found.is_some())));
+        metrics::gauge!("doorbuster_database_behind").set(f64::from(u8::from(found.is_some())));
         *behind = found;
     }
 

@@ -10,6 +10,10 @@ use super::pending::{PendingDelivery, orders_in};
 use crate::domain::SaleId;
 use crate::link::Backoff;
 use crate::queue::Amount;
+use crate::telemetry::SaleGauges;
+
+/// The gauge of a sale that is set aside.
+const STALLED: &str = "doorbuster_worker_sale_stalled";
 
 /// Longer than a lane needs to try a sale.
 const TRIED_WITHIN: Duration = Duration::from_secs(60);
@@ -22,14 +26,19 @@ struct Stall {
 }
 
 /// The sales that are set aside.
-#[derive(Default)]
 pub(super) struct Aside {
     sales: HashMap<SaleId, Stall>,
     /// With orders of these sales, and no others that could be persisted now.
     deliveries: Vec<PendingDelivery>,
+    gauges: SaleGauges,
 }
 
 impl Aside {
+    /// None yet.
+    pub(super) fn new(gauges: SaleGauges) -> Self {
+        Self { sales: HashMap::new(), deliveries: Vec::new(), gauges }
+    }
+
     /// What waits, and what lanes have taken of it for a try. The rest of the work goes on without it.
     pub(super) fn held(&self) -> Amount {
         let orders = self.deliveries.iter().map(|pending| pending.aside.len()).sum();
@@ -89,7 +98,7 @@ impl Aside {
         if let Some(sale) = tried.filter(|sale| !locked.contains(sale)) {
             tracing::info!(%sale, "sale goes on");
             self.sales.remove(sale);
-            show(sale, false);
+            self.gauges.show_one(STALLED, sale, 0.0);
             retried.extend(self.take(usize::MAX, sale));
         }
         for sale in &locked {
@@ -121,14 +130,14 @@ impl Aside {
     pub(super) fn clear(&mut self) {
         self.deliveries.clear();
         for (sale, _) in self.sales.drain() {
-            show(&sale, false);
+            self.gauges.show_one(STALLED, &sale, 0.0);
         }
     }
 
     fn add(&mut self, sale: &SaleId) {
         let stall = self.sales.entry(sale.clone()).or_insert_with(|| {
             tracing::warn!(%sale, "sale set aside: another session holds a row of it");
-            show(sale, true);
+            self.gauges.show_one(STALLED, sale, 1.0);
             Stall { retry_at: Instant::now(), backoff: Backoff::default(), tried: Amount::default() }
         });
         // While a lane tries the sale, another one adds nothing to what is known.
@@ -151,8 +160,4 @@ impl Aside {
         }
         taken
     }
-}
-
-fn show(sale: &SaleId, is_stalled: bool) {
-    metrics::gauge!("worker_sale_stalled", "sale" => sale.to_string()).set(f64::from(u8::from(is_stalled)));
 }

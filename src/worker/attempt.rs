@@ -112,7 +112,7 @@ impl Worker {
                 claimed.claims.push(Claim { order: order.clone(), fence: *fence });
                 claimed.places.push(place);
             } else {
-                metrics::counter!("worker_lease_busy_total").increment(1);
+                metrics::counter!("doorbuster_worker_lease_busy_total").increment(1);
             }
         }
         fault!(
@@ -127,8 +127,8 @@ impl Worker {
         let valid = || claimed.guards.iter().all(|guard| guard.is_valid_for(COMMIT_MARGIN));
         let started = std::time::Instant::now();
         let recorded = self.store.record(&claimed.claims, &valid).await?;
-        metrics::histogram!("worker_persist_seconds").record(started.elapsed().as_secs_f64());
-        metrics::histogram!("worker_batch_orders").record(claimed.claims.len() as f64);
+        metrics::histogram!("doorbuster_worker_persist_seconds").record(started.elapsed().as_secs_f64());
+        metrics::histogram!("doorbuster_worker_batch_orders").record(claimed.claims.len() as f64);
         let after = recorded.iter().map(After::of).collect();
         let mut outcomes = Outcomes::default();
         for (claim, recorded) in claimed.claims.iter().zip(recorded) {

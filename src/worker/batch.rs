@@ -39,7 +39,7 @@ impl Worker {
             if stop.is_cancelled() {
                 held.push(suspect);
             } else {
-                metrics::counter!("worker_suspects_total").increment(1);
+                metrics::counter!("doorbuster_worker_suspects_total").increment(1);
                 held.extend(self.counted(vec![suspect], stop).await?);
             }
         }
@@ -147,7 +147,7 @@ impl Worker {
                     if backoff.tries() == 0 {
                         tracing::warn!(%error, deliveries = batch.len(), "worker waits");
                     }
-                    metrics::counter!("worker_waits_total").increment(1);
+                    metrics::counter!("doorbuster_worker_waits_total").increment(1);
                     if since.elapsed() > self.settings.hold {
                         if !self.servers_answer().await {
                             return Err(Outage);

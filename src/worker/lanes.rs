@@ -56,13 +56,13 @@ impl Lanes {
         Self {
             lent: Lent::new(worker.settings.put_off_every),
             put_off,
+            aside: Aside::new(worker.gauges.clone()),
             worker: Arc::new(worker),
             consumer,
             stop,
             running: JoinSet::new(),
             most,
             held: Vec::new(),
-            aside: Aside::default(),
             unreadable: Vec::new(),
         }
     }

@@ -27,6 +27,7 @@ use crate::gate::Gate;
 use crate::lease::{LeaseError, Leases};
 use crate::queue::{Consumer, DeadLetters};
 use crate::store::{Store, StoreError};
+use crate::telemetry::SaleGauges;
 
 /// Why an attempt to persist a batch failed. Nothing was acknowledged.
 #[derive(Debug, thiserror::Error)]
@@ -70,6 +71,8 @@ pub struct Worker {
     pub store: Store,
     /// Receives the orders that cannot be persisted.
     pub dead_letters: DeadLetters,
+    /// Show the sales that are set aside.
+    pub gauges: SaleGauges,
     /// How much and how long.
     pub settings: WorkerSettings,
 }

@@ -51,7 +51,7 @@ impl PendingDelivery {
     pub(super) async fn acknowledge(&self) {
         if !self.delivery.ack().await {
             // The channel is gone. The message comes again and is recognised.
-            metrics::counter!("worker_late_acks_total").increment(1);
+            metrics::counter!("doorbuster_worker_late_acks_total").increment(1);
         }
     }
 }

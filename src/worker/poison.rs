@@ -134,7 +134,7 @@ impl Worker {
             }
             tracing::error!(why, "unreadable message goes to the dead-letter queue");
             if !delivery.ack().await {
-                metrics::counter!("worker_late_acks_total").increment(1);
+                metrics::counter!("doorbuster_worker_late_acks_total").increment(1);
             }
         }
         (readable, held)
@@ -150,7 +150,8 @@ impl Worker {
             tracing::warn!(%error, "a dead letter could not be written; the message is held");
             return false;
         }
-        metrics::counter!("worker_dead_letters_total", "reason" => rejection.reason.to_string()).increment(1);
+        metrics::counter!("doorbuster_worker_dead_letters_total", "reason" => rejection.reason.to_string())
+            .increment(1);
         true
     }
 }

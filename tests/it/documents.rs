@@ -1,9 +1,12 @@
 //! The documents agree with the code: the commands, paths, links, metrics and tests in them exist.
 
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::process::Command;
 
 use clap::Parser as _;
 use doorbuster::cli::Cli;
+use doorbuster::telemetry::{Kind, METRICS, SALE_GAUGES};
 
 use crate::structure::files;
 
@@ -110,6 +113,60 @@ fn every_alert_names_an_existing_page_and_existing_metrics() {
     // Nobody would read a page that no alert links to.
     for page in pages {
         assert!(alerts.contains(&format!("#{page}\n")), "no alert leads to {page}");
+    }
+}
+
+/// Besides those in the catalogue, the sources have no metric, and the page has no row.
+#[test]
+fn every_metric_is_in_the_catalogue_and_on_its_page() {
+    let source: String = files("src", "rs")
+        .into_iter()
+        .filter(|(name, _)| !name.contains("telemetry/"))
+        .map(|(_, text)| text)
+        .collect();
+    let measured: BTreeSet<&str> = source
+        .split('"')
+        .filter(|text| text.starts_with("doorbuster_") && !text.contains(' ') && !text.ends_with('_'))
+        .collect();
+    let kind = |kind| match kind {
+        Kind::Counter => "counter",
+        Kind::Gauge => "gauge",
+        Kind::Histogram(_) => "histogram",
+    };
+    let of_sales = SALE_GAUGES.iter().map(|gauge| (gauge.name, "gauge", gauge.help));
+    let known: Vec<(&str, &str, &str)> =
+        METRICS.iter().map(|metric| (metric.name, kind(metric.kind), metric.help)).chain(of_sales).collect();
+    assert_eq!(measured, known.iter().map(|(name, ..)| *name).collect());
+    let page = read("docs/metrics.md");
+    let rows: Vec<Vec<&str>> = page
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect();
+    let rows: Vec<(&str, &str, &str)> =
+        rows.iter().map(|cells| (cells[0].trim_matches('`'), cells[1], cells[3])).collect();
+    assert_eq!(rows, known);
+}
+
+#[test]
+fn prometheus_takes_the_alerts_and_their_unit_tests_pass() {
+    let (alerts, tests) = ("config/prometheus/alerts.yml", "config/prometheus/alerts.test.yml");
+    for arguments in [["check", "rules", alerts], ["test", "rules", tests]] {
+        let root = env!("CARGO_MANIFEST_DIR");
+        let output = Command::new("promtool").args(arguments).current_dir(root).output().expect("promtool");
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success() && said.contains("SUCCESS"), "{arguments:?}: {said}");
+    }
+    let unit_tests = read(tests);
+    for rule in read(alerts).split("- alert: ").skip(1) {
+        let name = rule.lines().next().expect("a name");
+        let times = |what: &str| unit_tests.lines().filter(|line| line.trim() == what).count();
+        let quiet = unit_tests.matches(&format!("- {{ alertname: {name}, eval_time: ")).count();
+        assert_eq!(
+            (times(&format!("- alertname: {name}")), quiet),
+            (1, 1),
+            "{name} fires in one test, and is quiet first"
+        );
     }
 }
 

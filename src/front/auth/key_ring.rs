@@ -101,7 +101,7 @@ impl KeyRing {
         match source.read().await {
             Ok((text, published)) => self.replace(text, published),
             Err(error) => {
-                metrics::counter!("front_jwks_failures_total").increment(1);
+                metrics::counter!("doorbuster_front_jwks_failures_total").increment(1);
                 tracing::warn!(%error, "the login's keys could not be read; those known before stay in use");
             }
         }

@@ -79,7 +79,7 @@ async fn place_order(app: &Buyers, path: PathOf<String>, headers: &HeaderMap, bo
 
 /// A new order: 202 at once, or the order's outcome if the buyer waits and it is decided in time.
 async fn accepted(app: &Buyers, order: &Order, durability: Durability, wait: Option<Duration>) -> Answered {
-    metrics::counter!("front_accepted_total").increment(1);
+    metrics::counter!("doorbuster_front_accepted_total").increment(1);
     #[cfg(debug_assertions)]
     tokio::spawn(async {
         // Gives the buyer time to receive the answer before the process dies.

@@ -117,6 +117,7 @@ impl Config {
     /// Settings of a listener.
     pub fn server(&self) -> ServerSettings {
         ServerSettings {
+            name: "buyers",
             connections: count(self.front.connections),
             of_address: (self.front.address_connections > 0).then(|| count(self.front.address_connections)),
             proxies: self.trusted_proxies(),

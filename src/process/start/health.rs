@@ -1,6 +1,8 @@
 //! Watches the servers once a second: readiness, gauges, and the settings of a Redis that was replaced by another
 //! one.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::time::Duration;
 
@@ -8,14 +10,15 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::{Millis, SaleState};
+use crate::domain::{Millis, SaleId, SaleState};
 use crate::front::{Dependency, Readiness};
-use crate::gate::GateError;
+use crate::gate::{GateError, GateSale};
 use crate::maintenance::NotCompared;
 use crate::process::parts::Parts;
 use crate::process::shared::Shared;
 use crate::process::tasks::Tasks;
 use crate::queue::{Consuming, DeadLetters, Publisher};
+use crate::telemetry::{Label, SaleGauges};
 
 /// Returns the readiness as of the last check. `consumes` follows the worker's consumer; `compared` says
 /// whether the books of this Redis were compared; `None` for work that this process does not do.
@@ -67,7 +70,7 @@ impl Health {
             }
             let readiness = self.readiness(redis.map(|_| ()), &promises).await;
             for (name, dependency) in &readiness.dependencies {
-                metrics::gauge!("dependency_up", "dependency" => *name)
+                metrics::gauge!("doorbuster_dependency_up", "dependency" => *name)
                     .set(f64::from(u8::from(dependency.up)));
             }
             if readiness.status != self.report.borrow().status {
@@ -145,26 +148,43 @@ impl Health {
             for (queue, waiting) in
                 [("orders", depths.orders), ("dead", depths.dead), ("unrouted", depths.unrouted)]
             {
-                metrics::gauge!("queue_messages", "queue" => queue).set(f64::from(waiting));
+                metrics::gauge!("doorbuster_queue_messages", "queue" => queue).set(f64::from(waiting));
             }
         }
-        let Ok(sales) = self.parts.gate.sales().await else { return };
-        for id in sales {
-            let Ok(Some(sale)) = self.parts.gate.describe(&id).await else { continue };
-            let label = id.to_string();
-            let age = sale.oldest.map_or(0, |oldest| sale.now.0 - oldest.0).max(0);
-            for (name, state) in [("sale_paused", SaleState::Paused), ("sale_frozen", SaleState::Frozen)] {
-                metrics::gauge!(name, "sale" => label.clone()).set(f64::from(u8::from(sale.state == state)));
-            }
-            metrics::gauge!("outbox_orders", "sale" => label.clone()).set(sale.waiting as f64);
-            metrics::gauge!("outbox_oldest_seconds", "sale" => label.clone()).set(age as f64 / 1000.0);
-            let skew = (sale.now.0 - Millis::now().0).abs() as f64 / 1000.0;
-            metrics::gauge!("redis_clock_difference_seconds").set(skew);
-            for item in sale.items {
-                metrics::gauge!("gate_units_left", "sale" => label.clone(), "sku" => item.sku.to_string())
-                    .set(item.left as f64);
+        let (in_use, max) = self.parts.store.connections();
+        metrics::gauge!("doorbuster_database_connections_in_use").set(f64::from(in_use));
+        metrics::gauge!("doorbuster_database_connections_max").set(f64::from(max));
+        let Ok(ids) = self.parts.gate.sales().await else { return };
+        let mut sales = Vec::with_capacity(ids.len());
+        for id in ids {
+            if let Ok(Some(sale)) = self.parts.gate.describe(&id).await {
+                sales.push((id, sale));
             }
         }
+        show_sales(sales, &self.parts.sale_gauges);
+    }
+}
+
+/// The most active are those with the most orders in flight, then those that are open.
+fn show_sales(mut sales: Vec<(SaleId, GateSale)>, gauges: &SaleGauges) {
+    sales.sort_by_key(|(_, sale)| Reverse((sale.waiting, sale.state == SaleState::Open)));
+    gauges.rank(sales.iter().map(|(id, _)| id.clone()));
+    let of_each = |value: &dyn Fn(&GateSale) -> f64| -> BTreeMap<Label, f64> {
+        sales.iter().map(|(id, sale)| (Label::of(id), value(sale))).collect()
+    };
+    let in_state = |state| of_each(&|sale| f64::from(u8::from(sale.state == state)));
+    gauges.show("doorbuster_sale_paused", in_state(SaleState::Paused));
+    gauges.show("doorbuster_sale_frozen", in_state(SaleState::Frozen));
+    gauges.show("doorbuster_outbox_orders", of_each(&|sale| sale.waiting as f64));
+    let age = |sale: &GateSale| sale.oldest.map_or(0, |oldest| sale.now.0 - oldest.0).max(0) as f64 / 1000.0;
+    gauges.show("doorbuster_outbox_oldest_seconds", of_each(&age));
+    let items = sales.iter().flat_map(|(id, sale)| sale.items.iter().map(move |item| (id, item)));
+    let left =
+        items.map(|(id, item)| (Label { sku: Some(item.sku.clone()), ..Label::of(id) }, item.left as f64));
+    gauges.show("doorbuster_gate_units_left", left.collect());
+    if let Some((_, sale)) = sales.last() {
+        let skew = (sale.clock().0 - Millis::now().0).abs() as f64 / 1000.0;
+        metrics::gauge!("doorbuster_redis_clock_difference_seconds").set(skew);
     }
 }
 

@@ -38,6 +38,7 @@ fn books_check(shared: &Shared<'_>) -> BooksCheck {
         store: parts.store.clone(),
         leases: parts.leases.clone(),
         control: shared.control.clone(),
+        gauges: parts.sale_gauges.clone(),
         every: Duration::from_secs(audit.every_s),
         pause_sale: audit.pause_sale,
     }

@@ -4,7 +4,7 @@
 use tokio::net::TcpListener;
 
 use crate::control::DeadLetterActs;
-use crate::front::{self, Monitoring, Operations, OperatorTokens};
+use crate::front::{self, Monitoring, Operations, OperatorTokens, ServerSettings};
 use crate::process::listen::for_operators;
 use crate::process::shared::Shared;
 use crate::process::tasks::Tasks;
@@ -35,7 +35,8 @@ pub(in crate::process) fn start(
     tasks.spawn("the operations listener", serving);
     if let Some(listener) = monitoring_listener {
         let router = front::monitoring(monitoring);
-        let serving = front::serve(listener, router, for_operators(config), shared.stop.clone());
+        let settings = ServerSettings { name: "monitoring", ..for_operators(config) };
+        let serving = front::serve(listener, router, settings, shared.stop.clone());
         tasks.spawn("the monitoring listener", serving);
     }
 }

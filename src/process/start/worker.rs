@@ -15,6 +15,7 @@ pub(in crate::process) fn start(shared: &Shared<'_>, tasks: &mut Tasks) -> watch
         leases: parts.leases.clone(),
         store: parts.store.clone(),
         dead_letters: shared.dead_letters.clone(),
+        gauges: parts.sale_gauges.clone(),
         settings: config.worker(),
     };
     let consumer = Consumer::new(config.queue(), config.prefetch());

@@ -86,7 +86,7 @@ impl Rebuild {
         }
         self.store.set_sale_state(sale, state, number).await?;
         books.frozen = false;
-        metrics::counter!("gate_rebuilt_total").increment(1);
+        metrics::counter!("doorbuster_gate_rebuilt_total").increment(1);
         let Loaded { users, in_flight, .. } = loaded;
         tracing::info!(%sale, %state, %number, users, in_flight, "gate rebuilt");
         Ok(Rebuilt {

@@ -15,6 +15,7 @@ use crate::maintenance::write_log;
 use crate::queue::{Consumer, DeadLetters, OrderLog, Publisher};
 use crate::recovery::replay::{Filter, Progress, Replay, ReplayRequest, Source};
 use crate::rehearsal::servers::Kind;
+use crate::telemetry::SaleGauges;
 use crate::worker::{Worker, WorkerSettings};
 
 /// Orders in the log.
@@ -87,7 +88,7 @@ async fn persist(world: &World, replay: &Replay, sale: &Sale) -> Result<f64, Ben
         hold: Duration::from_secs(10),
         put_off_every: Duration::from_secs(60),
     };
-    let worker = Worker { gate, leases, store, dead_letters, settings };
+    let worker = Worker { gate, leases, store, dead_letters, gauges: SaleGauges::default(), settings };
     let begin = Instant::now();
     let working = tokio::spawn(worker.run(Consumer::new(world.queue()?, 6_400), stop.clone()));
     until_persisted(&replay.gate, sale).await?;

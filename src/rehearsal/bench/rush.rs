@@ -47,13 +47,13 @@ pub(super) async fn rush(world: &mut World, announce: &impl Fn(&str)) -> Result<
         Figure::limit(
             "a call of the gate: p99",
             "ms",
-            waited("gate_admit_seconds").await?,
+            waited("doorbuster_gate_admit_seconds").await?,
             Wanted::Informational,
         ),
         Figure::limit(
             "a confirm of the broker: p99",
             "ms",
-            waited("relay_confirm_seconds").await?,
+            waited("doorbuster_relay_confirm_seconds").await?,
             Wanted::Informational,
         ),
     ];
@@ -62,10 +62,24 @@ pub(super) async fn rush(world: &mut World, announce: &impl Fn(&str)) -> Result<
     Ok(figures)
 }
 
-/// A quantile of a histogram in `/metrics`, over the last minute.
+/// A quantile of a histogram in `/metrics`, since the process started. Estimated within its bucket as Prometheus does.
 async fn metric(operations: SocketAddr, name: &str, quantile: f64) -> Result<f64, BenchError> {
     let text = load::get(operations, "/metrics").await.unwrap_or_default();
-    let start = format!("{name}{{quantile=\"{quantile}\"}} ");
-    let value = text.lines().find_map(|line| line.strip_prefix(&start)?.trim().parse().ok());
-    value.ok_or_else(|| broken(format!("/metrics has no {start}")))
+    let start = format!("{name}_bucket{{le=\"");
+    let bucket = |line: &str| -> Option<(f64, f64)> {
+        let (bound, count) = line.strip_prefix(&start)?.split_once("\"} ")?;
+        Some((bound.parse().ok()?, count.trim().parse().ok()?))
+    };
+    let buckets: Vec<(f64, f64)> = text.lines().filter_map(bucket).collect();
+    let wanted = quantile * buckets.last().map_or(0.0, |(_, all)| *all);
+    let mut below = (0.0, 0.0);
+    for (bound, count) in buckets {
+        if count >= wanted && count > below.1 {
+            let share = (wanted - below.1) / (count - below.1);
+            // The last bucket has no bound.
+            return Ok(if bound.is_finite() { below.0 + share * (bound - below.0) } else { below.0 });
+        }
+        below = (bound, count);
+    }
+    Err(broken(format!("/metrics has no {name}")))
 }

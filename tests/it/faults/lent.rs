@@ -126,7 +126,7 @@ async fn what_dead_workers_merely_held_is_not_suspected() {
     parts.gate.begin_tries(&[begun]).await.unwrap();
     let worker = Doorbuster::start(&world, "worker").await;
     all_sold(&parts, &sale, 1_000).await;
-    assert_eq!(counted(&worker, "worker_suspects_total").await, 1.0);
+    assert_eq!(counted(&worker, "doorbuster_worker_suspects_total").await, 1.0);
     until("its try has ended", LONG, async || {
         (parts.gate.tries(&[begun]).await.unwrap() == [0]).then_some(())
     })

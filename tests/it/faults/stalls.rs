@@ -90,7 +90,7 @@ async fn a_locked_row_holds_up_its_own_sale_alone(database: Database) {
     })
     .await;
     assert_eq!(running.parts.store.totals(&locked.id).await.unwrap().orders, 0, "its row is locked");
-    let stalled = format!("worker_sale_stalled{{sale=\"{}\"}}", locked.id.as_str());
+    let stalled = format!("doorbuster_worker_sale_stalled{{sale=\"{}\"}}", locked.id.as_str());
     assert_eq!(gauge(&running, &stalled).await, Some(1.0));
     let ready = request(running.operations, "GET", "/readyz", &[], b"").await;
     assert_eq!(ready.status, 200, "{}", ready.text);

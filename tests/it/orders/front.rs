@@ -212,8 +212,9 @@ async fn readiness_and_metrics_cover_servers_and_sales() {
     assert_eq!((ready.status, ready.json["dependencies"]["redis"]["up"].as_bool()), (200, Some(true)));
     until("the sale's gauges", Duration::from_secs(20), async || {
         let text = get("/metrics").await.text;
-        (text.contains("front_accepted_total") && text.contains(&format!("outbox_orders{{sale=\"{sale}\"}}")))
-            .then_some(())
+        (text.contains("doorbuster_front_accepted_total")
+            && text.contains(&format!("doorbuster_outbox_orders{{sale=\"{sale}\"}}")))
+        .then_some(())
     })
     .await;
     running.stop().await;

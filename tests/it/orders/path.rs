@@ -189,7 +189,9 @@ async fn a_worker_waits_for_its_tables_and_loses_nothing() {
     assert_eq!(accepted.status, 202, "{}", accepted.text);
     until("the worker has tried several times", Duration::from_secs(30), async || {
         let metrics = request(worker.operations, "GET", "/metrics", &[], b"").await.text;
-        let waits = metrics.lines().find_map(|line| line.strip_prefix("worker_waits_total ")?.parse().ok());
+        let waits = metrics
+            .lines()
+            .find_map(|line| line.strip_prefix("doorbuster_worker_waits_total ")?.parse().ok());
         waits.filter(|waits: &u64| *waits >= 3)
     })
     .await;

@@ -23,7 +23,8 @@ const LONG: Duration = Duration::from_secs(40);
 /// How often the fronts of this process have refused from the refusal cache.
 async fn cached_refusals(running: &Running) -> u64 {
     let metrics = Buyer::operator(running, Role::Viewer).get("/metrics").await.text;
-    let line = metrics.lines().find_map(|line| line.strip_prefix("intake_refused_from_memory_total "));
+    let line =
+        metrics.lines().find_map(|line| line.strip_prefix("doorbuster_intake_refused_from_memory_total "));
     line.map_or(0, |count| count.parse().expect("a count"))
 }
 

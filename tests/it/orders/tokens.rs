@@ -229,7 +229,8 @@ async fn every_refusal_is_counted_by_its_reason() {
         ("forbidden", "role"),
         ("rate_limited", "address"),
     ];
-    let line = |(code, reason)| format!("front_problems_total{{code=\"{code}\",reason=\"{reason}\"}}");
+    let line =
+        |(code, reason)| format!("doorbuster_front_problems_total{{code=\"{code}\",reason=\"{reason}\"}}");
     let mut before = Vec::new();
     for reason in reasons {
         before.push(metric(&line(reason)).await);

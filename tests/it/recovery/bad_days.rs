@@ -217,19 +217,19 @@ async fn a_closed_sale_that_redis_lost_alarms_and_can_be_rebuilt() {
     assert_eq!(code, 0, "{err}");
     forget(&world, &sale).await;
     until("the loss is an alarm", LONG, async || {
-        (gauge(&running, "audit_sales_to_rebuild").await == Some(1.0)).then_some(())
+        (gauge(&running, "doorbuster_audit_sales_to_rebuild").await == Some(1.0)).then_some(())
     })
     .await;
     let (code, out, err) = run(Some(&world), &["rebuild", "--sale", sale.id.as_str(), "--yes"]).await;
     assert!(code == 0 && out.contains("is closed again"), "{code} {out}{err}");
     until("the alarm ends", LONG, async || {
-        (gauge(&running, "audit_sales_to_rebuild").await == Some(0.0)).then_some(())
+        (gauge(&running, "doorbuster_audit_sales_to_rebuild").await == Some(0.0)).then_some(())
     })
     .await;
     // A look that fails is not silence.
     use sqlx::{Connection as _, Executor as _};
     let mut database = sqlx::SqliteConnection::connect(&world.config().database.url).await.unwrap();
-    let unread = "audit_sales_unjudged{why=\"unread\"}";
+    let unread = "doorbuster_audit_sales_unjudged{reason=\"unread\"}";
     database.execute("UPDATE sales SET state = 'unknown'").await.unwrap();
     until("books that cannot be read are counted", LONG, async || {
         (gauge(&running, unread).await == Some(1.0)).then_some(())

@@ -56,14 +56,16 @@ async fn a_backup_that_the_log_does_not_reach_back_to_is_reported() {
     running.stop().await;
 
     let running = world.running().await;
-    let began = "order_log_begins_timestamp_seconds";
+    let began = "doorbuster_order_log_begins_timestamp_seconds";
     until("the front has measured it", Duration::from_secs(90), async || {
-        let (begins, backup) =
-            (gauge(&running, began).await?, gauge(&running, "database_backup_timestamp_seconds").await?);
+        let (begins, backup) = (
+            gauge(&running, began).await?,
+            gauge(&running, "doorbuster_database_backup_timestamp_seconds").await?,
+        );
         (begins > 0.0 && begins <= backup).then_some(())
     })
     .await;
-    assert_eq!(gauge(&running, "order_log_kept_seconds").await, Some(168.0 * 3_600.0));
+    assert_eq!(gauge(&running, "doorbuster_order_log_kept_seconds").await, Some(168.0 * 3_600.0));
     running.stop().await;
 }
 

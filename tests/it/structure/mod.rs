@@ -97,6 +97,7 @@ fn modules_depend_downwards_only() {
         "store",
         "link",
         "fault",
+        "telemetry",
         "domain",
     ];
     let seams = ["gate", "lease", "queue", "store"];

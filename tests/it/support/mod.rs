@@ -15,7 +15,7 @@ pub use backup::{Backup, everything_is_witnessed};
 pub use binary::{Doorbuster, configure, run, run_with};
 pub use books::at_rest;
 pub use crowd::{Crowd, PAYMENT_SECRETS};
-pub use http::{Answer, Buyer, buy, request, send_raw};
+pub use http::{Answer, Buyer, buy, request, send_raw, try_request};
 pub use private_servers::{ask_redis, behind_proxy, private_redis, redis_second, roll_redis_back};
 pub use servers::servers;
 pub use wait::until;
