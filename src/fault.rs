@@ -71,6 +71,9 @@ pub const STALL_POINTS: [&str; 1] = ["ack.during"];
 pub const REBUILD_POINTS: [&str; 4] =
     ["rebuild.gathered", "rebuild.read", "rebuild.staged", "rebuild.loaded"];
 
+/// The points of a replay.
+pub const REPLAY_POINTS: [&str; 1] = ["line.before"];
+
 #[cfg(debug_assertions)]
 mod armed {
     use std::sync::OnceLock;
@@ -107,6 +110,7 @@ mod armed {
                 &super::CHANGE_POINTS[..],
                 &super::REBUILD_POINTS[..],
                 &super::STALL_POINTS[..],
+                &super::REPLAY_POINTS[..],
             ]
             .iter()
             .any(|points| points.contains(&point));

@@ -7,7 +7,9 @@
 -- ARGV  1 epoch  2 seq     the highest known number of this sale. Each return of units takes the next number, so a
 --                        gate that is behind must be detected first
 --       3 line   4 number  the highest known place of the database in this sale
---       5 count        of the orders that do more than be kept; for each of them: id user outcome winner
+--       5 read_in      the line of the database in which the outcomes were read. If the gate knows of a later one, they
+--                      may be lost with what the database lost: the order may be live again
+--       6 count        of the orders that do more than be kept; for each of them: id user outcome winner
 --       outcome dropped   refused for stock: the user is freed, but `left` is not raised above 0, because the unit
 --                         never existed
 --               ended     its row is in a final state: its units are returned, and its record stays with minus
@@ -15,10 +17,11 @@
 --               replaced  refused because the user had another order: the winner takes the place of the loser;
 --                         winner is its record, or '' if there is none
 --       then the ids of the orders that are kept: the row exists, and the user keeps the order
--- Reply not_loaded | frozen | {settled, freed, epoch, seq, line, number}
+-- Reply not_loaded | frozen | outdated | {settled, freed, epoch, seq, line, number}
 
 if not state then return 'not_loaded' end
 if state == 'frozen' then return 'frozen' end
+if line > tonumber(ARGV[5]) then return 'outdated' end
 
 local function parse(record)
   local id, sku, quantity = string.match(record, '^(%x+)|[^|]+|[^|]+|([^|]+)|(-?%d+)$')
@@ -117,8 +120,8 @@ local function land(ids, first)
   end
 end
 
-local others, kept = {}, 6 + 4 * tonumber(ARGV[5])
-for at = 6, kept - 1, 4 do
+local others, kept = {}, 7 + 4 * tonumber(ARGV[6])
+for at = 7, kept - 1, 4 do
   local id, user, outcome, winner = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
   if outcome == 'dropped' then freed = freed + drop(user, id) end
   if outcome == 'ended' then freed = freed + finish(user, id) end

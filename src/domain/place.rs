@@ -16,6 +16,11 @@ pub struct Place {
     pub number: i64,
 }
 
+impl Place {
+    /// The first place of a sale.
+    pub const FIRST: Self = Self { line: 1, number: 1 };
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "({}, {})", self.line, self.number)

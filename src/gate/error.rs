@@ -17,6 +17,9 @@ pub enum GateError {
     /// The gate has lost writes and is frozen. The sweep and a rebuild take care of it.
     #[error("the gate of this sale is frozen")]
     Frozen,
+    /// Nothing was done: what the caller says was read before the database went back and began a new line. Read it again.
+    #[error("the database has gone back since this was read")]
+    Outdated,
     /// The sale is not in the gate.
     #[error("the sale is not loaded")]
     NotLoaded,

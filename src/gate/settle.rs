@@ -39,6 +39,19 @@ impl Gate {
     /// # Errors
     /// [`GateError::Frozen`] leaves the orders to the sweep.
     pub async fn settle(&self, sale: &SaleId, settlements: &[Settlement]) -> Result<Number, GateError> {
+        self.settle_in_line(sale, i64::MAX, settlements).await
+    }
+
+    /// The same for outcomes that were read in this line of the database.
+    ///
+    /// # Errors
+    /// [`GateError::Outdated`] if the gate knows of a later line, so that the outcomes may be lost: nothing was done.
+    pub async fn settle_in_line(
+        &self,
+        sale: &SaleId,
+        line: i64,
+        settlements: &[Settlement],
+    ) -> Result<Number, GateError> {
         let (mut kept, mut others) = (Vec::with_capacity(settlements.len()), Vec::new());
         for settlement in settlements {
             let id = order_id(settlement.id);
@@ -57,7 +70,7 @@ impl Gate {
         }
         let mut args = Vec::from(self.highest_args(sale));
         args.extend(self.place_args(sale));
-        args.push((others.len() / 4).to_string());
+        args.extend([line.to_string(), (others.len() / 4).to_string()]);
         args.append(&mut others);
         args.append(&mut kept);
         let keys = self.keys(sale).flight();

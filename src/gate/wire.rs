@@ -132,6 +132,7 @@ pub(super) fn acted(reply: &redis::Value) -> Result<Reader<'_>, GateError> {
     match word(reply).as_deref() {
         Some("frozen") => Err(GateError::Frozen),
         Some("not_loaded") => Err(GateError::NotLoaded),
+        Some("outdated") => Err(GateError::Outdated),
         _ => Reader::of(reply),
     }
 }

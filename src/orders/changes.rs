@@ -154,6 +154,7 @@ impl Orders {
         let (id, fence) = (order.id, guard.token());
         let may_commit = || guard.is_valid_for(COMMIT_MARGIN);
         let change = Change { id, act, asked: request.clone(), fence };
+        let line = self.store.line().await?;
         let changed = self.store.change(std::slice::from_ref(&change), &may_commit).await?.pop();
         let (row, now) = match changed.unwrap_or(Changed::NoRow) {
             Changed::Now(row) => (row, true),
@@ -174,7 +175,7 @@ impl Orders {
             metrics::counter!("doorbuster_orders_changed_total", "act" => act.as_str()).increment(1);
             tracing::info!(order_id = %id, sale = %order.sale, act = act.as_str(), by = request.by, "order changed");
         }
-        let given_back = self.give_back(&row).await;
+        let given_back = self.give_back(&row, line).await;
         if let Err(error) = &given_back {
             tracing::warn!(order_id = %id, %error, "the units of an ended order are not back in the gate yet");
         }
@@ -192,13 +193,14 @@ impl Orders {
     }
 
     /// Returns the units of an ended order to the gate. A failed order returns none, because its unit may never
-    /// have existed.
-    pub(super) async fn give_back(&self, row: &OrderRow) -> Result<(), SettlementError> {
+    /// have existed. `line` is that of the database before the row was read or changed.
+    pub(super) async fn give_back(&self, row: &OrderRow, line: i64) -> Result<(), SettlementError> {
         let returning = [OrderStatus::Cancelled, OrderStatus::Expired, OrderStatus::Refunded];
         if !returning.contains(&row.status) {
             return Ok(());
         }
-        let owed = Return { id: row.order.id, sale: row.order.sale.clone(), user: row.order.user.clone() };
+        let Order { id, sale, user, .. } = row.order.clone();
+        let owed = Return { id, sale, user, line };
         give_back(&self.gate, &self.store, &[owed]).await
     }
 

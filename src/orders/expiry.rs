@@ -84,10 +84,13 @@ async fn expire_some(
         guard.abandon();
         return Ok(Vec::new());
     });
+    let line = store.line().await?;
     let changed = store.change(&changes, &|| guard.is_valid_for(COMMIT_MARGIN)).await;
     let _ = guard.release().await;
     let owed = |changed| match changed {
-        Changed::Now(row) => Some(Return { id: row.order.id, sale: row.order.sale, user: row.order.user }),
+        Changed::Now(row) => {
+            Some(Return { id: row.order.id, sale: row.order.sale, user: row.order.user, line })
+        }
         // A concurrent payment or cancellation came first, or the deadline has not passed.
         _ => None,
     };

@@ -39,11 +39,12 @@ impl LatePayments {
         if let Some(why) = forbids_retake(&terms) {
             return Ok(refund(from, why));
         }
+        let line = self.store.line().await?;
         let Some(row) = self.store.order(payment.order).await? else {
             return Ok(Next::Waits("the order has no row yet".into()));
         };
         // The gate may still hold the ended order, and its unit with it.
-        if let Err(error) = self.orders.give_back(&row).await {
+        if let Err(error) = self.orders.give_back(&row, line).await {
             return Ok(Next::Waits(error.to_string()));
         }
         let answer = self.intake.place(order_request(payment, row.order)).await;

@@ -193,9 +193,11 @@ impl Payments {
         }
         if payment.kind == PaymentKind::Refunded {
             let id = payment.new_order.unwrap_or(payment.order);
-            if let Ok(Some(row)) = self.store.order(id).await {
+            if let Ok(line) = self.store.line().await
+                && let Ok(Some(row)) = self.store.order(id).await
+            {
                 // If it fails, maintenance returns the units.
-                let _ = self.orders.give_back(&row).await;
+                let _ = self.orders.give_back(&row, line).await;
             }
         }
     }

@@ -15,8 +15,12 @@ use crate::store::{Return, Store, StoreError};
 ///
 /// The highest number is read from the rows, so that a gate that has lost writes freezes instead of taking
 /// the units, even if this process has seen nothing of it before.
+///
+/// If the database has gone back since the ends were read, the orders may be live again. Then the gate takes nothing
+/// back, however late this call reaches it: [`GateError::Outdated`].
 pub async fn give_back(gate: &Gate, store: &Store, owed: &[Return]) -> Result<(), SettlementError> {
     let Some(sale) = owed.first().map(|owed| &owed.sale) else { return Ok(()) };
+    let line = owed.iter().map(|owed| owed.line).min().unwrap_or_default();
     store.ensure_current().await?;
     let row = store.sale(sale).await?;
     let rows = row.as_ref().map(|row| row.number.max(row.witnessed)).unwrap_or_default();
@@ -28,7 +32,7 @@ pub async fn give_back(gate: &Gate, store: &Store, owed: &[Return]) -> Result<()
         .map(|owed| Settlement { id: owed.id, user: owed.user.clone(), outcome: Outcome::Ended })
         .collect();
     fault!("return.before", return Err(GateError::Unavailable("injected".into()).into()));
-    let number = match gate.settle(sale, &settlements).await {
+    let number = match gate.settle_in_line(sale, line, &settlements).await {
         Err(GateError::Frozen) => {
             // Orders that were in flight must stop showing as accepted.
             gate.mark_ended(sale, &ids).await?;

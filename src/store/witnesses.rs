@@ -1,7 +1,7 @@
 //! What this process knows of the places that the database has reached.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use futures_util::future::BoxFuture;
@@ -46,6 +46,8 @@ impl Doubts {
 /// The highest place of each sale that this process has seen, and whether the database is known to be behind one.
 pub(in crate::store) struct Witnesses {
     highest: Mutex<BTreeMap<String, Place>>,
+    /// The latest line of any of them.
+    line: AtomicI64,
     behind: Mutex<Option<Behind>>,
     pub(in crate::store) hear: OnceLock<Box<Hear>>,
     /// Lets one caller hear the witnesses while the others wait.
@@ -59,6 +61,7 @@ impl Default for Witnesses {
     fn default() -> Self {
         Self {
             highest: Mutex::default(),
+            line: AtomicI64::new(Place::FIRST.line),
             behind: Mutex::default(),
             hear: OnceLock::new(),
             hearing: tokio::sync::Mutex::default(),
@@ -75,6 +78,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Witnesses {
     /// Raises the highest place; a lower one changes nothing.
     pub(in crate::store) fn observe(&self, sale: &str, place: Place) {
+        self.line.fetch_max(place.line, Ordering::SeqCst);
         let mut highest = locked(&self.highest);
         match highest.get_mut(sale) {
             Some(known) => *known = place.max(*known),
@@ -90,6 +94,11 @@ impl Witnesses {
 
     pub(in crate::store) fn all(&self) -> BTreeMap<String, Place> {
         locked(&self.highest).clone()
+    }
+
+    /// The latest line of any sale; 1 before the first commit.
+    pub(in crate::store) fn line(&self) -> i64 {
+        self.line.load(Ordering::SeqCst)
     }
 
     pub(in crate::store) fn behind(&self) -> Option<Behind> {

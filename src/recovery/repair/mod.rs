@@ -58,6 +58,7 @@ impl Repair {
 
     async fn one(&self, difference: &Difference, request: &ActRequest) -> Result<&'static str, RepairError> {
         let order = &difference.order;
+        let line = self.store.line().await?;
         match difference.why {
             DifferenceKind::Lost | DifferenceKind::Waiting => {
                 let up = tokio::time::timeout(TIMEOUT, self.publisher.wait_until_up());
@@ -65,7 +66,7 @@ impl Repair {
                 self.publisher.publish(std::slice::from_ref(order)).await?;
                 Ok("published again")
             }
-            DifferenceKind::Leaked => self.end_leaked(order, request).await,
+            DifferenceKind::Leaked => self.end_leaked(order, line, request).await,
             DifferenceKind::Unsettled => {
                 let Some(row) = self.store.order(order.id).await? else { return Ok("its row is gone") };
                 self.settle(&row.order, row.failure).await?;
@@ -76,7 +77,7 @@ impl Repair {
                 match row.failure {
                     // Settling frees the user, just as it would have done when the order failed.
                     Some(_) => self.settle(order, row.failure).await?,
-                    None => self.return_units(order).await?,
+                    None => self.return_units(order, line).await?,
                 }
                 Ok("its units are on sale again")
             }
@@ -105,7 +106,12 @@ impl Repair {
     }
 
     /// The row in a final state comes first, so that a late message finds it; then the units go back.
-    async fn end_leaked(&self, order: &Order, request: &ActRequest) -> Result<&'static str, RepairError> {
+    async fn end_leaked(
+        &self,
+        order: &Order,
+        line: i64,
+        request: &ActRequest,
+    ) -> Result<&'static str, RepairError> {
         let options = LeaseOptions::lasting(TIMEOUT);
         let taken = self.leases.take(order.sale.as_str(), [order.user.as_str()], options).await?;
         let guard = taken.guard.ok_or(RepairError::Busy)?;
@@ -116,12 +122,13 @@ impl Repair {
         if ended?.is_none() {
             return Ok("it has a row by now");
         }
-        self.return_units(order).await?;
+        self.return_units(order, line).await?;
         Ok("recorded as expired; its units are on sale again")
     }
 
-    async fn return_units(&self, order: &Order) -> Result<(), RepairError> {
-        let owed = Return { id: order.id, sale: order.sale.clone(), user: order.user.clone() };
+    /// `line` is that of the database before the order's row was read or written.
+    async fn return_units(&self, order: &Order, line: i64) -> Result<(), RepairError> {
+        let owed = Return { id: order.id, sale: order.sale.clone(), user: order.user.clone(), line };
         Ok(give_back(&self.gate, &self.store, &[owed]).await?)
     }
 }

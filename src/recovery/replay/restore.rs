@@ -65,6 +65,7 @@ impl Work<'_> {
         }
         let mut taken = 0;
         self.write_pass(&mut survey, Pass::Ended, &mut taken, total).await?;
+        self.announce_line().await?;
         self.write_ends_in_gate(&mut survey, &mut taken, total).await?;
         self.add_changes_in_gate(&mut survey).await?;
         if self.run.is_some() {

@@ -152,9 +152,11 @@ impl Writer<'_> {
                 (_, entry) => busy.push(entry),
             }
         }
+        // While the database is behind, nothing is returned; maintenance does it when the new line has begun.
+        let line = self.replay.store.line().await.unwrap_or_default();
         let restored = self.commit(&restores, &guards).await;
         if let Ok(restored) = &restored {
-            let written = count(&restores, restored, &mut busy, report);
+            let written = count(&restores, restored, line, &mut busy, report);
             self.settle(written).await;
         }
         release_all(guards).await;
@@ -203,6 +205,7 @@ struct Written<'a> {
 fn count<'a>(
     restores: &'a [Restore],
     restored: &[Restored],
+    line: i64,
     busy: &mut Vec<Entry>,
     report: &mut Report,
 ) -> Written<'a> {
@@ -221,7 +224,7 @@ fn count<'a>(
         }
         let is_written = matches!(restored, Restored::Inserted | Restored::Changed);
         if is_written && !status.is_live() && restore.entry.failure.is_none() {
-            let owed = Return { id: order.id, sale: order.sale.clone(), user: order.user.clone() };
+            let owed = Return { id: order.id, sale: order.sale.clone(), user: order.user.clone(), line };
             written.ended.entry(&order.sale).or_default().push(owed);
         }
         if *restored == Restored::Inserted && status.is_live() {

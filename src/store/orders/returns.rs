@@ -21,11 +21,14 @@ pub struct Return {
     pub sale: SaleId,
     /// Its buyer.
     pub user: UserId,
+    /// The line of the database in which this was read or committed, from [`Store::line`] before that.
+    pub line: i64,
 }
 
 impl Store {
     /// Pending returns of all sales but `except`, oldest first.
     pub async fn pending_returns(&self, except: &[SaleId], limit: u64) -> Result<Vec<Return>, StoreError> {
+        let line = self.line().await?;
         self.within(async {
             let rows = gate_return::Entity::find()
                 .filter(gate_return::Column::SaleId.is_not_in(except.iter().map(SaleId::as_str)))
@@ -41,6 +44,7 @@ impl Store {
                         id: row.order_id.into(),
                         sale: row.sale_id.parse().map_err(unreadable)?,
                         user: row.user_id.parse().map_err(unreadable)?,
+                        line,
                     })
                 })
                 .collect()

@@ -13,9 +13,6 @@ use crate::store::entities::place;
 use crate::store::error::StoreError;
 use crate::store::many::is_one_of;
 
-/// The first place of a sale.
-const FIRST: Place = Place { line: 1, number: 1 };
-
 /// Advances the places of these sales and returns them. Call it last, just before COMMIT: it locks a row of each sale,
 /// which every other change of that sale needs too. The sales are locked in the order of their ids.
 pub(in crate::store) async fn advance(
@@ -32,8 +29,8 @@ pub(in crate::store) async fn advance(
     };
     let rows = sales.iter().map(|sale| place::ActiveModel {
         sale_id: Set((*sale).to_owned()),
-        line: Set(FIRST.line),
-        number: Set(FIRST.number),
+        line: Set(Place::FIRST.line),
+        number: Set(Place::FIRST.number),
     });
     let conflict =
         OnConflict::column(place::Column::SaleId).value(place::Column::Number, Expr::cust(next)).to_owned();

@@ -25,6 +25,18 @@ impl Store {
         self.witnesses.highest(sale.as_str())
     }
 
+    /// The line that the database is on, as far as this process knows. What is read or committed afterwards belongs to
+    /// this line or to a later one. Fails if the database is known to be behind.
+    pub async fn line(&self) -> Result<i64, StoreError> {
+        self.ensure_current().await?;
+        Ok(self.witnesses.line())
+    }
+
+    /// The line that would begin now.
+    pub fn next_line(&self) -> i64 {
+        self.witnesses.line() + 1
+    }
+
     /// How the database is known to be behind, if it is.
     pub fn behind(&self) -> Option<Behind> {
         self.witnesses.behind()

@@ -34,7 +34,10 @@ impl Store {
                 let place = places.entry(row.sale_id).or_default();
                 *place = Place { line: row.line, number: row.number }.max(*place);
             }
-            let line = places.values().map(|place| place.line).max().unwrap_or(0) + 1;
+            // A line that has only been announced is at number 0.
+            let begun = places.values().filter(|place| place.number > 0).map(|place| place.line).max();
+            let announced = places.values().map(|place| place.line).max();
+            let line = (begun.unwrap_or(0) + 1).max(announced.unwrap_or(0));
             for place in places.values_mut() {
                 *place = Place { line, number: place.number + 1 };
             }

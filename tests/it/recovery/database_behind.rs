@@ -4,12 +4,15 @@
 use std::time::Duration;
 
 use doorbuster::domain::{Act, ActRequest, OrderId, OrderStatus, Sale};
+use doorbuster::gate::{GateError, Outcome, Settlement};
+use doorbuster::lease::LeaseOptions;
 use doorbuster::orders::Orders;
 use doorbuster::process::Running;
-use doorbuster::store::OrderRow;
+use doorbuster::settlement::{SettlementError, give_back};
+use doorbuster::store::{Change, Changed, OrderRow, Return, StoreError};
 
 use crate::support::{
-    Backup, Buyer, Database, World, at_rest, buy, everything_is_witnessed, run, sale, until,
+    Backup, Buyer, Database, World, at_rest, buy, everything_is_witnessed, run, run_with, sale, until,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -152,5 +155,82 @@ async fn a_replay_that_begins_too_late_leaves_the_database_behind() {
     assert!(code == 0 && out.contains("is up to date now"), "{out}{err}");
     assert_eq!(paid(&rows(&running, &sale).await), 5);
     at_rest(&running, &sale).await;
+    running.stop().await;
+}
+
+/// Cancels the order of `user0` in the database alone, and returns what the gate should have back.
+async fn cancel_without_the_gate(running: &Running, sale: &Sale) -> Return {
+    let parts = &running.parts;
+    let row = parts.store.orders_after(&sale.id, None, 1).await.unwrap().remove(0);
+    let options = LeaseOptions::lasting(LONG);
+    let taken = parts.leases.take(sale.id.as_str(), [row.order.user.as_str()], options).await.unwrap();
+    let guard = taken.guard.expect("nobody else acts for the user");
+    let line = parts.store.line().await.unwrap();
+    let cancel =
+        Change { id: row.order.id, act: Act::Cancel, asked: ActRequest::by("test"), fence: guard.token() };
+    let changed = parts.store.change(&[cancel], &|| true).await.unwrap();
+    assert!(matches!(changed[..], [Changed::Now(_)]), "{changed:?}");
+    guard.release().await.unwrap();
+    Return { id: row.order.id, sale: sale.id.clone(), user: row.order.user, line }
+}
+
+/// A process ends an order and stalls before the gate hears of it. Meanwhile the database goes back to before the end,
+/// which the order log does not have yet, and a replay restores the order as live.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_unit_of_an_end_that_the_database_has_lost_is_not_taken_back() {
+    let mut world = World::new(Database::Postgres).await;
+    world.set("maintenance.every_ms=100");
+    let running = world.running().await;
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&running.parts, &sale).await;
+    buy(&running, &sale, 0..1).await;
+    at_rest(&running, &sale).await;
+    running.stop().await;
+    // Nobody else returns the unit, or logs the end.
+    world.set("maintenance.every_ms=60000");
+    let running = world.running().await;
+    let backup = Backup::of(&world);
+    backup.make().await;
+    let owed = cancel_without_the_gate(&running, &sale).await;
+    let (gate, store) = (&running.parts.gate, &running.parts.store);
+    until("the gate has witnessed the end", LONG, async || {
+        let place = store.places_of(std::slice::from_ref(&sale.id)).await.ok()?.remove(&sale.id)?;
+        (gate.describe(&sale.id).await.ok()??.place == place).then_some(())
+    })
+    .await;
+    backup.restore().await;
+
+    // The gate says that the order is live, and must not think otherwise later, although the replay has not ended.
+    let replay = ["replay", "run", "log", "--yes"];
+    let (_, out, err) = run_with(Some(&world), &replay, Some("line.before=abort")).await;
+    let ended = Settlement { id: owed.id, user: owed.user.clone(), outcome: Outcome::Ended };
+    let late = gate.settle_in_line(&sale.id, owed.line, &[ended]).await;
+    assert!(matches!(late, Err(GateError::Outdated)), "{late:?}\n{out}{err}");
+    until("the lease of the replay that died has ended", LONG, async || {
+        let (code, out, err) = run(Some(&world), &replay).await;
+        assert!(code == 0 && out.contains("is up to date now") || err.contains("is under way"), "{out}{err}");
+        (code == 0).then_some(())
+    })
+    .await;
+    until("this process has heard of the new line", LONG, async || {
+        match give_back(gate, store, std::slice::from_ref(&owed)).await {
+            Err(SettlementError::Store(StoreError::Behind(_))) => None,
+            late => {
+                assert!(matches!(late, Err(SettlementError::Gate(GateError::Outdated))), "{late:?}");
+                Some(())
+            }
+        }
+    })
+    .await;
+    running.stop().await;
+    world.set("maintenance.every_ms=100");
+    let running = world.running().await;
+    let books = at_rest(&running, &sale).await;
+    assert!(books.balances() && (books.items[0].live, books.items[0].left) == (1, 4), "{books:?}");
+
+    // What ends from now on goes back.
+    pay_all(&running, &sale, &["user0"]).await;
+    let books = at_rest(&running, &sale).await;
+    assert!(books.balances() && (books.items[0].live, books.items[0].left) == (0, 5), "{books:?}");
     running.stop().await;
 }

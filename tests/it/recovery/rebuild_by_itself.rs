@@ -159,3 +159,41 @@ async fn an_order_that_gets_its_row_during_a_rebuild_is_not_read_as_accepted_aft
     assert_eq!(read.json["status"], "confirmed", "{}", read.text);
     front.stop().await;
 }
+
+/// The front that returned the unit has died, and the row of the sale alone has the number of the return.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_return_that_redis_forgot_is_found_by_its_number_in_the_row() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("audit.every_s=1").set("maintenance.every_ms=100");
+    let running = world.running().await;
+    let sale = sale(&world.name, 9, 1);
+    world.open_sale(&running.parts, &sale).await;
+    buy(&running, &sale, 0..2).await;
+    at_rest(&running, &sale).await;
+    let orders = running.parts.store.orders_after(&sale.id, None, 10).await.unwrap();
+    let cancelled = orders.iter().find(|row| row.order.user.as_str() == "user0").expect("its row").order.id;
+    let (code, out, err) =
+        run(Some(&world), &["order", "cancel", sale.id.as_str(), &cancelled.to_string()]).await;
+    assert_eq!(code, 0, "{out}{err}");
+    assert_eq!(at_rest(&running, &sale).await.items[0].left, 8);
+    let before = running.parts.gate.describe(&sale.id).await.unwrap().expect("loaded").number;
+    running.stop().await;
+
+    // Redis went back to just before the return.
+    let key = |name: &str| format!("{}:{{{}}}:{name}", world.name, sale.id);
+    let redis = &servers().redis;
+    let record: String = ask_redis(redis, &format!("HGET {} user0", key("users"))).await;
+    let held = record.strip_suffix("-1").expect("ended");
+    let _: i64 = ask_redis(redis, &format!("HSET {} user0 {held}1", key("users"))).await;
+    let _: i64 = ask_redis(redis, &format!("HINCRBY {} unit -1", key("items"))).await;
+    let _: i64 = ask_redis(redis, &format!("HSET {} seq {}", key("sale"), before.seq - 1)).await;
+    let running = world.running().await;
+    until("the sale is rebuilt", LONG, async || {
+        let gate = running.parts.gate.describe(&sale.id).await.ok()??;
+        (gate.number.epoch > before.epoch && gate.state == SaleState::Open).then_some(())
+    })
+    .await;
+    let books = at_rest(&running, &sale).await;
+    assert!(books.balances() && books.items[0].left == 8, "{books:?}");
+    running.stop().await;
+}

@@ -94,7 +94,7 @@ async fn an_ended_order_returns_its_units_once(database: Database) {
     let now = ended.iter().filter(|changed| matches!(changed.as_deref(), Ok([Changed::Now(_)]))).count();
     assert_eq!(now, 1, "{ended:?}");
     assert_eq!(sold(&store, &sale).await, 0);
-    let owed = Return { id: order.id, sale: sale.id.clone(), user: order.user.clone() };
+    let owed = Return { id: order.id, sale: sale.id.clone(), user: order.user.clone(), line: 1 };
     assert_eq!(store.pending_returns(&[], 10).await.unwrap(), [owed]);
     assert!(store.pending_returns(std::slice::from_ref(&sale.id), 10).await.unwrap().is_empty());
     assert_eq!(store.totals(&sale.id).await.unwrap().returning_units.values().sum::<i64>(), 3);

@@ -7,7 +7,7 @@ mod sizes;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use doorbuster::fault::{CHANGE_POINTS, POINTS, REBUILD_POINTS, STALL_POINTS};
+use doorbuster::fault::{CHANGE_POINTS, POINTS, REBUILD_POINTS, REPLAY_POINTS, STALL_POINTS};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -200,7 +200,8 @@ fn every_failure_point_is_in_the_code_once() {
         .map(|(_, text)| text.split_whitespace().collect::<String>())
         .collect();
     let points: Vec<&str> =
-        [&POINTS[..], &CHANGE_POINTS[..], &REBUILD_POINTS[..], &STALL_POINTS[..]].concat();
+        [&POINTS[..], &CHANGE_POINTS[..], &REBUILD_POINTS[..], &STALL_POINTS[..], &REPLAY_POINTS[..]]
+            .concat();
     for point in &points {
         assert_eq!(rust.matches(&format!("fault!(\"{point}\"")).count(), 1, "{point}");
     }

@@ -45,4 +45,12 @@ pub enum Mistake {
     RowThenGate,
     /// A restarted Redis is believed by readers although it is behind.
     BelieveOldEntries,
+    /// A buyer who cancels is answered although the entry in the outbox still says `accepted`.
+    AnswerUnmarked,
+    /// A reader marks the entry of an order only if they had seen it before they read the row.
+    MarkWhatWasSeen,
+    /// The gate takes a unit back although the database has gone back since its order ended.
+    OldReturns,
+    /// Nobody compares the numbers in the rows with the gate's, once it sells.
+    NoLook,
 }

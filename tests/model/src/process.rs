@@ -102,6 +102,8 @@ pub struct Act {
     pub order: u8,
     /// The token of its lease.
     pub token: u8,
+    /// The line of the database before it began.
+    pub line: u8,
     /// Where it is.
     pub step: Step,
 }

@@ -5,7 +5,7 @@ use super::database::{Changed, change};
 use super::gate::{self, Outcome, Settled, mark_ended};
 use super::relay::answer;
 use super::witness::{advance, is_current};
-use crate::config::{Config, Finding};
+use crate::config::Config;
 use crate::mistakes::Mistake;
 use crate::state::{Act, Entry, Kind, Lease, Owner, Record, Row, Selling, State, Step};
 
@@ -22,7 +22,7 @@ pub fn begin(state: &mut State, config: &Config, kind: Kind, order: u8) -> bool 
     }
     let done = kind == Kind::Return || kind == Kind::Pay && state.db.rows[id] == Row::Paid;
     if done {
-        state.act = Some(Act { kind, order, token: 0, step: Step::Committed });
+        state.act = Some(Act { kind, order, token: 0, line: state.heard.place.0, step: Step::Committed });
         return true;
     }
     if !state.is_free(placed.user) {
@@ -30,7 +30,7 @@ pub fn begin(state: &mut State, config: &Config, kind: Kind, order: u8) -> bool 
     }
     let token = state.next_token(placed.user);
     state.leases[usize::from(placed.user)] = Lease { owner: Owner::Act, token };
-    state.act = Some(Act { kind, order, token, step: Step::Leased });
+    state.act = Some(Act { kind, order, token, line: state.heard.place.0, step: Step::Leased });
     true
 }
 
@@ -131,8 +131,9 @@ pub fn finish(state: &mut State, config: &Config) -> bool {
         return true;
     }
     let mut next = None;
-    let stale = !state.db.returns[id] && config.leaves_out(Finding::ReturnAfterReplay);
-    if !stale && is_current(state, config) {
+    // `settle.lua` compares the lines.
+    let outdated = act.line < state.heard.place.max(state.gate.witness).0;
+    if is_current(state, config) && (!outdated || config.mistake == Mistake::OldReturns) {
         state.known = state.known.max(state.db.told).max(state.highest_row());
         let knows = (state.known, state.heard.place);
         match gate::settle(state, config, act.order, Outcome::Ended, knows) {
@@ -142,14 +143,14 @@ pub fn finish(state: &mut State, config: &Config) -> bool {
         }
     }
     let marked = matches!(state.gate.outbox[id], Entry::None | Entry::Ended);
-    if act.kind == Kind::Cancel && (marked || !config.leaves_out(Finding::CancelUnmarked)) {
+    if act.kind == Kind::Cancel && (marked || config.mistake == Mistake::AnswerUnmarked) {
         answer(state, id, Row::Cancelled);
     }
     state.act = next;
     true
 }
 
-/// The gate does not answer after COMMIT. The buyer who cancels is answered all the same.
+/// The gate does not answer after COMMIT, so the buyer who cancels is not answered either.
 pub fn lose_return(state: &mut State, config: &Config) -> bool {
     let Some(act) = state.act.filter(|act| act.step == Step::Committed && act.kind != Kind::Pay) else {
         return false;
@@ -158,7 +159,7 @@ pub fn lose_return(state: &mut State, config: &Config) -> bool {
         return false;
     }
     state.budget.lost_answers -= 1;
-    if act.kind == Kind::Cancel && !config.leaves_out(Finding::CancelUnmarked) {
+    if act.kind == Kind::Cancel && config.mistake == Mistake::AnswerUnmarked {
         answer(state, usize::from(act.order), Row::Cancelled);
     }
     state.act = None;

@@ -38,7 +38,7 @@ pub fn take(state: &mut State, config: &Config, action: Action) -> bool {
         Action::WriteLog { order } => witness::write_log(state, config, order),
         Action::ComparePlaces => witness::compare_places(state, config),
         Action::Compare => witness::compare(state),
-        Action::FinishCompare => witness::finish_compare(state, config),
+        Action::FinishCompare => witness::finish_compare(state),
         Action::BeginRebuild => rebuild::begin(state, config),
         Action::Rebuild => rebuild::step(state, config),
         Action::BeginReplay => replay::begin(state, config),

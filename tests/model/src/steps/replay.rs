@@ -15,9 +15,11 @@ pub fn begin(state: &mut State, config: &Config) -> bool {
     if state.db.place >= witness {
         return false;
     }
-    state.heard.place = witness;
+    // Announced before the gate is asked: from now on it takes back no unit of an end from before.
+    let announced = (witness.0 + 1, 0);
+    state.heard.place = announced;
     state.heard.in_doubt = false;
-    state.gate.witness = witness;
+    state.gate.witness = announced;
     let mut rows = [Row::None; ORDERS];
     for (id, row) in rows.iter_mut().enumerate() {
         *row = if state.log.accepted[id] { state.log.rows[id].max(Row::Confirmed) } else { Row::None };

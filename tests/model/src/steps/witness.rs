@@ -1,9 +1,9 @@
 //! Who has lost writes? The gate's number and the database's place, and who compares them.
 
 use super::gate::{freeze_if_behind, mark_recorded};
-use crate::config::{Config, Finding};
+use crate::config::Config;
 use crate::mistakes::Mistake;
-use crate::state::{Heard, Number, Place, Selling, State, Step};
+use crate::state::{Heard, Number, Place, Selling, State};
 
 /// `src/store/places/advance.rs`: a commit takes the sale's next place.
 pub fn advance(state: &mut State, config: &Config) {
@@ -45,13 +45,17 @@ pub fn write_log(state: &mut State, config: &Config, order: u8) -> bool {
     true
 }
 
-/// `compare_places` in `src/settlement/places.rs`, once a second in every process.
+/// `compare_places` in `src/settlement/places.rs`, once a second in every process; and the minute's look at the numbers in
+/// the rows, in `src/maintenance/books_check.rs`.
 pub fn compare_places(state: &mut State, config: &Config) -> bool {
     if !state.compared {
         return false;
     }
     // `lua/gate/witness.lua` makes the check of the caller's number as well.
     let loaded = state.gate.selling != Selling::Missing;
+    if !is_behind(state, config, state.heard) && config.mistake != Mistake::NoLook {
+        state.known = state.known.max(state.db.told).max(state.highest_row());
+    }
     let froze = loaded && freeze_if_behind(state, config, state.known);
     if !config.follows_places() {
         return froze;
@@ -85,14 +89,8 @@ pub fn compare(state: &mut State) -> bool {
 }
 
 /// `highest_logged`, `mark_recorded`, `freeze.lua` and `compare_places`.
-pub fn finish_compare(state: &mut State, config: &Config) -> bool {
-    let Some(mut rows) = state.compare.take() else { return false };
-    if config.leaves_out(Finding::ReturnUnheard) {
-        let under_way = state
-            .act
-            .map_or((0, 0), |act| if let Step::Returned(number) = act.step { number } else { (0, 0) });
-        rows = rows.max(state.db.told).max(under_way);
-    }
+pub fn finish_compare(state: &mut State) -> bool {
+    let Some(rows) = state.compare.take() else { return false };
     let known = rows.max(state.highest_logged());
     mark_recorded(state);
     state.known = state.known.max(known);
