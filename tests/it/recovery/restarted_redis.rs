@@ -61,6 +61,34 @@ async fn a_cancellation_does_not_hide_what_redis_lost() {
     redis.stop(Ending::AtOnce).await;
 }
 
+/// A process that has just started compares the books before its first commit. This one did so before Redis restarted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancellation_by_a_process_that_outlives_redis_does_not_hide_what_redis_lost() {
+    let (mut world, folder) = (World::new(Database::Sqlite).await, tempfile::tempdir().unwrap());
+    world.set("gate.rebuild=manual").set("database.connections=1");
+    let (redis, proxy) = private_redis_behind(&mut world, folder.path()).await;
+    let front = world.running_as(Role::Front).await;
+    let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
+    let sale = sale(&world.name, 9, 1);
+    world.open_sale(&front.parts, &sale).await;
+    let orders = buy(&front, &sale, 0..2).await;
+    at_rest(&front, &sale).await;
+    worker.stop().await;
+    let outlives = world.parts().await;
+    act(&outlives, &sale, orders[1], Act::Pay).await;
+    let second = redis_second(&front.parts.gate).await;
+    buy(&front, &sale, 2..3).await;
+    front.stop().await;
+    redis.stop(Ending::AtOnce).await;
+    roll_redis_back(folder.path(), second);
+    let redis = Server::start(Kind::Redis, folder.path()).await.unwrap();
+    proxy.point_to(vec![address(&redis.url)]);
+    until("Redis answers", Duration::from_secs(60), async || outlives.gate.ping().await.ok()).await;
+    act(&outlives, &sale, orders[0], Act::Cancel).await;
+    sells_nothing_until_it_is_rebuilt(&world, &sale, 7).await;
+    redis.stop(Ending::AtOnce).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_settlement_does_not_hide_what_redis_lost() {
     let (mut world, folder) = (World::new(Database::Sqlite).await, tempfile::tempdir().unwrap());

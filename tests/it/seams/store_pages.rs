@@ -15,8 +15,8 @@ on_every_database!(
     sums_are_added_up_again_only_after_a_change,
 );
 
-/// More than the largest page, with two orders for each user.
-const ORDERS: i64 = 5_200;
+/// More than the largest page, with three orders for each user, so that a page of a round number would end between them.
+const ORDERS: i64 = 5_199;
 
 async fn record(store: &Store, orders: &[Order]) {
     for orders in orders.chunks(400) {
@@ -26,7 +26,7 @@ async fn record(store: &Store, orders: &[Order]) {
 }
 
 fn orders(sale: &doorbuster::domain::Sale, numbers: std::ops::Range<i64>) -> Vec<Order> {
-    let user = |seq: i64| format!("user{:05}", (seq * 7_919) % (ORDERS / 2));
+    let user = |seq: i64| format!("user{:05}", (seq * 7_919) % (ORDERS / 3));
     let orders = numbers.map(|seq| Order { limit: 9, ..order(&sale.id, &user(seq), seq) });
     orders.collect()
 }
