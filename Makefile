@@ -24,8 +24,8 @@ chaos:
 	$(CARGO) build --release
 	@target/release/doorbuster drill chaos $(CHAOS)
 
-# Plants known mistakes in a copy of the sources, one at a time; a test must catch each one. Takes about
-# an hour, because it builds in a separate folder.
+# Plants known mistakes in copies of the sources, one for each core; a test must catch each one. Takes over an hour on two
+# cores, because each mistake is built.
 controls:
 	@scripts/install-servers test
 	$(CARGO) test --test controls
