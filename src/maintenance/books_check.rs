@@ -11,7 +11,7 @@ use super::MaintenanceError;
 use super::leader::{LONGEST, alone, work_alone};
 use crate::audit::{Audit, AuditError, ItemBooks, audit_knowing};
 use crate::control::Control;
-use crate::domain::{ActRequest, Place, SaleId, SaleState};
+use crate::domain::{ActRequest, SaleId, SaleState};
 use crate::gate::Gate;
 use crate::lease::Leases;
 use crate::store::{KnownTotals, Store};
@@ -80,9 +80,10 @@ impl BooksCheck {
                 continue;
             }
             let (sale, number) = (row.sale.id, row.number.max(row.witnessed));
-            // Redis may have gone back to before a number that only the row has kept. Then the gate freezes.
-            self.gate.observe_number(&sale, number);
-            let _ = self.gate.witness(&sale, Place::default()).await;
+            // Redis may have gone back to before a number that only the row has kept.
+            if let Err(error) = self.gate.freeze_if_behind(&sale, number).await {
+                tracing::warn!(%sale, %error, "the gate could not be compared with the number in its row");
+            }
             // An error in one sale must not keep the others from being checked.
             let books = match self.books(&sale, before).await {
                 Ok(books) => books,
