@@ -16,11 +16,12 @@ use crate::recovery::{
     Compare, Comparison, Difference, DifferenceKind, MOST_SUSPECTS, Repair, Repaired, compare,
 };
 use crate::settlement::{SettlementError, compare_places};
-use crate::store::StoreError;
+use crate::store::{Behind, StoreError};
 
 #[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("which").required(true).args(["sale", "all"])))]
 pub(super) struct Args {
-    #[arg(long, required_unless_present = "all", conflicts_with = "all")]
+    #[arg(long)]
     sale: Option<SaleId>,
     /// Every sale that was opened and is not archived.
     #[arg(long)]
@@ -51,8 +52,19 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
     let audit = Auditing::open(config, args).await?;
     let (mut worst, mut unread) = (Ended::Done, 0);
     let mut shown = Vec::new();
-    for sale in audit.sales().await? {
+    let behind = audit.behind().await?;
+    if let Some(behind) = &behind {
+        worst = Ended::OutOfBalance;
+        eprintln!("{behind}");
+    }
+    let sales = audit.sales().await?;
+    if sales.is_empty() && !audit.args.output.is_json() {
+        println!("no sale is open or closed: there is nothing to audit");
+    }
+    for sale in sales {
         let audited = match audit.one(&sale).await {
+            // The database may have lost the sale as well.
+            Err(Failed::Audit(AuditError::NotFound(_))) if behind.is_some() => continue,
             // An error in one sale must not stop the audit of the others.
             Err(Failed::Audit(error)) if audit.args.all => {
                 eprintln!("doorbuster: {sale}: {error}");
@@ -72,7 +84,7 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
         }
     }
     if audit.args.output.is_json() {
-        println!("{}", serde_json::json!({ "audits": shown }));
+        println!("{}", serde_json::json!({ "audits": shown, "database_behind": behind.is_some() }));
     }
     if unread > 0 && worst != Ended::OutOfBalance {
         return Err(Failed::Other(format!("sales that could not be audited: {unread}; repeat it")));
@@ -146,13 +158,19 @@ impl Auditing {
         Ok(Audited { found, repaired: Some(repaired) })
     }
 
+    /// Whether the database lacks what it had confirmed, of any sale: it may have lost whole sales.
+    async fn behind(&self) -> Result<Option<Behind>, AuditError> {
+        match compare_places(&self.parts.gate, &self.parts.store).await {
+            Ok(()) => Ok(None),
+            Err(SettlementError::Store(StoreError::Behind(behind))) => Ok(Some(behind)),
+            Err(SettlementError::Store(error)) => Err(error.into()),
+            Err(SettlementError::Gate(error)) => Err(error.into()),
+        }
+    }
+
     async fn compare(&self, sale: &SaleId) -> Result<Comparison, AuditError> {
         // The comparison is about the database as it is now.
-        match compare_places(&self.parts.gate, &self.parts.store).await {
-            Ok(()) | Err(SettlementError::Store(StoreError::Behind(_))) => {}
-            Err(SettlementError::Store(error)) => return Err(error.into()),
-            Err(SettlementError::Gate(error)) => return Err(error.into()),
-        }
+        self.behind().await?;
         let log = (!self.args.without_log).then_some(&self.log);
         let older_than = Duration::from_secs(self.args.older_than);
         let (gate, store) = (&self.parts.gate, &self.parts.store);
@@ -225,7 +243,13 @@ fn print(found: &Comparison) {
     println!("{}", summary(&found.books));
     if found.books.database_behind {
         println!("  use `doorbuster replay run log`");
-    } else if found.books.needs_rebuild() {
+        // Most of them are in the order log: to list each as lost would alarm for nothing.
+        if !found.differences.is_empty() {
+            println!("  until then {} orders differ: --output json shows them", found.differences.len());
+        }
+        return;
+    }
+    if found.books.needs_rebuild() {
         println!("  use `doorbuster rebuild --sale {}`", found.books.sale_id);
     }
     for item in found.books.items.iter().filter(|item| item.sold != item.live) {

@@ -43,25 +43,29 @@ pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> 
     let settings = stack.advertise()?;
     introduce(&stack, &settings, began);
     let ending = if args.ephemeral { Ending::AtOnce } else { Ending::Orderly };
-    let broker = stop.run_until_cancelled(stack.broker_is_up()).await;
-    let Some(broker) = broker else {
-        stack.stop(None, ending).await;
-        return Ok(Ended::Done);
-    };
-    let broker = broker?;
-    println!(
-        "  broker up after {:.1} s: orders now go through the queue to the database",
-        began.elapsed().as_secs_f64()
-    );
+    let starts = stack.broker_starts();
+    match stop.run_until_cancelled(stack.broker_is_up()).await {
+        Some(Ok(())) if starts => println!(
+            "  broker up after {:.1} s: orders now go through the queue to the database",
+            began.elapsed().as_secs_f64()
+        ),
+        Some(Ok(())) => {}
+        Some(Err(error)) => {
+            stack.stop(ending).await;
+            return Err(error);
+        }
+        None => {
+            stack.stop(ending).await;
+            return Ok(Ended::Done);
+        }
+    }
     let died = tokio::select! {
         () = stop.cancelled() => None,
-        () = stack.redis.ended() => Some("redis-server ended by itself; its log is in the data folder".to_owned()),
-        () = broker.ended() => Some("rabbitmq-server ended by itself; its log is in the data folder".to_owned()),
-        why = stack.running.task_ended() => Some(why.to_string()),
+        why = stack.ended() => Some(why),
     };
     println!("  stopping");
-    stack.stop(Some(broker), ending).await;
-    died.map_or(Ok(Ended::Done), |why| Err(Failed::Other(why)))
+    stack.stop(ending).await;
+    died.map_or(Ok(Ended::Done), |why| Err(Failed::Other(format!("{why}; to go on, start dev again"))))
 }
 
 fn introduce(stack: &Stack, settings: &Advertised, began: Instant) {
@@ -72,10 +76,12 @@ fn introduce(stack: &Stack, settings: &Advertised, began: Instant) {
         UserId::parse(user).map(|user| signer.mint(&user, role, TOKENS_LAST)).unwrap_or_default()
     };
     let (admin, buyer) = (mint("admin", Some(Role::Admin)), mint("ada", None));
-    println!(
-        "Doorbuster is up after {:.1} s (the broker is still starting; orders are taken meanwhile)\n",
-        began.elapsed().as_secs_f64()
-    );
+    let meanwhile = match (stack.broker_starts(), stack.is_new()) {
+        (true, true) => " (the broker is still starting; orders are taken meanwhile)",
+        (true, false) => " (it sells in some seconds, when the broker is up)",
+        (false, _) => "",
+    };
+    println!("Doorbuster is up after {:.1} s{meanwhile}\n", began.elapsed().as_secs_f64());
     println!("  buyers       http://{buyers}");
     println!("  operations   http://{}   /readyz /metrics /v1/admin/sales", running.operations);
     println!("  database     {}", redact(&stack.config.database.url));

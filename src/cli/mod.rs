@@ -41,7 +41,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use self::ended::{Ended, Failed};
-use self::sources::{Needs, SourceArgs, load, load_and_log};
+use self::sources::{Needs, SourceArgs, load, load_and_log, load_with_database};
 use crate::process::{Role, Sources};
 
 /// Doorbuster runs flash sales: Redis decides who gets a unit, RabbitMQ carries the order, workers write it to
@@ -162,9 +162,11 @@ impl Verb {
             Self::Token(_) => Needs { secret: true, signs: true, discovers: true },
             Self::Front => Needs { secret: true, signs: false, discovers: true },
             Self::Worker => Needs { secret: false, signs: false, discovers: true },
-            Self::Bench(_) | Self::Health(_) | Self::Servers(_) | Self::Init(_) | Self::Completions(_) => {
-                Needs::default()
-            }
+            Self::Bench(_)
+            | Self::Health(_)
+            | Self::Servers(_)
+            | Self::Init(_)
+            | Self::Completions(_) => Needs::default(),
             _ => Needs { discovers: true, ..Needs::default() },
         }
     }
@@ -175,17 +177,17 @@ impl Verb {
             Self::Front => serve::run(&load_and_log(sources)?, Role::Front).await,
             Self::Worker => serve::run(&load_and_log(sources)?, Role::Worker).await,
             Self::Migrate(args) => serve::migrate(&load(sources)?, &args).await,
-            Self::Sale(verb) => sale::run(&load(sources)?, verb).await,
-            Self::Order(verb) => order::run(&load(sources)?, verb).await,
-            Self::Payment(verb) => payment::run(&load(sources)?, verb).await,
-            Self::Acts(args) => acts::run(&load(sources)?, &args).await,
-            Self::User(verb) => user::run(&load(sources)?, verb).await,
-            Self::DeadLetters(verb) => dead_letters::run(&load(sources)?, verb).await,
-            Self::Audit(args) => audit::run(&load(sources)?, args).await,
-            Self::Rebuild(args) => rebuild::run(&load(sources)?, args).await,
-            Self::Replay(verb) => replay::run(&load(sources)?, verb).await,
-            Self::Backup(verb) => backup::run(&load(sources)?, verb).await,
-            Self::Export(args) => export::run(&load(sources)?, args).await,
+            Self::Sale(verb) => sale::run(&load_with_database(sources)?, verb).await,
+            Self::Order(verb) => order::run(&load_with_database(sources)?, verb).await,
+            Self::Payment(verb) => payment::run(&load_with_database(sources)?, verb).await,
+            Self::Acts(args) => acts::run(&load_with_database(sources)?, &args).await,
+            Self::User(verb) => user::run(&load_with_database(sources)?, verb).await,
+            Self::DeadLetters(verb) => dead_letters::run(&load_with_database(sources)?, verb).await,
+            Self::Audit(args) => audit::run(&load_with_database(sources)?, args).await,
+            Self::Rebuild(args) => rebuild::run(&load_with_database(sources)?, args).await,
+            Self::Replay(verb) => replay::run(&load_with_database(sources)?, verb).await,
+            Self::Backup(verb) => backup::run(&load_with_database(sources)?, verb).await,
+            Self::Export(args) => export::run(&load_with_database(sources)?, args).await,
             Self::Lease(verb) => lease::run(&load(sources)?, verb).await,
             Self::Drill(args) => drill::run(sources, args).await,
             Self::Bench(verb) => bench::run(verb).await,

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use super::discover;
 use super::ended::Failed;
 use crate::process::{Config, Sources, log, redact};
+use crate::store::missing_file;
 
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct SourceArgs {
@@ -81,10 +82,23 @@ fn refuse_secret(pair: &str) -> Result<(), Failed> {
     )))
 }
 
-/// For commands that print a result: the log shows only problems.
+/// For commands that print a result: the log shows only problems. Commands say themselves that the database has gone back
+/// in time.
 pub(super) fn load(sources: &Sources) -> Result<Config, Failed> {
-    log::start_with("text", "warn");
+    log::start_with("text", "warn,doorbuster::store::witnesses=off");
     Ok(Config::load(sources)?)
+}
+
+/// For commands that look at a database or change what is in it: one that is not there is a mistake, which must not leave
+/// an empty file behind.
+pub(super) fn load_with_database(sources: &Sources) -> Result<Config, Failed> {
+    let config = load(sources)?;
+    let Some(file) = missing_file(&config.database.url) else { return Ok(config) };
+    Err(Failed::Usage(format!(
+        "there is no database {}: start `doorbuster dev`, name a configuration with --config FILE or DOORBUSTER_CONFIG, or \
+         create the database with `doorbuster migrate`",
+        file.display()
+    )))
 }
 
 /// For long-running processes: the log is as configured.

@@ -11,14 +11,25 @@ use crate::process::{Config, Role, Running, Sources};
 use crate::rehearsal::drill::{Target, payment_secret};
 use crate::rehearsal::judge::History;
 use crate::rehearsal::servers::{Ending, Folder, Kind, Secret, Server, ServerError};
+use crate::store::Store;
 
 /// Private servers, with a front and a worker on top.
 pub(super) struct Stack {
     pub(super) running: Running,
     pub(super) config: Config,
-    pub(super) redis: Server,
+    /// `None` if `--set redis.url` names another one.
+    redis: Option<Server>,
+    broker: Broker,
     folder: Folder,
-    broker: JoinHandle<Result<Server, ServerError>>,
+    /// Whether the private Redis was made by this start.
+    is_new: bool,
+}
+
+enum Broker {
+    /// `--set queue.url` names one, or the private one could not be started.
+    NotOurs,
+    Starting(JoinHandle<Result<Server, ServerError>>),
+    Up(Server),
 }
 
 impl Stack {
@@ -27,12 +38,25 @@ impl Stack {
     pub(super) async fn start(sources: &Sources, folder: Folder) -> Result<Self, Failed> {
         // Reports mistakes before anything starts; the addresses are not known yet.
         configure(sources, folder.path(), "redis://127.0.0.1", "amqp://127.0.0.1")?;
-        let redis = Server::start(Kind::Redis, folder.path()).await?;
-        let starting = Server::begin_rabbitmq(folder.path()).await?;
-        let config = configure(sources, folder.path(), &redis.url, &starting.url)?;
+        let is_new = !names(sources, "redis.url") && !folder.path().join("redis").exists();
+        // A second server on the data of one that somebody runs would destroy it.
+        let redis = match names(sources, "redis.url") {
+            true => None,
+            false => Some(Server::start(Kind::Redis, folder.path()).await?),
+        };
+        let starting = match names(sources, "queue.url") {
+            true => None,
+            false => Some(Server::begin_rabbitmq(folder.path()).await?),
+        };
+        let redis_url = redis.as_ref().map_or("", |redis| &redis.url);
+        let broker_url = starting.as_ref().map_or("", |broker| &broker.url);
+        let config = configure(sources, folder.path(), redis_url, broker_url)?;
         let running = start(&config).await?;
-        let broker = tokio::spawn(starting.ready());
-        Ok(Self { running, config, redis, folder, broker })
+        let broker = match starting {
+            Some(starting) => Broker::Starting(tokio::spawn(starting.ready())),
+            None => Broker::NotOurs,
+        };
+        Ok(Self { running, config, redis, broker, folder, is_new })
     }
 
     /// This stack as the target of a drill.
@@ -50,10 +74,38 @@ impl Stack {
         })
     }
 
-    pub(super) async fn broker_is_up(&mut self) -> Result<Server, Failed> {
-        match (&mut self.broker).await {
-            Ok(started) => Ok(started?),
-            Err(error) => Err(Failed::Other(format!("starting rabbitmq: {error}"))),
+    /// Whether the private Redis was made by this start: it sells at once, and one that has restarted only when it has been
+    /// compared with the order log.
+    pub(super) fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    /// Whether the private broker is still starting, which takes some seconds.
+    pub(super) fn broker_starts(&self) -> bool {
+        matches!(self.broker, Broker::Starting(_))
+    }
+
+    /// Returns once the private broker has started, if there is one.
+    pub(super) async fn broker_is_up(&mut self) -> Result<(), Failed> {
+        let Broker::Starting(starting) = &mut self.broker else { return Ok(()) };
+        let started = starting.await;
+        self.broker = Broker::NotOurs;
+        let started = started.map_err(|error| Failed::Other(format!("starting rabbitmq: {error}")))?;
+        self.broker = Broker::Up(started?);
+        Ok(())
+    }
+
+    /// Returns why this stack no longer works: a server or a task has ended by itself.
+    pub(super) async fn ended(&mut self) -> String {
+        let redis = ended(self.redis.as_ref());
+        let broker = ended(match &self.broker {
+            Broker::Up(broker) => Some(broker),
+            Broker::NotOurs | Broker::Starting(_) => None,
+        });
+        tokio::select! {
+            () = redis => "redis-server ended by itself; its log is in the data folder".to_owned(),
+            () = broker => "rabbitmq-server ended by itself; its log is in the data folder".to_owned(),
+            why = self.running.task_ended() => why.to_string(),
         }
     }
 
@@ -71,6 +123,7 @@ impl Stack {
             ("auth.audience", &config.auth.audience),
             ("auth.operators_audience", &config.auth.operators_audience),
             ("auth.role_claim", &config.auth.role_claim),
+            ("operations.listen", &self.running.operations.to_string()),
         ];
         let folder = self.folder.path();
         Advertised::write(folder, &settings).map_err(|error| {
@@ -78,24 +131,38 @@ impl Stack {
         })
     }
 
-    pub(super) async fn stop(self, broker: Option<Server>, ending: Ending) {
+    pub(super) async fn stop(self, ending: Ending) {
         self.running.stop().await;
-        if let Some(broker) = broker {
-            broker.stop(ending).await;
-        } else {
-            self.broker.abort();
-            // On return the process that it started is gone.
-            let _ = self.broker.await;
+        match self.broker {
+            Broker::Up(broker) => broker.stop(ending).await,
+            Broker::Starting(starting) => {
+                starting.abort();
+                // On return the process that it started is gone.
+                let _ = starting.await;
+            }
+            Broker::NotOurs => {}
         }
-        self.redis.stop(ending).await;
+        if let Some(redis) = self.redis {
+            redis.stop(ending).await;
+        }
         drop(self.folder);
     }
 }
 
+/// Returns when the server has ended by itself; never if there is none.
+async fn ended(server: Option<&Server>) {
+    match server {
+        Some(server) => server.ended().await,
+        None => std::future::pending().await,
+    }
+}
+
 async fn start(config: &Config) -> Result<Running, Failed> {
-    let running = Box::pin(Running::start(config, Role::Both)).await?;
-    running.parts.store.migrate().await?;
-    Ok(running)
+    // First, so that no part of the process finds a database without tables or without an installation.
+    let store = Store::connect(&config.store()).await?;
+    store.migrate().await?;
+    store.close().await;
+    Ok(Box::pin(Running::start(config, Role::Both)).await?)
 }
 
 /// The configuration, with the private servers as its defaults. The URLs of Redis and the broker are always the
@@ -112,11 +179,16 @@ fn configure(sources: &Sources, folder: &Path, redis: &str, broker: &str) -> Res
         ("database.url", format!("sqlite:{}", folder.join("doorbuster.db").display())),
     ];
     for (key, url) in [("redis.url", redis), ("queue.url", broker)] {
-        if !sources.overrides.iter().any(|pair| pair.split('=').next() == Some(key)) {
+        if !names(&sources, key) {
             sources.overrides.push(format!("{key}={url}"));
         }
     }
     Ok(Config::load(&sources)?)
+}
+
+/// Whether `--set` names this server.
+fn names(sources: &Sources, key: &str) -> bool {
+    sources.overrides.iter().any(|pair| pair.split('=').next() == Some(key))
 }
 
 /// The usual address, or a free port if another process has taken it.

@@ -15,8 +15,8 @@ use super::start;
 use super::tasks::{TaskEnded, Tasks};
 use crate::control::Control;
 use crate::front::{AuthSettings, Monitoring};
-use crate::maintenance::PlaceCheck;
-use crate::queue::{DeadLetters, Publisher};
+use crate::maintenance::{PlaceCheck, write_log};
+use crate::queue::{DeadLetters, OrderLog, Publisher, QueueSettings};
 
 /// Which work a process does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +45,11 @@ pub struct Running {
     pub parts: Parts,
     tasks: Tasks,
     drain: Duration,
+    queue: QueueSettings,
 }
+
+/// How long a process that stops may write to the order log. What is left stays in the database, for the next front.
+const LAST_ENTRIES_WITHIN: Duration = Duration::from_secs(2);
 
 impl Running {
     /// On return all tasks run and the listeners accept connections. Waits for no server: it fails only on problems
@@ -80,7 +84,17 @@ impl Running {
         tasks.spawn("the login's keys", shared.keys.clone().keep_current(shared.stop.clone()));
 
         let Shared { control, auth, .. } = shared;
-        Ok(Self { buyers, operations, monitoring, control, auth, tasks, drain: config.drain(), parts })
+        Ok(Self {
+            buyers,
+            operations,
+            monitoring,
+            control,
+            auth,
+            tasks,
+            drain: config.drain(),
+            queue: config.queue(),
+            parts,
+        })
     }
 
     /// Returns once orders can be published. Fails after `within`.
@@ -97,9 +111,20 @@ impl Running {
         self.tasks.first_ended().await
     }
 
-    /// Takes no new work, finishes what is in progress within the drain time, and releases what it holds.
+    /// Takes no new work, finishes what is in progress within the drain time, and releases what it holds. If the broker
+    /// answers, the order log then has every change that was committed: a backup that is restored later finds it there.
     pub async fn stop(mut self) {
         self.tasks.stop(self.drain).await;
+        if let Some(publisher) = &self.parts.publisher {
+            let log = OrderLog::with(self.queue, publisher.clone());
+            match tokio::time::timeout(LAST_ENTRIES_WITHIN, write_log(&self.parts.store, &log)).await {
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => tracing::warn!(%error, "changes are left to be written to the order log"),
+                Err(_) => {
+                    tracing::warn!("changes are left to be written to the order log: no answer in time")
+                }
+            }
+        }
         // Leases that were dropped with their task are released now; otherwise their users would have to wait until
         // the leases expire.
         self.parts.leases.wait_until_idle(Duration::from_secs(1)).await;

@@ -149,6 +149,12 @@ impl Store {
     }
 }
 
+/// The SQLite file that a URL names and that does not exist. `None` for a file that is there, and for other databases.
+pub fn missing_file(url: &str) -> Option<PathBuf> {
+    let file = url.starts_with("sqlite:").then(|| sqlite_file(url).ok()).flatten()?;
+    (!file.exists()).then_some(file)
+}
+
 fn sqlite_file(url: &str) -> Result<PathBuf, StoreError> {
     let options: SqliteConnectOptions =
         url.parse().map_err(|error| StoreError::Broken(format!("database.url: {error}")))?;

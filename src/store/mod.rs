@@ -32,7 +32,7 @@ mod witnesses;
 
 pub use connect::{UnreadableUrl, check_url};
 pub use error::StoreError;
-pub use examine::DatabaseFacts;
+pub use examine::{DatabaseFacts, missing_file};
 pub use halves::Halves;
 pub use handle::{Store, StoreSettings};
 pub use operator_acts::{BegunOperatorAct, OperatorAct};

@@ -66,7 +66,7 @@ impl Permits {
             Ok(Err(_)) | Err(_) => {
                 metrics::counter!("doorbuster_database_overload_total").increment(1);
                 Err(StoreError::Away(format!(
-                    "no connection was free within {waited:?}: it is slow or silent, or more is asked of it than its \
+                    "no connection was free within {waited:?}: it is away, slow or silent, or more is asked of it than its \
                      connections can do (database.connections)"
                 )))
             }

@@ -118,6 +118,7 @@ impl Witnesses {
 
     /// Records the result of a comparison, and reports it if it has changed.
     pub(in crate::store) fn judge(&self, found: Option<Behind>) {
+        metrics::gauge!("doorbuster_database_behind").set(f64::from(u8::from(found.is_some())));
         let mut behind = locked(&self.behind);
         if *behind == found {
             return;
@@ -126,7 +127,6 @@ impl Witnesses {
             Some(behind) => tracing::error!("{behind}; until then nothing is written to it"),
             None => tracing::info!("the database is up to date again"),
         }
-        metrics::gauge!("doorbuster_database_behind").set(f64::from(u8::from(found.is_some())));
         *behind = found;
     }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use doorbuster::rehearsal::servers::{Ending, Kind, Server};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
@@ -86,6 +87,7 @@ async fn dev_serves_before_the_broker_is_up_and_ends_with_its_children() {
     let data = folder.path().join("data");
     let began = Instant::now();
     let mut dev = Dev::start(&["--data-dir", data.to_str().unwrap()]);
+    dev.says("orders are taken meanwhile").await;
     let up = dev.says("buyers  ").await;
     let served = began.elapsed();
     assert!(up.contains("http://127.0.0.1:"), "{up}");
@@ -114,6 +116,8 @@ async fn a_killed_dev_takes_its_children_along_and_starts_again_on_its_data() {
     until("the children ended", Duration::from_secs(20), async || living_in(&data).is_empty().then_some(()))
         .await;
     let mut again = Dev::start(&args);
+    // A Redis that has restarted sells once it has been compared with the log.
+    again.says("it sells in some seconds, when the broker is up").await;
     again.says("broker up").await;
     assert!(again.signal(rustix::process::Signal::INT).await.success());
     assert_eq!(living_in(&data), Vec::<String>::new());
@@ -159,6 +163,38 @@ async fn a_productions_addresses_in_the_environment_are_not_met() {
     assert!(settings.contains("redis://127.0.0.1:") && !settings.contains("production"), "{settings}");
     dev.signal(rustix::process::Signal::HUP).await;
     assert_eq!(living_in(&data), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_named_is_not_started_on_the_data_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, theirs) = (folder.path().join("data"), folder.path().join("theirs"));
+    std::fs::create_dir_all(&theirs).unwrap();
+    let redis = Server::start(Kind::Redis, &theirs).await.unwrap();
+    let named = format!("redis.url={}", redis.url);
+    let mut dev = Dev::start(&["--data-dir", data.to_str().unwrap(), "--set", &named]);
+    dev.says("broker up").await;
+    let children = living_in(&data);
+    assert!(children.iter().any(|process| process.contains("beam")), "{children:?}");
+    assert!(!children.iter().any(|process| process.contains("redis-server")), "{children:?}");
+    assert!(!data.join("redis").exists());
+    let settings = std::fs::read_to_string(data.join("config.toml")).unwrap();
+    assert!(settings.contains(&redis.url), "{settings}");
+    assert!(dev.signal(rustix::process::Signal::TERM).await.success());
+    redis.stop(Ending::AtOnce).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_finds_no_database_leaves_none_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    for args in [&["sale", "list"][..], &["audit", "--all"], &["doctor"], &["replay", "list"]] {
+        let (code, out, err) = run_in(folder.path(), args, &[]).await;
+        assert_ne!(code, 0, "{args:?}: {out}{err}");
+        assert!(format!("{out}{err}").contains("doorbuster migrate"), "{args:?}: {out}{err}");
+        let left: Vec<_> =
+            std::fs::read_dir(folder.path()).unwrap().flatten().map(|entry| entry.path()).collect();
+        assert!(left.is_empty(), "{args:?} left {left:?}");
+    }
 }
 
 /// A command in `folder`: exit code, standard output, standard error.

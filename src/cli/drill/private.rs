@@ -33,19 +33,19 @@ pub(super) async fn with_private_stack<T>(
     let mut stack = Stack::start(&any_port(sources), Folder::ephemeral()?).await?;
     progress.say("starting the broker");
     let broker = stop.run_until_cancelled(stack.broker_is_up()).await;
-    let (broker, result) = match broker {
-        Some(Ok(broker)) => {
+    let result = match broker {
+        Some(Ok(())) => {
             let target = stack.target()?;
             let result = stop.run_until_cancelled(async {
                 stack.running.publisher_is_up(CONNECT_WITHIN).await?;
                 Ok(work(&target, &stop).await?)
             });
-            (Some(broker), result.await.unwrap_or(Err(DrillError::Interrupted.into())))
+            result.await.unwrap_or(Err(DrillError::Interrupted.into()))
         }
-        Some(Err(error)) => (None, Err(error)),
-        None => (None, Err(DrillError::Interrupted.into())),
+        Some(Err(error)) => Err(error),
+        None => Err(DrillError::Interrupted.into()),
     };
-    stack.stop(broker, Ending::AtOnce).await;
+    stack.stop(Ending::AtOnce).await;
     result
 }
 

@@ -49,7 +49,12 @@ pub(super) async fn show(control: &Control, sale: &SaleId, output: &Output) -> R
         println!("redis           has lost this sale: it sells nothing until it is rebuilt");
     }
     if status.needs_rebuild() {
-        println!("to do           doorbuster rebuild --sale {}", row.sale.id);
+        let by_itself = if status.lost_by_gate {
+            ""
+        } else {
+            " (a front does it within seconds, unless gate.rebuild is manual)"
+        };
+        println!("to do           doorbuster rebuild --sale {}{by_itself}", row.sale.id);
     }
     println!("opens at        {}", row.sale.window.opens_at);
     println!(

@@ -9,7 +9,7 @@ use doorbuster::lease::LeaseOptions;
 use doorbuster::orders::Orders;
 use doorbuster::process::Running;
 use doorbuster::settlement::{SettlementError, give_back};
-use doorbuster::store::{Change, Changed, OrderRow, Return, StoreError};
+use doorbuster::store::{Change, Changed, OrderRow, Return, Store, StoreError};
 
 use crate::support::{
     Backup, Buyer, Database, World, at_rest, buy, everything_is_witnessed, run, run_with, sale, until,
@@ -233,4 +233,63 @@ async fn a_unit_of_an_end_that_the_database_has_lost_is_not_taken_back() {
     let books = at_rest(&running, &sale).await;
     assert!(books.balances() && (books.items[0].live, books.items[0].left) == (0, 5), "{books:?}");
     running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_say_that_a_database_has_lost_whole_sales() {
+    let mut world = World::new(Database::Postgres).await;
+    world.set("worker.hold_ms=1000");
+    let running = world.running().await;
+    let backup = Backup::of(&world);
+    backup.make().await;
+    let sale = sale(&world.name, 30, 1);
+    world.open_sale(&running.parts, &sale).await;
+    buy(&running, &sale, 0..3).await;
+    at_rest(&running, &sale).await;
+    everything_is_witnessed(&running, &sale).await;
+    let (code, out, err) = run(Some(&world), &["doctor"]).await;
+    assert!(code == 0 && out.contains("nothing that it had confirmed is missing"), "{out}{err}");
+
+    backup.restore().await;
+    let went_back = "the database went back in time";
+    for (args, wanted) in [
+        (&["audit", "--all"][..], 4),
+        (&["audit", "--sale", sale.id.as_str()], 4),
+        (&["audit", "--all", "--output", "json"], 4),
+        (&["doctor"], 3),
+        (&["sale", "list"], 0),
+    ] {
+        let (code, out, err) = run(Some(&world), args).await;
+        assert_eq!(code, wanted, "{args:?}: {out}{err}");
+        assert!(format!("{out}{err}").contains(went_back), "{args:?}: {out}{err}");
+        if args.contains(&"json") {
+            let report: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+            assert_eq!(report["database_behind"], true, "{out}");
+        }
+    }
+    let (code, out, err) = run(Some(&world), &["replay", "run", "log", "--yes"]).await;
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(!err.contains("ERROR"), "a replay that succeeds reports no error: {err}");
+    let (code, out, err) = run(Some(&world), &["audit", "--all"]).await;
+    assert!(code == 0 && out.contains(sale.id.as_str()) && !err.contains(went_back), "{out}{err}");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_stops_leaves_no_change_out_of_the_order_log() {
+    let mut world = World::new(Database::Postgres).await;
+    // No round of maintenance writes the log meanwhile.
+    world.set("maintenance.every_ms=60000");
+    let running = world.running().await;
+    let sale = sale(&world.name, 30, 1);
+    world.open_sale(&running.parts, &sale).await;
+    buy(&running, &sale, 0..3).await;
+    at_rest(&running, &sale).await;
+    pay_all(&running, &sale, &["user1"]).await;
+    let store = running.parts.store.apart();
+    assert!(!store.unlogged(100).await.unwrap().entries.is_empty());
+    running.stop().await;
+    let store = Store::connect(&world.config().store()).await.unwrap();
+    assert!(store.unlogged(100).await.unwrap().entries.is_empty());
+    store.close().await;
 }
