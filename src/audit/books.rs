@@ -1,11 +1,12 @@
 //! The books of one sale side by side, and the verdict on their sums.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::domain::{Number, SaleId, Sku, UserId};
 
 /// The books of one sale, from one reading of gate, outbox and database.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Audit {
     /// The sale.
     pub sale_id: SaleId,
@@ -45,7 +46,7 @@ pub struct Audit {
 }
 
 /// The books of one item, in units.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct ItemBooks {
     /// The item.
     pub sku: Sku,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::ended::{Ended, Failed};
 use super::output::Output;
 use super::terms::Reason;
-use crate::control::{DeadLetterActs, DeadLetterEnd, DeadLetterError, dead_letter_json};
+use crate::control::{DeadLetterActs, DeadLetterEnd, DeadLetterError, DeadLetterJson};
 use crate::process::{Config, Parts};
 use crate::queue::{DeadLetter, DeadLetters};
 
@@ -129,7 +129,7 @@ fn outcome(end: DeadLetterEnd) -> &'static str {
 
 fn print_list(letters: &[DeadLetter], output: &Output) {
     if output.is_json() {
-        let letters: Vec<_> = letters.iter().map(|letter| dead_letter_json(letter, false)).collect();
+        let letters: Vec<_> = letters.iter().map(DeadLetterJson::listed).collect();
         println!("{}", serde_json::json!({ "dead_letters": letters }));
         return;
     }
@@ -158,7 +158,7 @@ fn first_line(letter: &DeadLetter) -> String {
 
 fn print_one(letter: &DeadLetter, output: &Output) {
     if output.is_json() {
-        println!("{}", dead_letter_json(letter, true));
+        println!("{}", serde_json::json!(DeadLetterJson::whole(letter)));
         return;
     }
     println!("id           {}", letter.id);

@@ -20,6 +20,7 @@ mod export;
 mod health;
 mod init;
 mod lease;
+mod openapi;
 mod order;
 mod output;
 mod payment;
@@ -139,6 +140,9 @@ enum Verb {
     /// Write files for the tools that you run already.
     #[command(subcommand, after_help = "Example:\n  doorbuster init grafana --into dashboards")]
     Init(init::Verb),
+    /// Print the OpenAPI document of the HTTP API.
+    #[command(after_help = "Example:\n  doorbuster openapi buyers > openapi.json")]
+    Openapi(openapi::Args),
     /// Print a script that completes commands in a shell.
     #[command(after_help = "Example:\n  doorbuster completions bash > /etc/bash_completion.d/doorbuster")]
     Completions(completions::Args),
@@ -166,6 +170,7 @@ impl Verb {
             | Self::Health(_)
             | Self::Servers(_)
             | Self::Init(_)
+            | Self::Openapi(_)
             | Self::Completions(_) => Needs::default(),
             _ => Needs { discovers: true, ..Needs::default() },
         }
@@ -199,6 +204,7 @@ impl Verb {
             Self::Doctor(args) => doctor::run(&load(sources)?, &args).await,
             Self::Health(args) => health::run(&args).await,
             Self::Init(verb) => init::run(&verb),
+            Self::Openapi(args) => openapi::run(&args),
             Self::Completions(args) => completions::run(&args, Cli::command()),
             Self::Servers(args) => servers::run(args).await,
         }

@@ -14,7 +14,7 @@ use crate::store::SaleRow;
 pub const CLOCK_TOLERANCE: Duration = Duration::from_millis(250);
 
 /// The result of one check.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Check {
     /// What was checked: `database`, `redis`, `script`, `clocks`, `sale`, `terms` or `stock`.
     pub what: &'static str,

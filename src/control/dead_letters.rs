@@ -3,8 +3,11 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use super::operator_acts::recorded;
-use crate::domain::ActRequest;
+use crate::domain::{ActRequest, Millis, Order};
 use crate::gate::{Gate, GateError};
 use crate::queue::{DeadLetter, DeadLetters, HeldDeadLetter, PublishError, QueueError};
 use crate::settlement::settlement_of;
@@ -42,27 +45,59 @@ pub enum DeadLetterError {
     Store(#[from] StoreError),
 }
 
-/// A dead letter as JSON, for the admin API and the command line; with its payload if `whole`.
-pub fn dead_letter_json(letter: &DeadLetter, whole: bool) -> serde_json::Value {
-    let mut shown = serde_json::json!({
-        "id": letter.id,
-        "reason": letter.reason.to_string(),
-        "attempts": letter.attempts,
-        "replays": letter.replays,
-        "first_error": letter.first_error,
-        "last_error": letter.last_error,
-        "since": letter.since,
-        "orders": letter.orders.as_ref().ok(),
-        "unreadable": letter.orders.as_ref().err().map(ToString::to_string),
-    });
-    if whole {
-        shown["payload"] = String::from_utf8_lossy(&letter.payload).into();
+/// A dead letter as JSON, for the admin API and the command line.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "DeadLetter")]
+pub struct DeadLetterJson<'a> {
+    /// The id of its first order, or of the message if it cannot be read.
+    id: &'a str,
+    /// Why it is a dead letter.
+    reason: String,
+    /// How often it was tried or delivered.
+    attempts: u64,
+    /// How often it was replayed and came back.
+    replays: u32,
+    /// The error of the first attempt.
+    first_error: Option<&'a str>,
+    /// The error of the last attempt.
+    last_error: Option<&'a str>,
+    /// When it became a dead letter, to the second.
+    since: Option<Millis>,
+    /// The orders that it carries; `null` if it cannot be read.
+    orders: Option<&'a [Order]>,
+    /// Why it cannot be read.
+    unreadable: Option<String>,
+    /// The message as text, where one dead letter is shown and not a list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload: Option<String>,
+}
+
+impl<'a> DeadLetterJson<'a> {
+    /// Without the payload, for a list.
+    pub fn listed(letter: &'a DeadLetter) -> Self {
+        Self {
+            id: &letter.id,
+            reason: letter.reason.to_string(),
+            attempts: letter.attempts,
+            replays: letter.replays,
+            first_error: letter.first_error.as_deref(),
+            last_error: letter.last_error.as_deref(),
+            since: letter.since,
+            orders: letter.orders.as_deref().ok(),
+            unreadable: letter.orders.as_ref().err().map(ToString::to_string),
+            payload: None,
+        }
     }
-    shown
+
+    /// With the payload.
+    pub fn whole(letter: &'a DeadLetter) -> Self {
+        Self { payload: Some(String::from_utf8_lossy(&letter.payload).into_owned()), ..Self::listed(letter) }
+    }
 }
 
 /// How an act on a dead letter ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum DeadLetterEnd {
     /// Its orders are on their way to a worker again.
     Replayed,

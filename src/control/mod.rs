@@ -15,6 +15,6 @@ mod record;
 mod sales;
 
 pub use check::{CLOCK_TOLERANCE, Check};
-pub use dead_letters::{DeadLetterActs, DeadLetterEnd, DeadLetterError, dead_letter_json};
+pub use dead_letters::{DeadLetterActs, DeadLetterEnd, DeadLetterError, DeadLetterJson};
 pub use error::ControlError;
 pub use sales::{Control, SaleStatus};

@@ -6,6 +6,7 @@ use std::fmt;
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -13,10 +14,11 @@ use super::Invalid;
 
 /// A checked text: `$valid` is the whole rule, and no value exists that has not passed it.
 macro_rules! checked_text {
-    ($(#[$doc:meta])* $name:ident, $what:literal, $rule:literal, $valid:expr) => {
+    ($(#[$doc:meta])* $name:ident, $what:literal, $rule:literal, $pattern:literal, $valid:expr) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
         #[serde(try_from = "String", into = "String")]
+        #[schemars(extend("pattern" = $pattern))]
         pub struct $name(String);
 
         impl $name {
@@ -77,6 +79,7 @@ checked_text!(
     SaleId,
     "a sale id",
     "1 to 40 of a-z, 0-9 and '-', beginning with a letter or digit",
+    "^[a-z0-9][a-z0-9-]{0,39}$",
     is_slug
 );
 checked_text!(
@@ -84,6 +87,7 @@ checked_text!(
     Sku,
     "a sku",
     "1 to 40 of a-z, 0-9 and '-', beginning with a letter or digit",
+    "^[a-z0-9][a-z0-9-]{0,39}$",
     is_slug
 );
 checked_text!(
@@ -91,6 +95,7 @@ checked_text!(
     UserId,
     "a user id",
     "1 to 64 of A-Z, a-z, 0-9 and '._:@-'",
+    "^[A-Za-z0-9._:@-]{1,64}$",
     |text| (1..=64).contains(&text.len())
         && text.bytes().all(|c| c.is_ascii_alphanumeric() || b"._:@-".contains(&c))
 );
@@ -100,12 +105,13 @@ checked_text!(
     IdempotencyKey,
     "an Idempotency-Key",
     "1 to 64 visible ASCII characters",
+    "^[!-~]{1,64}$",
     |text| (1..=64).contains(&text.len()) && text.bytes().all(|c| c.is_ascii_graphic())
 );
 
 /// The id of an order, from before the gate decides until its row is purged. A UUIDv7 (RFC 9562), so later ids sort
 /// later and inserts go to the end of an index.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct OrderId(Uuid);
 
 impl OrderId {
@@ -150,7 +156,7 @@ impl fmt::Display for OrderId {
 macro_rules! digest_text {
     ($(#[$doc:meta])* $name:ident, $bytes:literal, $what:literal, $rule:literal) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
         #[serde(try_from = "String", into = "String")]
         pub struct $name([u8; $bytes]);
 

@@ -2,13 +2,16 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Fingerprint, KeyDigest, Millis, OrderId, SaleId, Sku, UserId};
 
 /// The place of a write in the gate's history. Every write to a sale's gate takes the next `seq`, and every rebuild
 /// takes a higher `epoch`. Compared epoch first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize, JsonSchema,
+)]
 pub struct Number {
     /// Rises with each rebuild of the sale's gate.
     pub epoch: i64,
@@ -23,7 +26,8 @@ impl fmt::Display for Number {
 }
 
 /// An admitted order, as the outbox holds it, a message carries it, and the database stores it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "WholeOrder")]
 pub struct Order {
     /// Its id, generated before the gate decided.
     #[serde(rename = "order_id")]
@@ -54,7 +58,7 @@ pub struct Order {
 
 /// The state of an order. The transitions: `accepted -> confirmed -> paid | cancelled | expired`, `paid -> refunded`,
 /// `accepted -> failed | cancelled`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OrderStatus {
     /// Admitted by the gate. It has no row yet.
@@ -184,7 +188,7 @@ impl OrderStatus {
 
 /// Why the database, the last line of defence, refused an order that the gate had accepted. Each failure is committed
 /// as an outcome that the buyer can read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Failure {
     /// The item's stock was used up: the gate held more units than there are.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Invalid, Millis, SaleId, Sku, Terms, check_text};
@@ -15,7 +16,7 @@ pub const MAX_STOCK: i64 = 1_000_000_000;
 const MAX_ITEMS: usize = 100;
 
 /// The state of a sale.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SaleState {
     /// Only in the database; the gate does not know it.
@@ -82,7 +83,7 @@ pub struct Window {
 }
 
 /// One item of a sale.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Item {
     /// Its id, unique within the sale.

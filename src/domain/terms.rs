@@ -2,12 +2,14 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Invalid, check_text};
 
 /// A rate limit: at most `count` attempts in `seconds` seconds, in a burst or spread out. Written `5/10s`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, JsonSchema)]
+#[schemars(with = "String", extend("pattern" = "^[1-9][0-9]{0,6}/[1-9][0-9]{0,3}s$"))]
 pub struct Rate {
     count: u32,
     seconds: u32,
@@ -68,7 +70,7 @@ impl<'de> Deserialize<'de> for Rate {
 }
 
 /// What happens to a payment for an order that has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LatePayment {
     /// A new order takes the units if they are free; otherwise the same as `Refund`.
@@ -102,7 +104,7 @@ impl std::str::FromStr for LatePayment {
 const LONGEST_TO_PAY: u32 = 30 * 86_400;
 
 /// The terms of a sale besides its window and its limits.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Terms {
     /// Seconds after its confirmation by which an order must be paid: 1 to 2592000. `None`: no deadline.

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Invalid, LatePayment, Millis, Rate, Sale, Sku};
 
 /// A change of a sale's terms. A field that is left out stays as it is, and `null` removes a term.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TermsChange {
     /// The new opening time.
@@ -15,6 +16,7 @@ pub struct TermsChange {
     pub opens_at: Option<Millis>,
     /// The new closing time, in the future.
     #[serde(with = "or_null", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Millis>")]
     pub closes_at: Option<Option<Millis>>,
     /// The most units per user.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -24,6 +26,7 @@ pub struct TermsChange {
     pub item_limits: BTreeMap<Sku, Option<u32>>,
     /// As in [`Terms`](super::Terms), for orders that are confirmed from then on.
     #[serde(with = "or_null", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<u32>")]
     pub pay_within_s: Option<Option<u32>>,
     /// As in [`Terms`](super::Terms).
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -33,15 +36,19 @@ pub struct TermsChange {
     pub late_payment: Option<LatePayment>,
     /// As in [`Terms`](super::Terms).
     #[serde(with = "or_null", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Rate>")]
     pub user_rate: Option<Option<Rate>>,
     /// As in [`Terms`](super::Terms).
     #[serde(with = "or_null", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Rate>")]
     pub sale_rate: Option<Option<Rate>>,
     /// As in [`Terms`](super::Terms).
     #[serde(with = "or_null", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub message: Option<Option<String>>,
     /// As in [`Terms`](super::Terms).
     #[serde(with = "or_null", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<u32>")]
     pub retry_after_s: Option<Option<u32>>,
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Fingerprint, KeyDigest, Millis, Number, Order, OrderId, Rate, SaleId, Sku, UserId};
@@ -47,7 +48,7 @@ impl Attempt {
 }
 
 /// Which servers hold an accepted order. More servers compare as greater.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Durability {
     /// Only Redis, as an outbox entry.

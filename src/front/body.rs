@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -15,9 +16,10 @@ use super::problem::{Answered, Problem};
 pub(super) const LARGE: usize = 64 * 1024;
 
 /// The body of an act on an order.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Reason {
+    /// Why, in the caller's words.
     #[serde(default)]
     pub(super) reason: Option<String>,
 }

@@ -12,17 +12,18 @@ mod buyers;
 mod codes;
 mod connection;
 mod keyed_limit;
+mod openapi;
 mod operations;
 mod order_errors;
 mod problem;
 mod readiness;
 mod refusal_log;
 mod request;
+mod routes;
 mod server;
 mod signatures;
 mod state;
 mod throttle;
-mod timing;
 mod webhooks;
 
 use std::sync::Arc;
@@ -32,6 +33,7 @@ pub use auth::{
     AuthSettings, BuyerTokens, InvalidPublicKey, JwkSetError, JwkSetSource, KeyRing, OperatorTokens, Role,
     Signer, check_public_key,
 };
+pub use openapi::Api;
 pub use readiness::{Dependency, Readiness};
 pub use server::{ServerSettings, serve};
 pub use signatures::{Providers, SecretsError, signature};
@@ -42,15 +44,15 @@ pub use throttle::{BuyerLimit, ThrottleSettings};
 pub fn buyers(buyers: Buyers) -> axum::Router {
     let buyers = Arc::new(buyers);
     // A provider sends from few addresses and signs its calls, so it is exempt from the limit per address.
-    timing::noting_routes(buyers::router(buyers.clone()).merge(webhooks::router(buyers)))
+    buyers::router(buyers.clone(), Api::Buyers.routes()).merge(webhooks::router(buyers))
 }
 
 /// The routes for operators and monitoring.
 pub fn operations(operations: Operations) -> axum::Router {
-    timing::noting_routes(operations::router(operations))
+    operations::router(operations, Api::Operations.routes())
 }
 
 /// The routes for monitoring alone.
 pub fn monitoring(monitoring: Monitoring) -> axum::Router {
-    timing::noting_routes(operations::monitoring_router(monitoring))
+    operations::monitoring_router(monitoring)
 }

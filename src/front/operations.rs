@@ -12,9 +12,11 @@ use super::admin;
 use super::problem::{method_not_allowed, no_such_path};
 use super::state::{Monitoring, Operations};
 
-pub(super) fn router(operations: Operations) -> Router {
+/// `described` are further routes, which no monitoring needs.
+pub(super) fn router(operations: Operations, described: Router<Arc<Operations>>) -> Router {
     let monitoring = monitoring_routes(operations.monitoring.clone());
-    let router = admin::routes().with_state(Arc::new(operations)).merge(monitoring);
+    let admin = admin::routes().merge(described).with_state(Arc::new(operations));
+    let router = admin.merge(monitoring);
     router.fallback(no_such_path).method_not_allowed_fallback(method_not_allowed)
 }
 

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// What the last health check found.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Readiness {
     /// `starting`, `ready`, `degraded` (takes orders, but a server is unavailable) or `unavailable`.
     pub status: &'static str,
@@ -28,7 +29,7 @@ impl Default for Readiness {
 }
 
 /// The health of one server.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Dependency {
     /// Whether it answered and may be used.
     pub up: bool,

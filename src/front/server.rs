@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{Method, Request};
+use axum::http::{HeaderValue, Method, Request, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::FutureExt as _;
 use tokio::net::{TcpListener, TcpStream};
@@ -20,7 +20,7 @@ use super::addresses::{Connections, TrustedProxies};
 use super::codes::{INTERNAL, OUTCOME_UNKNOWN, STATUS_UNAVAILABLE};
 use super::connection;
 use super::problem::{Problem, request_id};
-use super::timing::RouteSlot;
+use super::routes::Route;
 
 /// How long a peer may leave a response unread, in milliseconds.
 #[cfg(target_os = "linux")]
@@ -125,10 +125,14 @@ async fn accept(
 }
 
 /// As [`answer`], and records how long it took.
-async fn answer_timed(router: Router, mut request: Request<Body>, within: Duration) -> Response {
-    let (begun, method, route) = (Instant::now(), request.method().clone(), RouteSlot::default());
-    request.extensions_mut().insert(route.clone());
-    let response = answer(router, request, within).await;
+async fn answer_timed(router: Router, request: Request<Body>, within: Duration) -> Response {
+    let (begun, method, route) = (Instant::now(), request.method().clone(), Route::of(request.uri().path()));
+    let mut response = answer(router, request, within).await;
+    if response.status() == StatusCode::METHOD_NOT_ALLOWED
+        && let Some(allowed) = route.allows()
+    {
+        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
+    }
     route.record(&method, response.status(), begun.elapsed());
     response
 }

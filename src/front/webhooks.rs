@@ -8,8 +8,8 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
-use serde::Deserialize;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::body;
 use super::codes::{ACT_UNFINISHED, EVENT_REUSED, INTERNAL, PAYMENT_MISMATCH};
@@ -25,20 +25,47 @@ pub(super) fn router(buyers: Arc<Buyers>) -> Router {
     Router::new().route("/v1/payments/callback/{provider}", post(callback)).with_state(buyers)
 }
 
-#[derive(Deserialize)]
-struct Event {
+/// An event of a payment provider.
+#[derive(Deserialize, JsonSchema)]
+pub(super) struct Event {
+    /// `payment.succeeded` or `payment.refunded`; any other type is answered 200 and changes nothing.
     #[serde(rename = "type")]
     kind: String,
     data: EventData,
 }
 
-/// A provider may send more fields, which are ignored.
-#[derive(Deserialize)]
+/// Which order it is about. A provider may send more fields, which are ignored.
+#[derive(Deserialize, JsonSchema)]
 struct EventData {
     sale_id: SaleId,
     order_id: OrderId,
+    /// Who paid; if the order belongs to somebody else, the event is a `payment_mismatch`.
     #[serde(default)]
     user_id: Option<UserId>,
+}
+
+/// What became of an event.
+#[derive(Serialize, JsonSchema)]
+#[serde(untagged)]
+pub(super) enum ReceivedEvent {
+    /// The event is recorded, in the database and in the order log.
+    Recorded {
+        /// How far it has come.
+        state: PaymentState,
+        order_id: OrderId,
+        /// The new order, if a late payment took a unit again.
+        new_order_id: Option<OrderId>,
+        /// Why it is in this state, if that needs explaining.
+        detail: Option<String>,
+    },
+    /// An event type that changes no order.
+    Ignored { state: Ignored },
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Ignored {
+    Ignored,
 }
 
 impl Event {
@@ -83,18 +110,18 @@ async fn receive(app: &Buyers, path: PathOf<String>, headers: &HeaderMap, body: 
     let event: Event = body::json(&bytes)?;
     let Some(payment) = event.payment(provider, event_id) else {
         // Not an error: the provider would only send the event again.
-        return Ok(Json(json!({ "state": "ignored" })).into_response());
+        return Ok(Json(ReceivedEvent::Ignored { state: Ignored::Ignored }).into_response());
     };
     let payment = app.payments.receive(&payment).await.map_err(payment_problem)?;
     if payment.state == PaymentState::Mismatch {
         return Err(Problem::new(PAYMENT_MISMATCH, payment.detail.unwrap_or_default()));
     }
-    Ok(Json(json!({
-        "state": payment.state,
-        "order_id": payment.order,
-        "new_order_id": payment.new_order,
-        "detail": payment.detail,
-    }))
+    Ok(Json(ReceivedEvent::Recorded {
+        state: payment.state,
+        order_id: payment.order,
+        new_order_id: payment.new_order,
+        detail: payment.detail,
+    })
     .into_response())
 }
 

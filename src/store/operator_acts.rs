@@ -15,7 +15,7 @@ use crate::domain::{ActRequest, Millis};
 const RESULT: usize = 500;
 
 /// One act of an operator, for a list.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 pub struct OperatorAct {
     /// When it began.
     pub at: Millis,

@@ -1,7 +1,7 @@
 //! The states and kinds of rows, as their columns spell them.
 
 /// The state of an operator's act on a sale.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ActState {
     /// Begun: it is still being done, or its outcome is unknown.
@@ -25,7 +25,7 @@ impl ActState {
 }
 
 /// The kind of a payment provider's event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PaymentKind {
     /// A buyer has paid for an order.
@@ -47,7 +47,7 @@ impl PaymentKind {
 }
 
 /// The state of a payment provider's event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PaymentState {
     /// Waiting for its order's row, or for a server.

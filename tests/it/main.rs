@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 
 mod commands;
+mod contract;
 mod dev;
 mod doctor;
 mod documents;

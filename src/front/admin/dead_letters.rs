@@ -7,10 +7,10 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use crate::control::{DeadLetterEnd, DeadLetterError, dead_letter_json};
+use crate::control::{DeadLetterEnd, DeadLetterError, DeadLetterJson};
 use crate::domain::ActRequest;
 use crate::front::auth::Role;
 use crate::front::body;
@@ -23,20 +23,36 @@ use crate::store::StoreError;
 
 type App = State<Arc<Operations>>;
 
-#[derive(Deserialize)]
+/// The act on a dead letter.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct DeadLetterBody {
+pub(in crate::front) struct DeadLetterBody {
+    /// The id of the dead letter.
     id: String,
+    /// Why, in your own words.
     #[serde(default)]
     reason: Option<String>,
+}
+
+/// The dead letters, up to a thousand.
+#[derive(Serialize, JsonSchema)]
+pub(in crate::front) struct DeadLetters<'a> {
+    dead_letters: Vec<DeadLetterJson<'a>>,
+}
+
+/// How the act on a dead letter ended.
+#[derive(Serialize, JsonSchema)]
+pub(in crate::front) struct EndedDeadLetter<'a> {
+    id: &'a str,
+    end: DeadLetterEnd,
 }
 
 pub(super) async fn list(State(app): App, headers: HeaderMap) -> Response {
     let answer = async {
         app.tokens.operator(&headers, Role::Viewer).await?;
         let letters = app.dead_letters.list().await.map_err(dead_letter_problem)?;
-        let letters: Vec<_> = letters.iter().map(|letter| dead_letter_json(letter, false)).collect();
-        Ok(Json(json!({ "dead_letters": letters })).into_response())
+        let dead_letters = letters.iter().map(DeadLetterJson::listed).collect();
+        Ok(Json(DeadLetters { dead_letters }).into_response())
     };
     respond_to_operator(answer.await, &headers)
 }
@@ -45,7 +61,7 @@ pub(super) async fn show(State(app): App, path: PathOf<String>, headers: HeaderM
     let answer = async {
         app.tokens.operator(&headers, Role::Viewer).await?;
         let letter = app.dead_letters.show(&in_path(path)?).await.map_err(dead_letter_problem)?;
-        Ok(Json(dead_letter_json(&letter, true)).into_response())
+        Ok(Json(DeadLetterJson::whole(&letter)).into_response())
     };
     respond_to_operator(answer.await, &headers)
 }
@@ -78,7 +94,7 @@ async fn requested(app: &Operations, headers: &HeaderMap, body: Body) -> Answere
 
 fn ended(id: &str, result: Result<DeadLetterEnd, DeadLetterError>) -> Answered {
     let end = result.map_err(dead_letter_problem)?;
-    Ok(Json(json!({ "id": id, "end": end.as_str() })).into_response())
+    Ok(Json(EndedDeadLetter { id, end }).into_response())
 }
 
 fn dead_letter_problem(error: DeadLetterError) -> Box<Problem> {

@@ -1,12 +1,12 @@
 //! The admin routes: creating, steering and auditing sales; acts on orders and dead letters; the listings.
 
-mod dead_letters;
+pub(super) mod dead_letters;
 mod errors;
 mod orders;
 mod payments;
-mod sale_acts;
-mod sales;
-mod views;
+pub(super) mod sale_acts;
+pub(super) mod sales;
+pub(super) mod views;
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(super) fn routes() -> Router<Arc<Operations>> {
         .route("/v1/admin/sales/{sale}/orders/{id}", get(orders::show).post(orders::act))
         .route("/v1/admin/acts", get(sale_acts::list_all))
         .route("/v1/admin/dead-letters", get(dead_letters::list))
-        .route("/v1/admin/dead-letters/{id}", get(dead_letters::show))
+        .route("/v1/admin/dead-letters/{letter}", get(dead_letters::show))
         .route("/v1/admin/dead-letters:replay", post(dead_letters::replay))
         .route("/v1/admin/dead-letters:fail", post(dead_letters::fail))
         .route("/v1/admin/payments", get(payments::list))

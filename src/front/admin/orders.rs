@@ -7,10 +7,9 @@ use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use serde_json::json;
 
 use super::errors::control_problem;
-use super::views::AdminOrderJson;
+use super::views::{AdminOrderJson, OrderPage, OrderWithHistory};
 use crate::domain::{Act, ActRequest, OrderId, SaleId};
 use crate::front::auth::Role;
 use crate::front::body;
@@ -20,7 +19,7 @@ use crate::front::problem::{Answered, Problem, respond_to_operator};
 use crate::front::request::{PathOf, in_path, order_and_act, query_after, sale_id};
 use crate::front::state::Operations;
 use crate::orders::{OrderError, Shown};
-use crate::store::{OrderEvent, StoreError};
+use crate::store::StoreError;
 
 /// Orders in one page.
 const PAGE: u64 = 1_000;
@@ -38,8 +37,8 @@ pub(super) async fn list(
         let store = |error: StoreError| control_problem(error.into());
         let rows = app.store.orders_after(&sale_id(&in_path(path)?)?, after, PAGE).await.map_err(store)?;
         app.store.ensure_current().await.map_err(store)?;
-        let orders: Vec<AdminOrderJson<'_>> = rows.iter().map(AdminOrderJson::of).collect();
-        Ok(Json(json!({ "orders": orders, "page_size": PAGE })).into_response())
+        let orders = rows.iter().map(AdminOrderJson::of).collect();
+        Ok(Json(OrderPage { orders, page_size: PAGE }).into_response())
     };
     respond_to_operator(answer.await, &headers)
 }
@@ -80,16 +79,12 @@ pub(super) async fn act(
 
 /// The order with its history. An order in flight has no history yet.
 async fn shown(app: &Operations, sale: &SaleId, id: OrderId) -> Answered {
-    let (order, events) = match app.orders.show(sale, id).await.map_err(problem)? {
-        Shown::InFlight(order) => (json!(AdminOrderJson::in_flight(&order)), Vec::new()),
-        Shown::Recorded(row, events) => (json!(AdminOrderJson::of(&row)), events),
+    let shown = app.orders.show(sale, id).await.map_err(problem)?;
+    let shown = match &shown {
+        Shown::InFlight(order) => OrderWithHistory::of(AdminOrderJson::in_flight(order), &[]),
+        Shown::Recorded(row, events) => OrderWithHistory::of(AdminOrderJson::of(row), events),
     };
-    let events: Vec<_> = events.iter().map(event_json).collect();
-    Ok(Json(json!({ "order": order, "events": events })).into_response())
-}
-
-fn event_json(event: &OrderEvent) -> serde_json::Value {
-    json!({ "from": event.from, "to": event.to, "by": event.actor, "reason": event.reason, "at": event.at })
+    Ok(Json(shown).into_response())
 }
 
 fn problem(error: OrderError) -> Box<Problem> {

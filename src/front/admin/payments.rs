@@ -6,9 +6,9 @@ use axum::Json;
 use axum::extract::{RawQuery, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use serde_json::json;
 
 use super::errors::control_problem;
+use super::views::PaymentList;
 use crate::front::auth::Role;
 use crate::front::codes::MALFORMED;
 use crate::front::problem::{Problem, respond_to_operator};
@@ -33,7 +33,7 @@ pub(super) async fn list(
         let state = state.ok_or_else(|| Problem::new(MALFORMED, format!("state must be one of {states}")))?;
         let payments =
             app.store.payments(state, PAGE).await.map_err(|error| control_problem(error.into()))?;
-        Ok(Json(json!({ "payments": payments })).into_response())
+        Ok(Json(PaymentList { payments }).into_response())
     };
     respond_to_operator(answer.await, &headers)
 }

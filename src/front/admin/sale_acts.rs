@@ -7,11 +7,12 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::errors::control_problem;
-use super::views::AdminSaleJson;
+use super::views::{AdminSaleJson, OperatorActList, SaleActList, SaleAfterAct};
 use crate::domain::{ActRequest, SaleId, Sku, TermsChange};
 use crate::front::auth::Role;
 use crate::front::body;
@@ -25,23 +26,29 @@ use crate::store::SaleAct;
 const PAGE: u64 = 1_000;
 const ACTS: &str = "the acts are :open, :pause, :resume, :close, :restock, :change and :archive";
 
-#[derive(Deserialize)]
+/// Units to add.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct RestockBody {
+pub(in crate::front) struct RestockBody {
+    /// The item.
     sku: Sku,
+    /// Units to add; negative to take unsold units away.
     units: i64,
 }
 
-#[derive(Deserialize)]
+/// The pause of a sale.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct PauseBody {
+pub(in crate::front) struct PauseBody {
+    /// Shown to buyers while the sale is paused: 1 to 200 characters.
     #[serde(default)]
     message: Option<String>,
 }
 
-#[derive(Deserialize)]
+/// Nothing: the act needs no more.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct EmptyBody {}
+pub(in crate::front) struct EmptyBody {}
 
 /// `POST /v1/admin/sales/{sale}:act`, with an `Idempotency-Key` if the client may send it twice.
 pub(super) async fn act(
@@ -59,11 +66,7 @@ pub(super) async fn act(
         let (request, fields) = act_request(&operator, &headers, &bytes)?;
         let act = perform(&app, &id, act, &request, fields).await?;
         let status = app.control.show(&id).await.map_err(control_problem)?;
-        let mut shown = serde_json::to_value(AdminSaleJson::of(&status)).unwrap_or_default();
-        if let Value::Object(shown) = &mut shown {
-            shown.insert("act".into(), json!(act));
-        }
-        Ok(Json(shown).into_response())
+        Ok(Json(SaleAfterAct { sale: AdminSaleJson::of(&status), act }).into_response())
     };
     respond_to_operator(answer.await, &headers)
 }
@@ -119,7 +122,7 @@ pub(super) async fn list_all(State(app): State<Arc<Operations>>, headers: Header
     let answer = async {
         app.tokens.operator(&headers, Role::Viewer).await?;
         let acts = app.control.latest_acts(PAGE).await.map_err(control_problem)?;
-        Ok(Json(json!({ "acts": acts })).into_response())
+        Ok(Json(OperatorActList { acts }).into_response())
     };
     respond_to_operator(answer.await, &headers)
 }
@@ -132,7 +135,7 @@ pub(super) async fn list(
     let answer = async {
         app.tokens.operator(&headers, Role::Viewer).await?;
         let acts = app.control.acts(&sale_id(&in_path(path)?)?, PAGE).await.map_err(control_problem)?;
-        Ok(Json(json!({ "acts": acts })).into_response())
+        Ok(Json(SaleActList { acts }).into_response())
     };
     respond_to_operator(answer.await, &headers)
 }

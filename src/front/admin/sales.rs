@@ -7,11 +7,11 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
 use serde::Deserialize;
-use serde_json::json;
 
 use super::errors::control_problem;
-use super::views::{AdminSaleJson, AuditJson};
+use super::views::{AdminSaleJson, AuditJson, CheckList, SaleList};
 use crate::domain::{ActRequest, Item, Millis, Sale, Terms, Window};
 use crate::front::auth::Role;
 use crate::front::body;
@@ -22,17 +22,25 @@ use crate::front::state::Operations;
 
 type App = State<Arc<Operations>>;
 
-#[derive(Deserialize)]
+/// A new sale.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct SaleBody {
+pub(in crate::front) struct SaleBody {
+    /// 1 to 40 of `a-z`, `0-9` and `-`, beginning with a letter or digit.
     sale_id: String,
+    /// The name for buyers; the id if left out.
     name: Option<String>,
+    /// When it begins to sell; now if left out.
     opens_at: Option<Millis>,
+    /// When it stops selling; when it is closed if left out.
     closes_at: Option<Millis>,
+    /// The most units per buyer, across all items: 1 to 1000.
     #[serde(default = "one")]
     limit_per_user: u32,
+    /// The other terms.
     #[serde(default)]
     rules: Terms,
+    /// 1 to 100 items, each sku once.
     items: Vec<Item>,
 }
 
@@ -73,8 +81,7 @@ pub(super) async fn list(State(app): App, headers: HeaderMap) -> Response {
     let answer = async {
         app.tokens.operator(&headers, Role::Viewer).await?;
         let listed = app.control.list().await.map_err(control_problem)?;
-        let sales: Vec<AdminSaleJson<'_>> = listed.iter().map(AdminSaleJson::of).collect();
-        Ok(Json(json!({ "sales": sales })).into_response())
+        Ok(Json(SaleList { sales: listed.iter().map(AdminSaleJson::of).collect() }).into_response())
     };
     respond_to_operator(answer.await, &headers)
 }
@@ -94,7 +101,7 @@ pub(super) async fn check(State(app): App, path: PathOf<String>, headers: Header
         app.tokens.operator(&headers, Role::Viewer).await?;
         let checks = app.control.check(&sale_id(&in_path(path)?)?).await.map_err(control_problem)?;
         let ready = checks.iter().all(|check| check.good);
-        Ok(Json(json!({ "ready": ready, "checks": checks })).into_response())
+        Ok(Json(CheckList { ready, checks }).into_response())
     };
     respond_to_operator(answer.await, &headers)
 }

@@ -1,17 +1,19 @@
-//! The JSON for operators: a sale, an order, an audit.
+//! The JSON for operators: a sale, an order, an audit, and the lists of them.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::audit::{Audit, ItemBooks};
-use crate::control::SaleStatus;
+use crate::control::{Check, SaleStatus};
 use crate::domain::{
     Failure, Millis, Order, OrderId, OrderStatus, Sale, SaleId, SaleState, Sku, Terms, UserId,
 };
-use crate::store::OrderRow;
+use crate::store::{OperatorAct, OrderEvent, OrderRow, Payment, SaleAct};
 
 /// A sale as operators see it: the row, and the gate's view if the gate has the sale.
-#[derive(Serialize)]
-pub(super) struct AdminSaleJson<'a> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "AdminSale")]
+pub(in crate::front) struct AdminSaleJson<'a> {
     sale_id: &'a SaleId,
     name: &'a str,
     state: SaleState,
@@ -25,7 +27,9 @@ pub(super) struct AdminSaleJson<'a> {
     needs_rebuild: bool,
 }
 
-#[derive(Serialize)]
+/// An item: its stock, what is sold of it, and what the gate can still sell.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "AdminItem")]
 struct AdminItemJson<'a> {
     sku: &'a Sku,
     stock: i64,
@@ -36,7 +40,9 @@ struct AdminItemJson<'a> {
     limit_per_user: Option<u32>,
 }
 
-#[derive(Serialize)]
+/// The gate's number, and the orders that wait for their rows.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "AdminGate")]
 struct AdminGateJson {
     epoch: i64,
     seq: i64,
@@ -109,8 +115,9 @@ impl<'a> AdminSaleJson<'a> {
 }
 
 /// An order as operators see it.
-#[derive(Serialize)]
-pub(super) struct AdminOrderJson<'a> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "AdminOrder")]
+pub(in crate::front) struct AdminOrderJson<'a> {
     order_id: OrderId,
     user_id: &'a UserId,
     sku: &'a Sku,
@@ -158,8 +165,9 @@ impl<'a> AdminOrderJson<'a> {
 }
 
 /// An audit with its verdict.
-#[derive(Serialize)]
-pub(super) struct AuditJson<'a> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "AuditReport")]
+pub(in crate::front) struct AuditJson<'a> {
     #[serde(flatten)]
     audit: &'a Audit,
     balances: bool,
@@ -178,4 +186,83 @@ impl<'a> AuditJson<'a> {
             audit,
         }
     }
+}
+
+/// All sales.
+#[derive(Serialize, JsonSchema)]
+pub(in crate::front) struct SaleList<'a> {
+    pub(super) sales: Vec<AdminSaleJson<'a>>,
+}
+
+/// A sale after an act, with the act.
+#[derive(Serialize, JsonSchema)]
+pub(in crate::front) struct SaleAfterAct<'a> {
+    #[serde(flatten)]
+    pub(super) sale: AdminSaleJson<'a>,
+    pub(super) act: SaleAct,
+}
+
+/// Whether a sale is ready for its buyers, and what was checked.
+#[derive(Serialize, JsonSchema)]
+pub(in crate::front) struct CheckList {
+    pub(super) ready: bool,
+    pub(super) checks: Vec<Check>,
+}
+
+/// The acts on a sale, the latest first, up to a thousand.
+#[derive(Serialize, JsonSchema)]
+pub(in crate::front) struct SaleActList {
+    pub(super) acts: Vec<SaleAct>,
+}
+
+/// The acts of all operators, the latest first, up to a thousand.
+#[derive(Serialize, JsonSchema)]
+pub(in crate::front) struct OperatorActList {
+    pub(super) acts: Vec<OperatorAct>,
+}
+
+/// One page of a sale's orders that have a row, by id.
+#[derive(Serialize, JsonSchema)]
+pub(in crate::front) struct OrderPage<'a> {
+    pub(super) orders: Vec<AdminOrderJson<'a>>,
+    /// A page with fewer orders is the last one.
+    pub(super) page_size: u64,
+}
+
+/// An order with its history.
+#[derive(Serialize, JsonSchema)]
+pub(in crate::front) struct OrderWithHistory<'a> {
+    order: AdminOrderJson<'a>,
+    events: Vec<OrderEventJson<'a>>,
+}
+
+/// One step of an order from one state to another.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "OrderEvent")]
+struct OrderEventJson<'a> {
+    from: OrderStatus,
+    to: OrderStatus,
+    /// Who requested it: `buyer`, `operator NAME`, `deadline`, `provider NAME` or a process.
+    by: &'a str,
+    reason: Option<&'a str>,
+    at: Millis,
+}
+
+impl<'a> OrderWithHistory<'a> {
+    pub(super) fn of(order: AdminOrderJson<'a>, events: &'a [OrderEvent]) -> Self {
+        let event = |event: &'a OrderEvent| OrderEventJson {
+            from: event.from,
+            to: event.to,
+            by: &event.actor,
+            reason: event.reason.as_deref(),
+            at: event.at,
+        };
+        Self { order, events: events.iter().map(event).collect() }
+    }
+}
+
+/// The events of payment providers in one state, the oldest first, up to a thousand.
+#[derive(Serialize, JsonSchema)]
+pub(in crate::front) struct PaymentList {
+    pub(super) payments: Vec<Payment>,
 }

@@ -11,17 +11,23 @@ use std::sync::Arc;
 use axum::Router;
 use axum::routing::{get, post};
 
+pub(super) use place::OrderBody;
+pub(super) use read::OrdersPage;
+pub(super) use views::{OrderJson, SaleJson};
+
 use super::problem::{method_not_allowed, no_such_path};
 use super::state::Buyers;
 use super::throttle::{Throttle, throttle};
 
-pub(super) fn router(buyers: Arc<Buyers>) -> Router {
+/// `described` are further routes, below the same limit per address.
+pub(super) fn router(buyers: Arc<Buyers>, described: Router<Arc<Buyers>>) -> Router {
     let limit = Throttle::new(&buyers.throttle);
     let router = Router::new()
         .route("/v1/sales/{sale}/orders", post(place::place))
         .route("/v1/sales/{sale}/orders/mine", get(read::my_orders))
         .route("/v1/sales/{sale}/orders/{id}", get(read::order).post(cancel::cancel))
         .route("/v1/sales/{sale}", get(read::sale))
+        .merge(described)
         .fallback(no_such_path)
         .method_not_allowed_fallback(method_not_allowed)
         .with_state(buyers);

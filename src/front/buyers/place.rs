@@ -8,6 +8,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::read::view_within;
@@ -21,12 +22,16 @@ use crate::front::request::{PathOf, idempotency_key, in_path, preferred_wait, sa
 use crate::front::state::Buyers;
 use crate::intake::{Answer, OrderRequest, OrderView};
 
-#[derive(Deserialize)]
+/// What to order.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct OrderBody {
+pub(in crate::front) struct OrderBody {
+    /// The item; may be left out where the sale has one.
     #[serde(default)]
     sku: Option<String>,
+    /// Units of the item: 1 if left out, up to the sale's limit.
     #[serde(default)]
+    #[schemars(with = "Option<u32>", range(min = 1, max = 1000))]
     quantity: Option<serde_json::Number>,
 }
 

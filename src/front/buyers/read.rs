@@ -7,6 +7,7 @@ use axum::Json;
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::refusals::{sale_lost, sale_not_found, status_unavailable};
@@ -71,8 +72,10 @@ pub(super) async fn my_orders(
 /// Orders in one page of `…/orders/mine`, at most.
 const MOST_ORDERS: usize = 100;
 
-#[derive(Serialize)]
-struct OrdersPage<'a> {
+/// A buyer's orders of a sale, the oldest first.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "MyOrders")]
+pub(in crate::front) struct OrdersPage<'a> {
     orders: Vec<OrderJson<'a>>,
     /// The last order of this page, if there are more: the next page is `?after=` this.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,5 +1,6 @@
 //! The JSON for buyers: an order, and a sale.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::domain::{Durability, Failure, Millis, Order, OrderId, OrderStatus, SaleId, SaleState, Sku};
@@ -8,8 +9,9 @@ use crate::intake::OrderView;
 use crate::store::{PaymentKind, PaymentState, SaleRow};
 
 /// An order as its buyer sees it.
-#[derive(Serialize)]
-pub(super) struct OrderJson<'a> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Order")]
+pub(in crate::front) struct OrderJson<'a> {
     order_id: OrderId,
     sale_id: &'a SaleId,
     sku: &'a Sku,
@@ -29,7 +31,9 @@ pub(super) struct OrderJson<'a> {
     payments: Vec<PaymentJson>,
 }
 
-#[derive(Serialize)]
+/// A payment for an order.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "OrderPayment")]
 struct PaymentJson {
     state: PaymentState,
     received_at: Millis,
@@ -38,7 +42,9 @@ struct PaymentJson {
     new_order_id: Option<OrderId>,
 }
 
-#[derive(Serialize)]
+/// A state that an order has reached, and when.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Step")]
 struct HistoryJson {
     status: OrderStatus,
     at: Millis,
@@ -100,8 +106,9 @@ fn payments_of(view: &OrderView) -> Vec<PaymentJson> {
 }
 
 /// A sale as buyers see it: enough to decide, not enough to count the stock.
-#[derive(Serialize)]
-pub(super) struct SaleJson<'a> {
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Sale")]
+pub(in crate::front) struct SaleJson<'a> {
     sale_id: &'a SaleId,
     name: &'a str,
     state: SaleState,
@@ -117,18 +124,31 @@ pub(super) struct SaleJson<'a> {
     items: Vec<AvailabilityJson<'a>>,
 }
 
-#[derive(Serialize)]
+/// An item, and about how much of it is left.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ItemAvailability")]
 struct AvailabilityJson<'a> {
     sku: &'a Sku,
-    availability: &'static str,
+    availability: Availability,
 }
 
-fn availability(left: i64, stock: i64) -> &'static str {
+/// About how much is left.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Availability {
+    /// More than a tenth of the stock.
+    Plenty,
+    /// A tenth of the stock or less.
+    Few,
+    /// Nothing.
+    Gone,
+}
+
+fn availability(left: i64, stock: i64) -> Availability {
     match left {
-        i64::MIN..=0 => "gone",
-        // A tenth or less.
-        left if left * 10 <= stock => "few",
-        _ => "plenty",
+        i64::MIN..=0 => Availability::Gone,
+        left if left * 10 <= stock => Availability::Few,
+        _ => Availability::Plenty,
     }
 }
 

@@ -16,7 +16,7 @@ use crate::store::log_outbox::{Touched, log};
 use crate::store::states::{PaymentKind, PaymentState};
 
 /// A verified event of a payment provider.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 pub struct Payment {
     /// The provider's name in the configuration.
     pub provider: String,

@@ -11,7 +11,7 @@ use crate::store::log_outbox::{Touched, log};
 use crate::store::states::ActState;
 
 /// One act on a sale.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 pub struct SaleAct {
     /// The sale.
     #[serde(rename = "sale_id")]

@@ -10,6 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::id;
+use crate::contract::assert_fits;
 
 #[derive(Debug, Clone)]
 pub struct Answer {
@@ -114,7 +115,9 @@ pub async fn try_request(
     }
     let bytes = [head.as_bytes(), b"\r\n", body].concat();
     let text = send_raw(at, &bytes, Duration::from_secs(60)).await?;
-    Some(read(&text)).filter(|answer| answer.status != 0)
+    let answer = Some(read(&text)).filter(|answer| answer.status != 0)?;
+    assert_fits(method, path, &answer);
+    Some(answer)
 }
 
 /// Sends bytes and reads until the server closes. `None` if it does not close in time or cannot be reached.
@@ -139,7 +142,23 @@ fn read(text: &str) -> Answer {
         .filter_map(|line| line.split_once(": "))
         .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
         .collect();
-    Answer { status, headers, text: body.to_owned(), json: serde_json::from_str(body).unwrap_or_default() }
+    let headers: BTreeMap<String, String> = headers;
+    let is_chunked = headers.get("transfer-encoding").is_some_and(|encoding| encoding == "chunked");
+    let text = if is_chunked { joined(body) } else { body.to_owned() };
+    let json = serde_json::from_str(&text).unwrap_or_default();
+    Answer { status, headers, text, json }
+}
+
+/// The chunks of a body, each with its length before it, in one.
+fn joined(mut body: &str) -> String {
+    let mut whole = String::new();
+    while let Some((length, rest)) = body.split_once("\r\n") {
+        let length = usize::from_str_radix(length.trim(), 16).unwrap_or(0);
+        let Some(chunk) = rest.get(..length).filter(|_| length > 0) else { break };
+        whole.push_str(chunk);
+        body = rest[length..].trim_start_matches("\r\n");
+    }
+    whole
 }
 
 /// Buys one unit for each of the users `user3`, `user4` and so on. Every order must be accepted.

@@ -1,0 +1,146 @@
+//! The operations of the buyers' listener.
+
+use serde_json::json;
+
+use super::operation::{Caller, Operation};
+use super::parts::AN_ORDER;
+use crate::front::body::Reason;
+use crate::front::buyers::{OrderBody, OrderJson, OrdersPage, SaleJson};
+use crate::front::codes::*;
+use crate::front::webhooks::{Event, ReceivedEvent};
+
+const ACCEPTED_AT: &str = "2026-11-27T12:00:00.021Z";
+const CONFIRMED_AT: &str = "2026-11-27T12:00:00.048Z";
+
+pub(super) fn operations() -> Vec<Operation> {
+    vec![read_sale(), place_order(), read_order(), list_my_orders(), cancel_order(), receive_payment()]
+}
+
+fn read_sale() -> Operation {
+    Operation::get("/v1/sales/{sale}", "readSale", "Read a sale")
+        .tagged("Sales")
+        .says("State, window, server time and availability: enough to decide, and too little to count the stock.")
+        .replies::<SaleJson<'static>>(
+            200,
+            "The sale",
+            &[],
+            json!({
+                "sale_id": "shoes", "name": "Shoes", "state": "open",
+                "opens_at": "2026-11-27T12:00:00.000Z", "closes_at": null,
+                "server_time": ACCEPTED_AT, "limit_per_user": 1, "pay_within_s": 600,
+                "items": [{"sku": "shoe", "availability": "few"}],
+            }),
+        )
+        .refuses(&[SALE_NOT_FOUND, STATUS_UNAVAILABLE])
+}
+
+fn place_order() -> Operation {
+    Operation::post("/v1/sales/{sale}/orders", "placeOrder", "Place an order")
+        .tagged("Orders")
+        .says(
+            "Takes units if they are left. The same `Idempotency-Key` again returns the same order, whatever became \
+             of the first request; so after `outcome_unknown` or a broken connection, repeat it.",
+        )
+        .by(Caller::Buyer)
+        .with("Idempotency-Key")
+        .with("Prefer")
+        .may_take::<OrderBody>(json!({"sku": "shoe", "quantity": 1}))
+        .replies::<OrderJson<'static>>(
+            202,
+            "Accepted: the units are reserved, and the order will get its row",
+            &["Location", "Idempotent-Replayed"],
+            json!({
+                "order_id": AN_ORDER, "sale_id": "shoes", "sku": "shoe", "quantity": 1,
+                "status": "accepted", "durability": "broker", "accepted_at": ACCEPTED_AT,
+            }),
+        )
+        .replies::<OrderJson<'static>>(
+            201,
+            "Confirmed within the time of `Prefer: wait`",
+            &["Location"],
+            confirmed(),
+        )
+        .replies::<OrderJson<'static>>(
+            200,
+            "A repeat of an order that has its row, or one that ended while the buyer waited",
+            &["Location", "Idempotent-Replayed"],
+            confirmed(),
+        )
+        .refuses(&[
+            SALE_NOT_FOUND, SALE_NOT_OPEN, SALE_CLOSED, SALE_PAUSED, SOLD_OUT, ALREADY_ORDERED, PURCHASE_LIMIT,
+            ORDER_FAILED, KEY_REQUIRED, KEY_REUSED, INVALID_QUANTITY, UNKNOWN_SKU, OVERLOADED, GATE_UNAVAILABLE,
+            OUTCOME_UNKNOWN, STATUS_UNAVAILABLE,
+        ])
+}
+
+fn read_order() -> Operation {
+    Operation::get("/v1/sales/{sale}/orders/{id}", "readOrder", "Read an order")
+        .tagged("Orders")
+        .says("A 404 means that Redis and the database both answered, and that this buyer has no such order.")
+        .by(Caller::Buyer)
+        .with("wait")
+        .replies::<OrderJson<'static>>(200, "The order", &[], confirmed())
+        .refuses(&[MALFORMED, SALE_NOT_FOUND, ORDER_NOT_FOUND, STATUS_UNAVAILABLE])
+}
+
+fn list_my_orders() -> Operation {
+    Operation::get("/v1/sales/{sale}/orders/mine", "listMyOrders", "List your orders of a sale")
+        .tagged("Orders")
+        .by(Caller::Buyer)
+        .with("after")
+        .with("limit")
+        .replies::<OrdersPage<'static>>(
+            200,
+            "The orders, the oldest first; `next` is there if there are more",
+            &[],
+            json!({"orders": [confirmed()]}),
+        )
+        .refuses(&[MALFORMED, SALE_NOT_FOUND, STATUS_UNAVAILABLE])
+}
+
+fn cancel_order() -> Operation {
+    let mut cancelled = confirmed();
+    cancelled["status"] = json!("cancelled");
+    Operation::post("/v1/sales/{sale}/orders/{id}:cancel", "cancelOrder", "Cancel an order")
+        .tagged("Orders")
+        .says("Only while it is `accepted` or `confirmed`. May be repeated: the units go back on sale once.")
+        .by(Caller::Buyer)
+        .may_take::<Reason>(json!({"reason": "wrong size"}))
+        .replies::<OrderJson<'static>>(200, "The order, `cancelled`", &[], cancelled)
+        .refuses(&[SALE_NOT_FOUND, ORDER_NOT_FOUND, INVALID_TRANSITION, ACT_UNFINISHED, STATUS_UNAVAILABLE])
+}
+
+fn receive_payment() -> Operation {
+    Operation::post("/v1/payments/callback/{provider}", "receivePayment", "Receive a payment event")
+        .tagged("Payments")
+        .says(
+            "Called by a payment provider, as Standard Webhooks has it. 200 means that the event is durable; any \
+             other answer, that the provider should send it again.",
+        )
+        .by(Caller::Provider)
+        .with("webhook-id")
+        .with("webhook-timestamp")
+        .with("webhook-signature")
+        .takes::<Event>(
+            json!({"type": "payment.succeeded", "data": {"sale_id": "shoes", "order_id": AN_ORDER}}),
+        )
+        .replies::<ReceivedEvent>(
+            200,
+            "The event is recorded, or of a type that changes no order",
+            &[],
+            json!({"state": "applied", "order_id": AN_ORDER, "new_order_id": null, "detail": null}),
+        )
+        .refuses(&[BAD_SIGNATURE, EVENT_REUSED, PAYMENT_MISMATCH, ACT_UNFINISHED])
+}
+
+fn confirmed() -> serde_json::Value {
+    json!({
+        "order_id": AN_ORDER, "sale_id": "shoes", "sku": "shoe", "quantity": 1,
+        "status": "confirmed", "accepted_at": ACCEPTED_AT,
+        "history": [
+            {"status": "accepted", "at": ACCEPTED_AT},
+            {"status": "confirmed", "at": CONFIRMED_AT},
+        ],
+        "pay_by": "2026-11-27T12:10:00.048Z",
+    })
+}
