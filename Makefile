@@ -2,13 +2,14 @@
 
 CARGO ?= cargo
 
-.PHONY: demo test check deny chaos controls
+.PHONY: demo test check contract deny chaos controls
 
-# A real flash sale on this machine: 500 units, 20,000 buyers, and the verdict.
+# A real flash sale on this machine: 500 units, 20,000 buyers, and the verdict. With DEMO_BUILD=--workspace it uses what
+# `make test` has built; without, Cargo builds a few crates again, because the model turns on more features of one.
 demo:
 	@scripts/install-servers demo
 	@echo "doorbuster: building; the first build takes about four minutes on two cores"
-	$(CARGO) build
+	$(CARGO) build $(DEMO_BUILD)
 	@target/debug/doorbuster dev --demo
 
 # Every test, against real servers that the run starts and stops.
@@ -24,6 +25,12 @@ chaos:
 	$(CARGO) build --release
 	@target/release/doorbuster drill chaos $(CHAOS)
 
+# Attacks both listeners with requests that Schemathesis makes from their OpenAPI documents. It is installed from PyPI.
+contract:
+	@scripts/install-servers demo
+	$(CARGO) build
+	@scripts/schemathesis
+
 # Plants known mistakes in copies of the sources, one for each core; a test must catch each one. Takes over an hour on two
 # cores, because each mistake is built.
 controls:
@@ -34,7 +41,9 @@ controls:
 deny:
 	$(CARGO) deny check bans licenses sources
 
-# Formatting and lints, which a change must pass besides the tests.
+# Formatting and lints, which a change must pass besides the tests. The second run of clippy sees the code as a release has
+# it, without fault points.
 check:
 	$(CARGO) fmt --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --config profile.dev.package.doorbuster.debug-assertions=false -- -D warnings
