@@ -4,8 +4,8 @@ CARGO ?= cargo
 
 .PHONY: demo test check contract deny chaos controls
 
-# A real flash sale on this machine: 500 units, 20,000 buyers, and the verdict. With DEMO_BUILD=--workspace it uses what
-# `make test` has built; without, Cargo builds a few crates again, because the model turns on more features of one.
+# A real flash sale on this machine: 500 units, 20,000 buyers, and the verdict. With DEMO_BUILD="--workspace --tests" it uses
+# what `make test` has built; without, Cargo builds some crates again, because what only tests use turns on more features.
 demo:
 	@scripts/install-servers demo
 	@echo "doorbuster: building; the first build takes about four minutes on two cores"
