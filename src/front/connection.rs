@@ -27,6 +27,11 @@ const HEAD: usize = 16 * 1024;
 /// only long enough that a client that sends request after request is never parked.
 const PARK_AFTER: Duration = Duration::from_millis(100);
 
+/// A request that was open at so many looks is a stream or a long poll, and is looked at less often: at ten thousand
+/// streams, ten looks a second cost a third of a core.
+const LOOKS_AT_A_SHORT_REQUEST: u32 = 20;
+const LOOK_AT_A_LONG_REQUEST: Duration = Duration::from_secs(1);
+
 /// Serves a connection until its peer or `stop` ends it, or until it has said nothing, or only a part of a head, for
 /// `header_within`. After `stop` the open request is still answered.
 pub(super) async fn serve<A, F>(
@@ -83,15 +88,17 @@ where
         .max_buf_size(HEAD)
         .serve_connection(TokioIo::new(watched), service);
     let silent = async {
-        let mut before = traffic.moved();
+        let (mut before, mut looks_while_open) = (traffic.moved(), 0);
         loop {
-            tokio::time::sleep(PARK_AFTER).await;
+            let is_long = looks_while_open > LOOKS_AT_A_SHORT_REQUEST;
+            tokio::time::sleep(if is_long { LOOK_AT_A_LONG_REQUEST } else { PARK_AFTER }).await;
             // The service has the second clone; each open request, or response that is not sent, has another.
-            let (now, idle) = (traffic.moved(), traffic.is_answered() && Arc::strong_count(&open) == 2);
-            if now == before && idle {
+            let (now, is_open) = (traffic.moved(), Arc::strong_count(&open) > 2);
+            if now == before && !is_open && traffic.is_answered() {
                 return;
             }
             before = now;
+            looks_while_open = if is_open { looks_while_open + 1 } else { 0 };
         }
     };
     tokio::select! {

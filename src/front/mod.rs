@@ -20,6 +20,7 @@ mod readiness;
 mod refusal_log;
 mod request;
 mod routes;
+mod sale_streams;
 mod server;
 mod signatures;
 mod state;
@@ -35,6 +36,7 @@ pub use auth::{
 };
 pub use openapi::Api;
 pub use readiness::{Dependency, Readiness};
+pub use sale_streams::SaleStreams;
 pub use server::{ServerSettings, serve};
 pub use signatures::{Providers, SecretsError, signature};
 pub use state::{Buyers, FrontSettings, Monitoring, Operations};

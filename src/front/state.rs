@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::auth::{BuyerTokens, OperatorTokens};
 use super::readiness::Readiness;
+use super::sale_streams::SaleStreams;
 use super::signatures::Providers;
 use super::throttle::{BuyerLimit, ThrottleSettings};
 use crate::control::{Control, DeadLetterActs};
@@ -44,7 +45,9 @@ pub struct Buyers {
     pub tokens: BuyerTokens,
     /// Limits that hold for every request.
     pub settings: FrontSettings,
-    /// Ends long polls, so that they are answered before the process stops.
+    /// The streams of events of sales.
+    pub streams: SaleStreams,
+    /// Ends long polls and streams, so that they are answered before the process stops.
     pub stop: CancellationToken,
 }
 

@@ -54,6 +54,7 @@ pub const METRICS: &[Metric] = &[
         "Time from a request's headers to its response, by route, method and status.",
     ),
     gauge("doorbuster_http_connections", "Open connections of a listener."),
+    gauge("doorbuster_event_streams", "Open streams of events."),
     counter(
         "doorbuster_front_connections_refused_total",
         "Connections that were closed at once, because their address had too many.",

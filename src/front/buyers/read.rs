@@ -14,7 +14,7 @@ use super::refusals::{sale_lost, sale_not_found, status_unavailable};
 use super::views::{OrderJson, SaleJson};
 use crate::domain::{Millis, OrderId, SaleId, UserId};
 use crate::front::codes::ORDER_NOT_FOUND;
-use crate::front::problem::{Problem, respond};
+use crate::front::problem::{Answered, Problem, respond};
 use crate::front::request::{PathOf, in_path, order_id, query_after, query_limit, query_wait, sale_id};
 use crate::front::state::Buyers;
 use crate::intake::{KnownSale, OrderView, StatusUnknown};
@@ -87,15 +87,28 @@ pub(in crate::front) struct OrdersPage<'a> {
 pub(super) async fn sale(State(app): App, path: PathOf<String>, headers: HeaderMap) -> Response {
     let answer = async {
         let id = sale_id(&in_path(path)?)?;
-        match app.intake.sales().get(&id).await {
-            Ok(KnownSale::Loaded(sale)) => Ok(uncached(SaleJson::loaded(&id, &sale, sale.clock()))),
-            Ok(KnownSale::Ended(row)) => Ok(uncached(SaleJson::from_row(&id, &row, Millis::now()))),
-            Ok(KnownSale::Draft | KnownSale::Missing) => Err(sale_not_found()),
-            Ok(KnownSale::Lost) => Err(sale_lost()),
-            Err(error) => Err(status_unavailable(&error)),
-        }
+        with_sale(&app, &id, answer_with).await
     };
     respond(answer.await, &headers)
+}
+
+fn answer_with(sale: SaleJson<'_>) -> Response {
+    uncached(sale)
+}
+
+/// Shows a sale, unless buyers may not see it or it cannot be read now.
+pub(super) async fn with_sale<T>(
+    app: &Buyers,
+    id: &SaleId,
+    show: impl FnOnce(SaleJson<'_>) -> T,
+) -> Answered<T> {
+    match app.intake.sales().get(id).await {
+        Ok(KnownSale::Loaded(sale)) => Ok(show(SaleJson::loaded(id, &sale, sale.clock()))),
+        Ok(KnownSale::Ended(row)) => Ok(show(SaleJson::from_row(id, &row, Millis::now()))),
+        Ok(KnownSale::Draft | KnownSale::Missing) => Err(sale_not_found()),
+        Ok(KnownSale::Lost) => Err(sale_lost()),
+        Err(error) => Err(status_unavailable(&error)),
+    }
 }
 
 /// Returns the order once it is decided, `wait` has passed, or the process stops. `None` if the user has no such

@@ -106,7 +106,7 @@ fn payments_of(view: &OrderView) -> Vec<PaymentJson> {
 }
 
 /// A sale as buyers see it: enough to decide, not enough to count the stock.
-#[derive(Serialize, JsonSchema)]
+#[derive(Clone, Serialize, JsonSchema)]
 #[schemars(rename = "Sale")]
 pub(in crate::front) struct SaleJson<'a> {
     sale_id: &'a SaleId,
@@ -125,7 +125,7 @@ pub(in crate::front) struct SaleJson<'a> {
 }
 
 /// An item, and about how much of it is left.
-#[derive(Serialize, JsonSchema)]
+#[derive(Clone, Serialize, JsonSchema)]
 #[schemars(rename = "ItemAvailability")]
 struct AvailabilityJson<'a> {
     sku: &'a Sku,
@@ -133,7 +133,7 @@ struct AvailabilityJson<'a> {
 }
 
 /// About how much is left.
-#[derive(Serialize, JsonSchema)]
+#[derive(Clone, Copy, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum Availability {
     /// More than a tenth of the stock.
@@ -180,6 +180,11 @@ impl<'a> SaleJson<'a> {
                 })
                 .collect(),
         }
+    }
+
+    /// The same at no time.
+    pub(super) fn without_time(&self) -> Self {
+        Self { server_time: Millis(0), ..self.clone() }
     }
 
     /// A sale that the gate does not have: not opened yet, or archived.

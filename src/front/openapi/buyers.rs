@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::operation::{Caller, Operation};
+use super::operation::{Caller, Content, Operation, Reply};
 use super::parts::AN_ORDER;
 use crate::front::body::Reason;
 use crate::front::buyers::{OrderBody, OrderJson, OrdersPage, SaleJson};
@@ -13,7 +13,15 @@ const ACCEPTED_AT: &str = "2026-11-27T12:00:00.021Z";
 const CONFIRMED_AT: &str = "2026-11-27T12:00:00.048Z";
 
 pub(super) fn operations() -> Vec<Operation> {
-    vec![read_sale(), place_order(), read_order(), list_my_orders(), cancel_order(), receive_payment()]
+    vec![
+        read_sale(),
+        watch_sale(),
+        place_order(),
+        read_order(),
+        list_my_orders(),
+        cancel_order(),
+        receive_payment(),
+    ]
 }
 
 fn read_sale() -> Operation {
@@ -32,6 +40,24 @@ fn read_sale() -> Operation {
             }),
         )
         .refuses(&[SALE_NOT_FOUND, STATUS_UNAVAILABLE])
+}
+
+fn watch_sale() -> Operation {
+    Operation::get("/v1/sales/{sale}/events", "followSale", "Follow a sale")
+        .tagged("Sales")
+        .says(
+            "Server-sent events: `sale`, with the sale as above, at once and whenever something but the time has \
+             changed, within a second. The id of an event says what the sale is, at whichever front. A comment comes \
+             every 15 s. The stream ends with a `retry` when the front stops.",
+        )
+        .with("Last-Event-ID")
+        .reply(Reply {
+            status: 200,
+            description: "The events",
+            headers: &[],
+            content: Content::Text("text/event-stream"),
+        })
+        .refuses(&[SALE_NOT_FOUND, TOO_MANY_STREAMS, STATUS_UNAVAILABLE])
 }
 
 fn place_order() -> Operation {

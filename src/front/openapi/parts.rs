@@ -70,6 +70,12 @@ pub(super) const PARAMETERS: &[Parameter] = &[
         "`wait=N` waits up to N seconds (at most 10) for the order's row.",
         || json!("wait=2"),
     ),
+    in_header(
+        "Last-Event-ID",
+        schema_of::<String>,
+        "The id of the event that the client had last: the stream begins with the next change.",
+        || json!("q6JtqWm2kX0xvYf3"),
+    ),
     in_query(
         "wait",
         |_| schemars::json_schema!({"type": "integer", "minimum": 0}),

@@ -20,10 +20,11 @@ pub(super) fn check(config: &Config, mistakes: &mut Vec<String>) {
 }
 
 /// The buyers' side.
-fn serving(config: &Config) -> [Range; 13] {
+fn serving(config: &Config) -> [Range; 14] {
     [
         ("front.connections", config.front.connections, 1, 1_000_000),
         ("front.address_connections", config.front.address_connections, 0, 1_000_000),
+        ("front.event_streams", config.front.event_streams, 0, 1_000_000),
         ("front.header_within_ms", config.front.header_within_ms, 100, 60_000),
         ("front.body_within_ms", config.front.body_within_ms, 100, 60_000),
         ("front.request_within_ms", config.front.request_within_ms, 1_000, 60_000),

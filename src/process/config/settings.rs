@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::sections::Config;
 use crate::domain::{Invalid, Rate};
 use crate::front::{
-    AuthSettings, FrontSettings, JwkSetSource, Providers, ServerSettings, ThrottleSettings, TrustedProxies,
+    AuthSettings, FrontSettings, JwkSetSource, Providers, SaleStreams, ServerSettings, ThrottleSettings,
+    TrustedProxies,
 };
 use crate::gate::GateSettings;
 use crate::intake::IntakeSettings;
@@ -112,6 +113,11 @@ impl Config {
             // Leaves time to send the answer `accepted`.
             longest_wait: ms(self.front.request_within_ms.saturating_sub(1_000).min(10_000)),
         }
+    }
+
+    /// The streams of events that a front may have.
+    pub fn sale_streams(&self) -> SaleStreams {
+        SaleStreams::new(count(self.front.event_streams))
     }
 
     /// Settings of a listener.

@@ -40,6 +40,7 @@ pub(in crate::process) fn start(
         limit: BuyerLimit::new(config.buyer_rate().unwrap_or_default()),
         tokens: BuyerTokens::new(&shared.auth, shared.keys.clone()),
         settings: config.front(),
+        streams: config.sale_streams(),
         stop: stop.clone(),
     });
     tasks.spawn("the buyers' listener", front::serve(listener, router, for_buyers(config), stop.clone()));

@@ -75,7 +75,10 @@ fn every_route_is_described_and_every_description_has_a_route() {
     for (api, _) in APIS {
         let document = api.document();
         for (path, methods) in document["paths"].as_object().expect("paths") {
-            for method in methods.as_object().expect("methods").keys() {
+            for (method, operation) in methods.as_object().expect("methods") {
+                for parameter in operation["parameters"].as_array().into_iter().flatten() {
+                    assert!(parameter["schema"].is_object(), "{path}: {parameter} is not described");
+                }
                 // The router takes the act with the parameter before it.
                 let path = match path.rsplit_once("}:") {
                     Some((before, _)) => format!("{before}}}"),

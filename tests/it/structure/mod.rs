@@ -227,7 +227,10 @@ fn every_negative_control_fits_the_sources_and_names_a_test() {
         let by: Vec<&str> = control["caught_by"].as_str().expect("a test").split("::").collect();
         let test = by.last().expect("a name");
         // The path may continue with a module inside the file: `seams::store::postgres::`.
-        let file = (1..by.len()).map(|depth| format!("tests/it/{}.rs", by[..depth].join("/")));
+        let file = (1..by.len()).flat_map(|depth| {
+            let path = by[..depth].join("/");
+            [format!("tests/it/{path}/mod.rs"), format!("tests/it/{path}.rs")]
+        });
         let source = file.filter_map(|file| tests.get(&file)).next_back().expect("a file of tests");
         assert!(source.contains(test), "{name}: there is no test {test}");
     }
