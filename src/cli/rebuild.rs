@@ -1,12 +1,15 @@
 //! `rebuild`: a new gate for a sale whose Redis lost writes.
 
+use std::time::{Duration, Instant};
+
 use super::books::summary;
 use super::confirm::confirmed;
 use super::ended::{Ended, Failed};
 use super::output::Output;
 use super::reading::Reading;
 use super::terms::Reason;
-use crate::domain::SaleId;
+use crate::audit::Progress;
+use crate::domain::{ActRequest, SaleId, SaleState};
 use crate::process::{Config, Parts, signal};
 use crate::queue::{DeadLetters, OrderLog};
 use crate::recovery::{Forgotten, Rebuild, RebuildError, Rebuilt};
@@ -43,8 +46,15 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
         stop,
     };
     let progress = |stage, done| reading.reach(stage, done);
-    let rebuilt = rebuild.run(&args.sale, &args.reason.request(), &progress).await;
+    let rebuilt = after_others(&rebuild, &args.sale, &args.reason.request(), &progress).await;
     reading.end();
+    let Some(rebuilt) = rebuilt else {
+        match args.output.is_json() {
+            true => println!("{}", serde_json::json!({ "sale_id": args.sale, "by_another_process": true })),
+            false => println!("{} was rebuilt by another process, and is no longer frozen", args.sale),
+        }
+        return Ok(Ended::Done);
+    };
     match rebuilt {
         Ok(rebuilt) => {
             match args.output.is_json() {
@@ -64,6 +74,39 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
             Ok(Ended::OutOfBalance)
         }
         Err(error) => Err(error.into()),
+    }
+}
+
+/// How long to wait for another rebuild of the sale: longer than the lease of one whose process has died.
+const OTHERS_WITHIN: Duration = Duration::from_secs(120);
+
+/// Rebuilds the sale. A front may be trying the same, and may not succeed where an operator does: it leaves a sale frozen if
+/// the order log was lost shortly before. `None` if it has succeeded.
+async fn after_others(
+    rebuild: &Rebuild,
+    sale: &SaleId,
+    request: &ActRequest,
+    progress: Progress<'_>,
+) -> Option<Result<Rebuilt, RebuildError>> {
+    let began = Instant::now();
+    let mut waits = false;
+    loop {
+        let rebuilt = rebuild.run(sale, request, progress).await;
+        if !matches!(rebuilt, Err(RebuildError::UnderWay(_))) || began.elapsed() > OTHERS_WITHIN {
+            return Some(rebuilt);
+        }
+        if !waits {
+            eprintln!("doorbuster: another rebuild of {sale} is under way; waits for it");
+        }
+        waits = true;
+        let paused = rebuild.stop.run_until_cancelled(tokio::time::sleep(Duration::from_secs(1))).await;
+        if paused.is_none() {
+            return Some(Err(RebuildError::Stopped(sale.clone())));
+        }
+        let gate = rebuild.gate.describe(sale).await;
+        if gate.is_ok_and(|gate| gate.is_some_and(|gate| gate.state != SaleState::Frozen)) {
+            return None;
+        }
     }
 }
 

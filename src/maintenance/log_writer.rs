@@ -2,14 +2,29 @@
 
 use super::MaintenanceError;
 use crate::domain::Millis;
+use crate::gate::Gate;
 use crate::queue::OrderLog;
-use crate::store::Store;
+use crate::settlement::{SettlementError, compare_places};
+use crate::store::{Store, StoreError};
 
 /// Entries in one message of the log.
 const BATCH: u64 = 250;
 
 /// Maximum messages in one round, so that other work gets its turn.
 const BATCHES: usize = 40;
+
+/// Writes what a process that stops would leave to the next front. Not from a database that has gone back in time: what it
+/// believes to be unwritten is in the log.
+pub async fn write_last_entries(
+    gate: &Gate,
+    store: &Store,
+    log: &OrderLog,
+) -> Result<usize, MaintenanceError> {
+    match compare_places(gate, store).await {
+        Err(SettlementError::Store(StoreError::Behind(_))) => Ok(0),
+        _ => write_log(store, log).await,
+    }
+}
 
 /// Writes up to 10,000 entries that the order log lacks, oldest first, and returns how many were written. An entry is
 /// deleted from the database only once the broker has confirmed it. A crash in between writes some entries

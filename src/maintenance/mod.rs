@@ -28,7 +28,7 @@ pub use books_check::BooksCheck;
 pub use error::MaintenanceError;
 pub use log_position::log_position;
 pub use log_reach::log_reach;
-pub use log_writer::write_log;
+pub use log_writer::{write_last_entries, write_log};
 pub use place_check::PlaceCheck;
 pub use rebuilder::Rebuilder;
 pub use restart_check::{Comparison, NotCompared, RestartCheck};

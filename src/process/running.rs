@@ -15,7 +15,7 @@ use super::start;
 use super::tasks::{TaskEnded, Tasks};
 use crate::control::Control;
 use crate::front::{AuthSettings, Monitoring};
-use crate::maintenance::{PlaceCheck, write_log};
+use crate::maintenance::{PlaceCheck, write_last_entries};
 use crate::queue::{DeadLetters, OrderLog, Publisher, QueueSettings};
 
 /// Which work a process does.
@@ -117,7 +117,8 @@ impl Running {
         self.tasks.stop(self.drain).await;
         if let Some(publisher) = &self.parts.publisher {
             let log = OrderLog::with(self.queue, publisher.clone());
-            match tokio::time::timeout(LAST_ENTRIES_WITHIN, write_log(&self.parts.store, &log)).await {
+            let writing = write_last_entries(&self.parts.gate, &self.parts.store, &log);
+            match tokio::time::timeout(LAST_ENTRIES_WITHIN, writing).await {
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => tracing::warn!(%error, "changes are left to be written to the order log"),
                 Err(_) => {

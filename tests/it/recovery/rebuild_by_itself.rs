@@ -197,3 +197,20 @@ async fn a_return_that_redis_forgot_is_found_by_its_number_in_the_row() {
     assert!(books.balances() && books.items[0].left == 8, "{books:?}");
     running.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operators_rebuild_waits_for_one_that_is_under_way() {
+    let (world, front, sale, _) = lost_mid_sale(12).await;
+    let other = rebuild(&world, &front.parts).begin(&sale.id).await.unwrap();
+    let command = ["rebuild", "--sale", sale.id.as_str(), "--yes"];
+    let (operator, ()) = tokio::join!(run(Some(&world), &command), async {
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        // It did not succeed: the sale stays frozen.
+        drop(other);
+    });
+    let (code, out, err) = operator;
+    assert!(code == 0 && out.contains("is open again"), "{out}{err}");
+    assert!(err.contains("another rebuild of") && err.contains("is under way; waits for it"), "{err}");
+    assert_eq!(left(&front.parts, &sale).await, 4);
+    front.stop().await;
+}
