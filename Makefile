@@ -41,9 +41,7 @@ controls:
 deny:
 	$(CARGO) deny check bans licenses sources
 
-# Formatting and lints, which a change must pass besides the tests. The second run of clippy sees the code as a release has
-# it, without fault points.
+# Formatting and lints, which a change must pass besides the tests.
 check:
 	$(CARGO) fmt --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(CARGO) clippy --config profile.dev.package.doorbuster.debug-assertions=false -- -D warnings

@@ -18,7 +18,7 @@ macro_rules! checked_text {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
         #[serde(try_from = "String", into = "String")]
-        #[schemars(extend("pattern" = $pattern))]
+        #[schemars(description = concat!($what, ": ", $rule), extend("pattern" = $pattern))]
         pub struct $name(String);
 
         impl $name {
@@ -112,6 +112,7 @@ checked_text!(
 /// The id of an order, from before the gate decides until its row is purged. A UUIDv7 (RFC 9562), so later ids sort
 /// later and inserts go to the end of an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[schemars(description = "The id of an order: a UUID, version 7.")]
 pub struct OrderId(Uuid);
 
 impl OrderId {

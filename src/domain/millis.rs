@@ -13,7 +13,7 @@ use super::Invalid;
 /// A point in time: milliseconds since 1970-01-01T00:00:00Z. Shown as RFC 3339 in UTC, always with three decimals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
-#[schemars(extend("format" = "date-time"))]
+#[schemars(description = "RFC 3339 in UTC, with milliseconds.", extend("format" = "date-time"))]
 pub struct Millis(pub i64);
 
 /// The most by which the clocks of hosts and servers may differ. A reader that looks for a point in time in the order

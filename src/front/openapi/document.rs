@@ -295,5 +295,5 @@ fn plain(text: &str) -> String {
         };
     }
     plain.push_str(rest);
-    plain.replace('\n', " ")
+    plain.replace('\n', " ").replace("`None`", "`null`")
 }

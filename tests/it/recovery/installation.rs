@@ -50,6 +50,8 @@ async fn a_command_with_servers_of_two_installations_changes_nothing() {
     other.parts().await;
     let theirs = other.parts().await.store.installation().await.unwrap().expect("an id").to_string();
     let empty = World::new(Database::Sqlite).await;
+    let file = empty.config().database.url.trim_start_matches("sqlite:").to_owned();
+    std::fs::File::create(file).unwrap();
     let with = |database: &World| {
         let url = database.config().database.url;
         World::with([world.overrides.clone(), vec![format!("database.url={url}")]].concat())
