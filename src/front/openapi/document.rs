@@ -165,6 +165,8 @@ impl Schemas {
                 let schema = schema(&mut self.replies);
                 json!({"application/json": {"schema": schema, "example": example}})
             }
+            // A schema would be that of each event, for which OpenAPI 3.1 has no words.
+            Content::Text(media @ "text/event-stream") => json!({ *media: {} }),
             Content::Text(media) => json!({ *media: {"schema": {"type": "string"}} }),
         };
         let mut written = json!({ "description": reply.description, "content": content });
