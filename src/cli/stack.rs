@@ -11,7 +11,7 @@ use crate::process::{Config, Role, Running, Sources};
 use crate::rehearsal::drill::{Target, payment_secret};
 use crate::rehearsal::judge::History;
 use crate::rehearsal::servers::{Ending, Folder, Kind, Secret, Server, ServerError};
-use crate::store::Store;
+use crate::store::{Store, missing_file};
 
 /// Private servers, with a front and a worker on top.
 pub(super) struct Stack {
@@ -51,7 +51,7 @@ impl Stack {
         let redis_url = redis.as_ref().map_or("", |redis| &redis.url);
         let broker_url = starting.as_ref().map_or("", |broker| &broker.url);
         let config = configure(sources, folder.path(), redis_url, broker_url)?;
-        let running = start(&config).await?;
+        let running = start(&config, is_new).await?;
         let broker = match starting {
             Some(starting) => Broker::Starting(tokio::spawn(starting.ready())),
             None => Broker::NotOurs,
@@ -157,12 +157,17 @@ async fn ended(server: Option<&Server>) {
     }
 }
 
-async fn start(config: &Config) -> Result<Running, Failed> {
-    // First, so that no part of the process finds a database without tables or without an installation.
-    let store = Store::connect(&config.store()).await?;
-    store.migrate().await?;
-    store.close().await;
-    Ok(Box::pin(Running::start(config, Role::Both)).await?)
+async fn start(config: &Config, redis_is_new: bool) -> Result<Running, Failed> {
+    // Where all is new, no part of the process should find a database without an installation. Any other database may
+    // belong to another one: it is not touched before the start has compared the ids.
+    if redis_is_new && missing_file(&config.database.url).is_some() {
+        let store = Store::connect(&config.store()).await?;
+        store.migrate().await?;
+        store.close().await;
+    }
+    let running = Box::pin(Running::start(config, Role::Both)).await?;
+    running.parts.store.migrate().await?;
+    Ok(running)
 }
 
 /// The configuration, with the private servers as its defaults. The URLs of Redis and the broker are always the

@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use crate::domain::SaleId;
 
 /// A sale at one moment.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub(super) struct Frame {
     /// Says what the sale is, whenever and by whichever front it was read.
     pub(super) id: Arc<str>,

@@ -68,8 +68,7 @@ impl Store {
         if !settings.url.starts_with("sqlite:") {
             return Self::connect(settings).await;
         }
-        let file = sqlite_file(&settings.url)?;
-        if !file.exists() {
+        if let Some(file) = missing_file(&settings.url) {
             return Err(StoreError::Away(format!("there is no file {}", file.display())));
         }
         let mut options = ConnectOptions::new(&settings.url);

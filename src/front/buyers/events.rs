@@ -82,7 +82,7 @@ async fn keep_reading(app: Arc<Buyers>, id: SaleId, sender: watch::Sender<Frame>
         let Ok(frame) = with_sale(&app, &id, frame).await else { continue };
         sender.send_if_modified(|present| {
             let is_new = present.id != frame.id;
-            // Also if it is not: whoever comes next gets the present time.
+            // Replaced in any case, so that the next client gets the current server time.
             *present = frame;
             is_new
         });

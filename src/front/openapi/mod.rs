@@ -40,28 +40,31 @@ impl Api {
             Self::Buyers => document::document(
                 "Doorbuster: buyers and payment providers",
                 "Places, follows and cancels orders of a flash sale, and receives payments.",
-                &buyers::operations(),
+                &self.operations(),
             ),
             Self::Operations => document::document(
                 "Doorbuster: operators and monitoring",
                 "Creates, steers and audits sales, and shows how a process is.",
-                &operators::operations(),
+                &self.operations(),
             ),
         }
     }
 
     /// The paths that it has, each with a method, as often as it has methods. A path that takes GET takes HEAD.
     pub(super) fn methods(self) -> Vec<(&'static str, &'static str)> {
-        let operations = match self {
-            Self::Buyers => buyers::operations(),
-            Self::Operations => operators::operations(),
-        };
         let method = |operation: &Operation| match operation.method {
             "get" => (operation.path, "GET, HEAD"),
             _ => (operation.path, "POST"),
         };
         let described = [(DOCUMENT, "GET, HEAD"), (PAGE, "GET, HEAD")];
-        operations.iter().map(method).chain(described).collect()
+        self.operations().iter().map(method).chain(described).collect()
+    }
+
+    fn operations(self) -> Vec<Operation> {
+        match self {
+            Self::Buyers => buyers::operations(),
+            Self::Operations => operators::operations(),
+        }
     }
 
     /// Its document as text, made once.

@@ -17,34 +17,17 @@ pub(super) struct Parameter {
     pub(super) example: fn() -> Value,
 }
 
-const fn in_path(
+const fn optional(
+    place: &'static str,
     name: &'static str,
     schema: SchemaOf,
     description: &'static str,
     example: fn() -> Value,
 ) -> Parameter {
-    Parameter { name, place: "path", required: true, description, schema, example }
+    Parameter { name, place, required: false, description, schema, example }
 }
 
-const fn in_query(
-    name: &'static str,
-    schema: SchemaOf,
-    description: &'static str,
-    example: fn() -> Value,
-) -> Parameter {
-    Parameter { name, place: "query", required: false, description, schema, example }
-}
-
-const fn in_header(
-    name: &'static str,
-    schema: SchemaOf,
-    description: &'static str,
-    example: fn() -> Value,
-) -> Parameter {
-    Parameter { name, place: "header", required: false, description, schema, example }
-}
-
-const fn signed(parameter: Parameter) -> Parameter {
+const fn required(parameter: Parameter) -> Parameter {
     Parameter { required: true, ..parameter }
 }
 
@@ -53,53 +36,74 @@ pub(super) const AN_ORDER: &str = "0190c7a1-5d3f-7c5e-8f6d-2b9a4e1c7d10";
 
 /// Every parameter, by name.
 pub(super) const PARAMETERS: &[Parameter] = &[
-    in_path("sale", schema_of::<SaleId>, "The sale.", || json!("shoes")),
-    in_path("id", schema_of::<OrderId>, "The order.", || json!(AN_ORDER)),
-    in_path("letter", schema_of::<String>, "The dead letter.", || json!(AN_ORDER)),
-    in_path("provider", schema_of::<String>, "The provider's name in the configuration.", || json!("acme")),
-    in_header(
+    required(optional("path", "sale", schema_of::<SaleId>, "The sale.", || json!("shoes"))),
+    required(optional("path", "id", schema_of::<OrderId>, "The order.", || json!(AN_ORDER))),
+    required(optional("path", "letter", schema_of::<String>, "The dead letter.", || json!(AN_ORDER))),
+    required(optional(
+        "path",
+        "provider",
+        schema_of::<String>,
+        "The provider's name in the configuration.",
+        || json!("acme"),
+    )),
+    optional(
+        "header",
         "Idempotency-Key",
         schema_of::<IdempotencyKey>,
         "Names this click or act: the same key again returns the same result and does nothing twice. Required \
          where a buyer may have several units, and for a restock.",
         || json!("click-1"),
     ),
-    in_header(
+    optional(
+        "header",
         "Prefer",
         schema_of::<String>,
         "`wait=N` waits up to N seconds (at most 10) for the order's row.",
         || json!("wait=2"),
     ),
-    in_header(
+    optional(
+        "header",
         "Last-Event-ID",
         schema_of::<String>,
         "The id of the event that the client had last: the stream begins with the next change.",
         || json!("q6JtqWm2kX0xvYf3"),
     ),
-    in_query(
+    optional(
+        "query",
         "wait",
         |_| schemars::json_schema!({"type": "integer", "minimum": 0}),
         "Seconds to wait until the order is no longer `accepted`; at most 10.",
         || json!(5),
     ),
-    in_query("after", schema_of::<OrderId>, "The last order of the page before.", || json!(AN_ORDER)),
-    in_query(
+    optional("query", "after", schema_of::<OrderId>, "The last order of the page before.", || {
+        json!(AN_ORDER)
+    }),
+    optional(
+        "query",
         "limit",
         |_| schemars::json_schema!({"type": "integer", "minimum": 1, "maximum": 100}),
         "Orders in a page; 100 if left out.",
         || json!(20),
     ),
-    in_query("state", schema_of::<PaymentState>, "The state of the events; `late` if left out.", || {
-        json!("late")
-    }),
-    signed(in_header(
+    optional(
+        "query",
+        "state",
+        schema_of::<PaymentState>,
+        "The state of the events; `late` if left out.",
+        || json!("late"),
+    ),
+    required(optional(
+        "header",
         "webhook-id",
         |_| schemars::json_schema!({"type": "string", "pattern": "^[!-~]{1,100}$"}),
         "The provider's id of the event.",
         || json!("evt_1"),
     )),
-    signed(in_header("webhook-timestamp", schema_of::<String>, "Unix seconds.", || json!("1764180000"))),
-    signed(in_header(
+    required(optional("header", "webhook-timestamp", schema_of::<String>, "Unix seconds.", || {
+        json!("1764180000")
+    })),
+    required(optional(
+        "header",
         "webhook-signature",
         schema_of::<String>,
         "`v1,` and the base64 of the HMAC-SHA256 of `{webhook-id}.{webhook-timestamp}.{body}`; up to eight, with \
