@@ -8,6 +8,7 @@
 --       2 wait     minimum ms until the sweep may look. Unless the state is ended, the wait is at least as long as
 --                  the order has waited so far, up to a minute, so the spacing doubles
 --       3 from     the states that an entry may have now, such as ,outbox,broker,
+--       4 announce '1' to announce the ids on the channel that has the name of the outbox, marked or not
 --       then the order ids
 -- Reply how many entries were marked
 
@@ -31,7 +32,7 @@ local function due_of(accepted)
 end
 
 -- A thousand per command, because a command's overhead exceeds its work on one entry.
-for first = 4, #ARGV, 1000 do
+for first = 5, #ARGV, 1000 do
   local entries = redis.call('HMGET', KEYS[1], unpack(ARGV, first, math.min(first + 999, #ARGV)))
   local writes, due, last = {}, {}, 0
   for nth, entry in ipairs(entries) do
@@ -49,4 +50,5 @@ for first = 4, #ARGV, 1000 do
     marked = marked + last / 2
   end
 end
+if ARGV[4] == '1' then redis.call('PUBLISH', KEYS[1], table.concat(ARGV, ' ', 5)) end
 return marked

@@ -2,6 +2,7 @@
 -- Settles orders whose outcome is committed in the database: they are no longer in flight. May be repeated, because
 -- it acts only if the gate still holds that very order. It must run on a full Redis, or workers could not drain it.
 -- A frozen gate is not settled; the sweep does it later. Begins with freeze_if_behind.lua and witness_place.lua.
+-- Announces the ids of all these orders on the channel that has the name of the outbox.
 --
 -- KEYS  1 sale   2 items   3 users   4 outbox   5 age   6 due
 -- ARGV  1 epoch  2 seq     the highest known number of this sale. Each return of units takes the next number, so a
@@ -117,6 +118,7 @@ local function land(ids, first)
     settled = settled + redis.call('HDEL', KEYS[4], unpack(ids, from, upto))
     redis.call('ZREM', KEYS[5], unpack(ids, from, upto))
     redis.call('ZREM', KEYS[6], unpack(ids, from, upto))
+    redis.call('PUBLISH', KEYS[4], table.concat(ids, ' ', from, upto))
   end
 end
 

@@ -1,6 +1,6 @@
 //! `doorbuster init`: writes files for the tools that a team runs already.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 
@@ -19,6 +19,29 @@ pub(super) enum Verb {
         /// The operations listener of a process, HOST:PORT. May be repeated.
         #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9090")]
         target: Vec<String>,
+    },
+    /// systemd: a front and workers as services.
+    #[command(after_help = "Example:\n  doorbuster init systemd --into /etc/systemd/system")]
+    Systemd {
+        #[command(flatten)]
+        files: Files,
+        /// The installed program.
+        #[arg(long, value_name = "FILE", default_value = "/usr/local/bin/doorbuster")]
+        binary: PathBuf,
+    },
+    /// HAProxy: spreads buyers over the fronts.
+    #[command(
+        after_help = "Example:\n  doorbuster init haproxy --into /etc/haproxy --front 10.0.0.1:8080 --front 10.0.0.2:8080"
+    )]
+    Haproxy {
+        #[command(flatten)]
+        files: Files,
+        /// The buyers' listener of a front, HOST:PORT. May be repeated.
+        #[arg(long, value_name = "HOST:PORT", required = true, value_parser = host_and_port)]
+        front: Vec<String>,
+        /// The port of each front's `operations.monitoring_listen`.
+        #[arg(long, value_name = "PORT", default_value_t = 9100)]
+        health_port: u16,
     },
     /// Grafana: a dashboard to import.
     #[command(after_help = "Example:\n  doorbuster init grafana --into /var/lib/grafana/dashboards")]
@@ -41,10 +64,22 @@ pub(super) struct Files {
 /// The alert rules of this build.
 const ALERTS: &str = include_str!("../../config/prometheus/alerts.yml");
 
+const FRONT_SERVICE: &str = include_str!("../../config/systemd/doorbuster-front.service");
+const WORKER_SERVICE: &str = include_str!("../../config/systemd/doorbuster-worker@.service");
+const HARDENING: &str = include_str!("../../config/systemd/hardening.conf");
+const HAPROXY: &str = include_str!("../../config/haproxy/haproxy.cfg");
+
 pub(super) fn run(verb: &Verb) -> Result<Ended, Failed> {
     match verb {
         Verb::Prometheus { files, target } => {
             files.write(&[("prometheus.yml", &scrape(target)), ("alerts.yml", ALERTS)])?;
+        }
+        Verb::Systemd { files, binary } => {
+            let [front, worker] = [FRONT_SERVICE, WORKER_SERVICE].map(|unit| service(unit, binary));
+            files.write(&[("doorbuster-front.service", &front), ("doorbuster-worker@.service", &worker)])?;
+        }
+        Verb::Haproxy { files, front, health_port } => {
+            files.write(&[("haproxy.cfg", &balancer(front, *health_port))])?;
         }
         Verb::Grafana { files } => {
             files.write(&[("doorbuster-dashboard.json", &format!("{:#}\n", grafana()))])?;
@@ -64,6 +99,33 @@ fn scrape(targets: &[String]) -> String {
         targets.concat()
     )
 }
+
+fn service(unit: &str, binary: &Path) -> String {
+    unit.replace("@BINARY@", &binary.display().to_string()).replace("@HARDENING@\n", HARDENING)
+}
+
+fn balancer(fronts: &[String], health_port: u16) -> String {
+    let servers = fronts.iter().zip(1..);
+    let servers: Vec<String> =
+        servers.map(|(front, nth)| format!("    server front-{nth} {front}\n")).collect();
+    HAPROXY.replace("@HEALTH@", &health_port.to_string()).replace("@SERVERS@\n", &servers.concat())
+}
+
+/// An address as it may stand in a file, where a space or a line break would begin another word.
+fn host_and_port(text: &str) -> Result<String, NoAddress> {
+    let is_plain =
+        |host: &str| host.chars().all(|char| char.is_ascii_alphanumeric() || "-.:[]_".contains(char));
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && is_plain(host) && port.parse::<u16>().is_ok() => {
+            Ok(text.into())
+        }
+        _ => Err(NoAddress),
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("must be HOST:PORT, such as 10.0.0.1:8080")]
+struct NoAddress;
 
 impl Files {
     /// Writes all of them, or none if one exists.

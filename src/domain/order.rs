@@ -180,6 +180,11 @@ impl OrderStatus {
         )
     }
 
+    /// Whether no other state can follow.
+    pub fn is_final(self) -> bool {
+        !Act::ALL.into_iter().any(|act| self.allows(act)) && self != Self::Accepted
+    }
+
     /// The acts in `of` that are legal in this state.
     pub fn allowed(self, of: &[Act]) -> Vec<Act> {
         of.iter().copied().filter(|act| self.allows(*act)).collect()

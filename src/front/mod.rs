@@ -24,6 +24,7 @@ mod sale_streams;
 mod server;
 mod signatures;
 mod state;
+mod stream_room;
 mod throttle;
 mod webhooks;
 
@@ -40,6 +41,7 @@ pub use sale_streams::SaleStreams;
 pub use server::{ServerSettings, serve};
 pub use signatures::{Providers, SecretsError, signature};
 pub use state::{Buyers, FrontSettings, Monitoring, Operations};
+pub use stream_room::StreamRoom;
 pub use throttle::{BuyerLimit, ThrottleSettings};
 
 /// The routes for buyers and payment providers.

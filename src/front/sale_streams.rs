@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 
 use crate::domain::SaleId;
 
@@ -16,23 +16,13 @@ pub(super) struct Frame {
     pub(super) json: Arc<str>,
 }
 
-/// The frames of the sales that are read, and room for the streams.
+/// The frames of the sales that are read.
+#[derive(Default)]
 pub struct SaleStreams {
     sales: Mutex<HashMap<SaleId, watch::Sender<Frame>>>,
-    room: Arc<Semaphore>,
 }
 
 impl SaleStreams {
-    /// At most this many streams, of all sales together.
-    pub fn new(most: usize) -> Self {
-        Self { sales: Mutex::default(), room: Arc::new(Semaphore::new(most)) }
-    }
-
-    /// Room for one stream, until it is dropped. `None` if there is none.
-    pub(super) fn room(&self) -> Option<OwnedSemaphorePermit> {
-        self.room.clone().try_acquire_owned().ok()
-    }
-
     /// The frames of a sale that somebody reads already.
     pub(super) fn frames(&self, sale: &SaleId) -> Option<watch::Receiver<Frame>> {
         self.sales().get(sale).map(watch::Sender::subscribe)

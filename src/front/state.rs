@@ -9,9 +9,10 @@ use super::auth::{BuyerTokens, OperatorTokens};
 use super::readiness::Readiness;
 use super::sale_streams::SaleStreams;
 use super::signatures::Providers;
+use super::stream_room::StreamRoom;
 use super::throttle::{BuyerLimit, ThrottleSettings};
 use crate::control::{Control, DeadLetterActs};
-use crate::gate::Gate;
+use crate::gate::{Gate, OrderChanges};
 use crate::intake::Intake;
 use crate::orders::{Orders, Payments};
 use crate::store::Store;
@@ -45,8 +46,12 @@ pub struct Buyers {
     pub tokens: BuyerTokens,
     /// Limits that hold for every request.
     pub settings: FrontSettings,
-    /// The streams of events of sales.
+    /// The sales whose events somebody reads.
     pub streams: SaleStreams,
+    /// Bounds the streams of events.
+    pub room: StreamRoom,
+    /// The orders whose events somebody reads.
+    pub changes: OrderChanges,
     /// Ends long polls and streams, so that they are answered before the process stops.
     pub stop: CancellationToken,
 }

@@ -16,6 +16,9 @@
 //! | `P:places`     | hash | sale -> line and number of the database's place in a sale that the gate has lost |
 //! | `P:tries`    | hash | first order id of a message -> tries to persist it that came to no end |
 //! | `P:installation` | string | the id of the installation; see [`crate::link::Installation`] |
+//!
+//! The ids of orders that have changed are announced on the channel `P:{S}:outbox`: see
+//! [`OrderChanges`](super::OrderChanges).
 
 use crate::domain::SaleId;
 

@@ -12,6 +12,10 @@ use crate::domain::{OrderId, SaleId, Ticket, UserId};
 /// When the sweep tries to settle a marked order. A gate that is being rebuilt is frozen for about as long.
 const SETTLE_AFTER: Duration = Duration::from_secs(1);
 
+/// Whether `mark.lua` announces the orders.
+const SILENT: &str = "0";
+const ANNOUNCED: &str = "1";
+
 impl Gate {
     /// The order's ticket while it is in flight; `None` if it is settled or unknown.
     pub async fn ticket(&self, sale: &SaleId, id: OrderId) -> Result<Option<Ticket>, GateError> {
@@ -51,29 +55,35 @@ impl Gate {
     /// repeated, like the other marks.
     pub async fn mark_confirmed(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
         let wait = self.settings.overtaken_after.as_millis().to_string();
-        self.mark(sale, ids, ["broker", &wait, ",outbox,broker,"]).await
+        self.mark(sale, ids, ["broker", &wait, ",outbox,broker,", SILENT]).await
     }
 
     /// Marks orders that are on the dead-letter queue: in flight, and published again only if that queue loses them.
     pub async fn mark_parked(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
         let wait = self.settings.parked_after.as_millis().to_string();
-        self.mark(sale, ids, ["parked", &wait, ",outbox,broker,"]).await
+        self.mark(sale, ids, ["parked", &wait, ",outbox,broker,", SILENT]).await
     }
 
     /// Marks orders that were taken from the dead-letter queue and that RabbitMQ has confirmed again.
     pub async fn mark_replayed(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
         let wait = self.settings.overtaken_after.as_millis().to_string();
-        self.mark(sale, ids, ["broker", &wait, ",outbox,broker,parked,"]).await
+        self.mark(sale, ids, ["broker", &wait, ",outbox,broker,parked,", SILENT]).await
     }
 
-    /// Marks orders that have a row and are not settled: the gate is frozen, has forgotten that they were settled, or a
-    /// change of theirs is about to be answered. Readers then get the status from the row.
+    /// Marks orders that have a row and are not settled: the gate is frozen, or has forgotten that they were settled.
+    /// Readers then get the status from the row.
     pub async fn mark_ended(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
         let wait = SETTLE_AFTER.as_millis().to_string();
-        self.mark(sale, ids, ["ended", &wait, ",outbox,broker,parked,"]).await
+        self.mark(sale, ids, ["ended", &wait, ",outbox,broker,parked,", SILENT]).await
     }
 
-    async fn mark(&self, sale: &SaleId, ids: &[OrderId], how: [&str; 3]) -> Result<(), GateError> {
+    /// The same for orders of which a change was just committed; also announces them, like [`Gate::settle`].
+    pub async fn mark_changed(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
+        let wait = SETTLE_AFTER.as_millis().to_string();
+        self.mark(sale, ids, ["ended", &wait, ",outbox,broker,parked,", ANNOUNCED]).await
+    }
+
+    async fn mark(&self, sale: &SaleId, ids: &[OrderId], how: [&str; 4]) -> Result<(), GateError> {
         let keys = self.keys(sale);
         let keys = [keys.outbox(), keys.due()];
         // In chunks, because a script blocks Redis while it runs.

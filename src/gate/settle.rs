@@ -34,7 +34,10 @@ pub struct Settlement {
 
 impl Gate {
     /// Ends the flight of orders whose outcome is committed. Call it after COMMIT, never before: an entry without a
-    /// row would be lost. May be repeated. Returns the gate's number afterwards.
+    /// row would be lost. May be repeated, and each time the orders are announced to [`OrderChanges`]. Returns the gate's
+    /// number afterwards.
+    ///
+    /// [`OrderChanges`]: super::OrderChanges
     ///
     /// # Errors
     /// [`GateError::Frozen`] leaves the orders to the sweep.

@@ -37,6 +37,22 @@ impl OrderView {
         }
     }
 
+    /// The order as it was when it had reached the state at this place of its history, from 0.
+    pub fn at_step(&self, nth: usize) -> Self {
+        let Some((status, _)) = self.history.get(nth).filter(|_| nth + 1 < self.history.len()) else {
+            return self.clone();
+        };
+        Self {
+            order: self.order.clone(),
+            status: *status,
+            durability: None,
+            failure: None,
+            pay_by: None,
+            history: self.history.iter().take(nth + 1).copied().collect(),
+            payments: Vec::new(),
+        }
+    }
+
     /// An order from its row and its events, oldest first.
     pub fn recorded(row: OrderRow, events: &[OrderEvent]) -> Self {
         let mut history = vec![(OrderStatus::Accepted, row.order.accepted_at)];

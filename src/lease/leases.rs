@@ -11,8 +11,8 @@ use super::guard::Guard;
 use super::request::{Mode, Request};
 use super::take::take;
 use super::wire::{NameReply, Wire};
-use super::{LeaseError, LeaseOptions, listener, watchdog};
-use crate::link::{RedisLink, RedisSettings};
+use super::{LeaseError, LeaseOptions, watchdog};
+use crate::link::{RedisLink, RedisSettings, listen};
 
 /// Waits are capped at a year: longer ones could overflow the clock, and nobody needs them.
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(365 * 86_400);
@@ -50,7 +50,8 @@ impl Leases {
             _end: end.clone().drop_guard(),
         });
         tokio::spawn(watchdog::watch(Arc::downgrade(&core), end.clone()));
-        tokio::spawn(listener::listen(Arc::downgrade(&core), end));
+        let link = core.wire.link.clone();
+        tokio::spawn(listen(Arc::downgrade(&core), core.listener.clone(), link, end));
         Ok(Self { core })
     }
 

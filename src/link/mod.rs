@@ -6,16 +6,17 @@ mod channels;
 mod error;
 mod gather;
 mod installation;
+mod listener;
 mod redis;
 mod script;
 
 pub use self::redis::{Member, NO_SCRIPT_RETRIES, RedisLink, RedisSettings, check_url};
 pub use backoff::Backoff;
-pub use channels::Channels;
 pub use error::{Fault, InvalidUrl};
 pub use gather::{Gather, call_together, work_together};
 pub use installation::{
     BROKER, DATABASE, Installation, InstallationId, NoInstallationId, OtherInstallation, REDIS,
     UNKNOWN_INSTALLATION,
 };
+pub use listener::{Listener, listen};
 pub use script::Script;

@@ -189,7 +189,7 @@ impl Orders {
     /// Has every later reading of an order go to its row. Call it before a change is answered: the entry of an order that
     /// is not settled yet says `accepted`.
     pub(super) async fn read_from_row(&self, sale: &SaleId, id: OrderId) -> Result<(), GateError> {
-        self.gate.mark_ended(sale, &[id]).await
+        self.gate.mark_changed(sale, &[id]).await
     }
 
     /// Returns the units of an ended order to the gate. A failed order returns none, because its unit may never

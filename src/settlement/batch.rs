@@ -126,7 +126,7 @@ impl SaleOutcomes {
                 // The entries stay until the gate has been rebuilt, and must not be read as `accepted`.
                 if matches!(error, GateError::Frozen) {
                     let ids: Vec<_> = settlements.iter().map(|settlement| settlement.id).collect();
-                    let _ = settler.gate.mark_ended(&sale, &ids).await;
+                    let _ = settler.gate.mark_changed(&sale, &ids).await;
                 }
                 tracing::warn!(%sale, orders = settlements.len(), %error, "left to the sweep to settle");
                 return;

@@ -35,7 +35,7 @@ pub async fn give_back(gate: &Gate, store: &Store, owed: &[Return]) -> Result<()
     let number = match gate.settle_in_line(sale, line, &settlements).await {
         Err(GateError::Frozen) => {
             // Orders that were in flight must stop showing as accepted.
-            gate.mark_ended(sale, &ids).await?;
+            gate.mark_changed(sale, &ids).await?;
             return Err(GateError::Frozen.into());
         }
         // An archived sale has left the gate, and returned units are no longer for sale.

@@ -13,6 +13,7 @@ mod drills;
 mod examples;
 mod faults;
 mod glossary;
+mod init;
 mod orders;
 mod recovery;
 mod seams;

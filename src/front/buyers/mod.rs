@@ -29,6 +29,7 @@ pub(super) fn router(buyers: Arc<Buyers>, described: Router<Arc<Buyers>>) -> Rou
         .route("/v1/sales/{sale}/orders/{id}", get(read::order).post(cancel::cancel))
         .route("/v1/sales/{sale}", get(read::sale))
         .route("/v1/sales/{sale}/events", get(events::sale_events))
+        .route("/v1/sales/{sale}/orders/{id}/events", get(events::order_events))
         .merge(described)
         .fallback(no_such_path)
         .method_not_allowed_fallback(method_not_allowed)

@@ -35,13 +35,16 @@ pub(super) async fn order(
         let sale = sale_id(&sale)?;
         let id = order_id(&id)?;
         let wait = query_wait(query.as_deref(), app.settings.longest_wait)?;
-        match view_within(&app, &sale, &user, id, wait).await {
-            Ok(Some(view)) => Ok(uncached(OrderJson::of(&view))),
-            Ok(None) => Err(Problem::new(ORDER_NOT_FOUND, "you have no order with this id")),
-            Err(error) => Err(status_unavailable(&error)),
-        }
+        let view = found(view_within(&app, &sale, &user, id, wait).await)?;
+        Ok(uncached(OrderJson::of(&view)))
     };
     respond(answer.await, &headers)
+}
+
+/// The buyer's order, or why it cannot be shown.
+pub(super) fn found(view: Result<Option<OrderView>, StatusUnknown>) -> Answered<OrderView> {
+    view.map_err(|error| status_unavailable(&error))?
+        .ok_or_else(|| Problem::new(ORDER_NOT_FOUND, "you have no order with this id"))
 }
 
 /// `GET …/orders/mine`; with `?after=ID` those after this order.

@@ -18,6 +18,7 @@ pub(super) fn operations() -> Vec<Operation> {
         watch_sale(),
         place_order(),
         read_order(),
+        watch_order(),
         list_my_orders(),
         cancel_order(),
         receive_payment(),
@@ -122,6 +123,33 @@ fn list_my_orders() -> Operation {
             json!({"orders": [confirmed()]}),
         )
         .refuses(&[MALFORMED, SALE_NOT_FOUND, STATUS_UNAVAILABLE])
+}
+
+fn watch_order() -> Operation {
+    Operation::get("/v1/sales/{sale}/orders/{id}/events", "followOrder", "Follow an order")
+        .tagged("Orders")
+        .says(
+            "Server-sent events: `order`, with the order as above, one for each state that it has reached and will \
+             reach, in their order. The stream ends after a state that nothing can follow; whoever comes back after \
+             the last event gets 204. It also ends after about a quarter of an hour, and when the front stops, with a \
+             `retry`: come back with `Last-Event-ID`, and nothing is missed. A comment comes every 15 s. A buyer may \
+             have 16 streams at a front.",
+        )
+        .by(Caller::Buyer)
+        .with("Last-Event-ID")
+        .reply(Reply {
+            status: 200,
+            description: "The events",
+            headers: &[],
+            content: Content::Text("text/event-stream"),
+        })
+        .reply(Reply {
+            status: 204,
+            description: "`Last-Event-ID` was the last event: nothing will follow",
+            headers: &[],
+            content: Content::Empty,
+        })
+        .refuses(&[MALFORMED, SALE_NOT_FOUND, ORDER_NOT_FOUND, TOO_MANY_STREAMS, STATUS_UNAVAILABLE])
 }
 
 fn cancel_order() -> Operation {

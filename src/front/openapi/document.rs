@@ -161,6 +161,7 @@ impl Schemas {
 
     fn reply(&mut self, reply: &Reply) -> Value {
         let content = match &reply.content {
+            Content::Empty => json!({}),
             Content::Json(schema, example) => {
                 let schema = schema(&mut self.replies);
                 json!({"application/json": {"schema": schema, "example": example}})

@@ -32,6 +32,8 @@ pub(super) type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 pub(super) enum Content {
     /// JSON of a schema, with an example.
     Json(SchemaOf, Value),
+    /// None at all.
+    Empty,
     /// Text of this media type.
     Text(&'static str),
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::sections::Config;
 use crate::domain::{Invalid, Rate};
 use crate::front::{
-    AuthSettings, FrontSettings, JwkSetSource, Providers, SaleStreams, ServerSettings, ThrottleSettings,
+    AuthSettings, FrontSettings, JwkSetSource, Providers, ServerSettings, StreamRoom, ThrottleSettings,
     TrustedProxies,
 };
 use crate::gate::GateSettings;
@@ -116,8 +116,8 @@ impl Config {
     }
 
     /// The streams of events that a front may have.
-    pub fn sale_streams(&self) -> SaleStreams {
-        SaleStreams::new(count(self.front.event_streams))
+    pub fn stream_room(&self) -> StreamRoom {
+        StreamRoom::new(count(self.front.event_streams))
     }
 
     /// Settings of a listener.

@@ -4,7 +4,8 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::maintenance::{self, Maintained};
-use crate::front::{self, BuyerLimit, BuyerTokens, Buyers};
+use crate::front::{self, BuyerLimit, BuyerTokens, Buyers, SaleStreams};
+use crate::gate::OrderChanges;
 use crate::intake::Intake;
 use crate::maintenance::{NotCompared, RestartCheck};
 use crate::orders::{PaymentLog, Payments};
@@ -40,7 +41,9 @@ pub(in crate::process) fn start(
         limit: BuyerLimit::new(config.buyer_rate().unwrap_or_default()),
         tokens: BuyerTokens::new(&shared.auth, shared.keys.clone()),
         settings: config.front(),
-        streams: config.sale_streams(),
+        streams: SaleStreams::default(),
+        room: config.stream_room(),
+        changes: OrderChanges::of(&parts.gate),
         stop: stop.clone(),
     });
     tasks.spawn("the buyers' listener", front::serve(listener, router, for_buyers(config), stop.clone()));

@@ -10,6 +10,7 @@ mod buyers;
 mod command;
 mod cost;
 mod error;
+mod events;
 mod fronts;
 mod growth;
 mod large_sale;

@@ -3,7 +3,7 @@
 use super::error::{BenchError, broken};
 use super::report::{Figure, Report};
 use super::world::World;
-use super::{accepted, fronts, growth, memory, parts, persist, refusals, restarts, rush, strangers};
+use super::{accepted, events, fronts, growth, memory, parts, persist, refusals, restarts, rush, strangers};
 use crate::rehearsal::servers::Kind;
 
 /// The parts of the benchmark.
@@ -21,6 +21,8 @@ pub enum Part {
     Rush,
     /// The same, next to a flood of forged tokens.
     Strangers,
+    /// Streams of events: how soon a change arrives, and what open streams cost.
+    Events,
     /// Readings of a hot sale by ten fronts.
     Fronts,
     /// The gate and the publisher alone.
@@ -34,13 +36,14 @@ pub enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Refusals,
         Self::Accepted,
         Self::Backlog,
         Self::Restarts,
         Self::Rush,
         Self::Strangers,
+        Self::Events,
         Self::Fronts,
         Self::Parts,
         Self::Stores,
@@ -94,6 +97,7 @@ async fn measure(part: Part, world: &mut World, announce: &impl Fn(&str)) -> Res
         Part::Restarts => restarts::restarts(world, announce).await,
         Part::Rush => rush::rush(world, announce).await,
         Part::Strangers => strangers::strangers(world, announce).await,
+        Part::Events => events::events(world, announce).await,
         Part::Fronts => fronts::fronts(world, announce).await,
         Part::Parts => {
             let mut figures = parts::gate(world, announce).await?;

@@ -1,68 +1,10 @@
 //! The events of a sale, as a buyer's page reads them.
 
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use doorbuster::domain::ActRequest;
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-use crate::support::{Buyer, Database, World, buy, request, sale};
-
-/// A stream that is read line by line, without a library in between.
-struct Events {
-    lines: Lines<BufReader<OwnedReadHalf>>,
-    status: u16,
-    _write: OwnedWriteHalf,
-}
-
-#[derive(Debug)]
-struct Event {
-    id: String,
-    data: serde_json::Value,
-}
-
-impl Events {
-    async fn open(at: SocketAddr, sale: &str, last: Option<&str>) -> Self {
-        let (read, mut write) = TcpStream::connect(at).await.unwrap().into_split();
-        let last = last.map(|id| format!("last-event-id: {id}\r\n")).unwrap_or_default();
-        let head = format!("GET /v1/sales/{sale}/events HTTP/1.1\r\nhost: test\r\n{last}\r\n");
-        write.write_all(head.as_bytes()).await.unwrap();
-        let mut lines = BufReader::new(read).lines();
-        let status = lines.next_line().await.unwrap().expect("a status line");
-        let status = status.split(' ').nth(1).expect("a status").parse().expect("a number");
-        while !lines.next_line().await.unwrap().expect("the head").is_empty() {}
-        Self { lines, status, _write: write }
-    }
-
-    /// The next line that is no length of a chunk; `None` when the stream has ended.
-    async fn line(&mut self, within: Duration) -> Option<String> {
-        loop {
-            let line = tokio::time::timeout(within, self.lines.next_line()).await.expect("a line in time");
-            let line = line.unwrap_or(None)?;
-            if !line.is_empty() && usize::from_str_radix(&line, 16).is_err() {
-                return Some(line);
-            }
-        }
-    }
-
-    async fn next(&mut self) -> Event {
-        let within = Duration::from_secs(20);
-        let mut id = String::new();
-        loop {
-            let line = self.line(within).await.expect("an event");
-            match line.split_once(": ") {
-                Some(("id", value)) => id = value.to_owned(),
-                Some(("data", value)) => {
-                    // The fields may come in any order, but the data is written last.
-                    return Event { id, data: serde_json::from_str(value).expect("JSON") };
-                }
-                _ => {}
-            }
-        }
-    }
-}
+use crate::support::{Buyer, Database, Events, World, buy, request, sale};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_tells_what_a_sale_is_and_each_change_within_seconds() {
@@ -71,10 +13,13 @@ async fn a_stream_tells_what_a_sale_is_and_each_change_within_seconds() {
     let sale = sale(&world.name, 10, 1);
     world.open_sale(&running.parts, &sale).await;
     let at = running.buyers.unwrap();
-    let mut events = Events::open(at, sale.id.as_str(), None).await;
+    let mut events = Events::of_sale(at, &sale, None).await;
     assert_eq!(events.status, 200);
     let first = events.next().await;
-    assert_eq!((&first.data["state"], &first.data["items"][0]["availability"]), (&"open".into(), &"plenty".into()));
+    assert_eq!(
+        (&first.data["state"], &first.data["items"][0]["availability"]),
+        (&"open".into(), &"plenty".into())
+    );
     let read = Buyer::of(&running, "ada").get(&format!("/v1/sales/{}", sale.id)).await;
     let mut shown = first.data.clone();
     shown["server_time"] = read.json["server_time"].clone();
@@ -86,16 +31,20 @@ async fn a_stream_tells_what_a_sale_is_and_each_change_within_seconds() {
     assert_eq!(few.data["items"][0]["availability"], "few");
     buy(&running, &sale, 9..10).await;
     assert_eq!(events.next().await.data["items"][0]["availability"], "gone");
-    running.control.pause(&sale.id, Some("back at noon".into()), &ActRequest::by("operator ada")).await.unwrap();
+    running
+        .control
+        .pause(&sale.id, Some("back at noon".into()), &ActRequest::by("operator ada"))
+        .await
+        .unwrap();
     let paused = events.next().await;
     assert_eq!((&paused.data["state"], &paused.data["message"]), (&"paused".into(), &"back at noon".into()));
     // Three changes, each within a second on a quiet machine.
     assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
 
     // Who has the last event hears of the next change only; who has an older one, or a forged one, gets it at once.
-    let mut resumed = Events::open(at, sale.id.as_str(), Some(&paused.id)).await;
+    let mut resumed = Events::of_sale(at, &sale, Some(&paused.id)).await;
     for forged in [first.id.as_str(), "'; DROP TABLE sales", "\u{7f}"] {
-        let mut other = Events::open(at, sale.id.as_str(), Some(forged)).await;
+        let mut other = Events::of_sale(at, &sale, Some(forged)).await;
         if other.status == 200 {
             assert_eq!(other.next().await.id, paused.id, "{forged}");
         }
@@ -124,8 +73,7 @@ async fn streams_are_bounded_and_an_unknown_sale_has_none() {
     let path = format!("/v1/sales/{}/events", sale.id);
     let unknown = request(at, "GET", "/v1/sales/no-such-sale/events", &[], b"").await;
     assert_eq!((unknown.status, unknown.code()), (404, "sale_not_found"));
-    let (mut one, two) =
-        (Events::open(at, sale.id.as_str(), None).await, Events::open(at, sale.id.as_str(), None).await);
+    let (mut one, two) = (Events::of_sale(at, &sale, None).await, Events::of_sale(at, &sale, None).await);
     assert_eq!((one.status, two.status), (200, 200));
     let refused = request(at, "GET", &path, &[], b"").await;
     assert_eq!((refused.status, refused.code()), (503, "too_many_streams"));
@@ -133,7 +81,7 @@ async fn streams_are_bounded_and_an_unknown_sale_has_none() {
     // A reader that goes away makes room.
     drop(two);
     crate::support::until("there is room", Duration::from_secs(30), async || {
-        let again = Events::open(at, sale.id.as_str(), None).await;
+        let again = Events::of_sale(at, &sale, None).await;
         (again.status == 200).then_some(())
     })
     .await;

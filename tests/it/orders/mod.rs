@@ -1,12 +1,14 @@
 pub mod connections;
 pub mod control;
 pub mod dashboard;
+pub mod events;
 pub mod front;
 pub mod hostile;
 pub mod late_payments;
 pub mod least_rights;
 pub mod life;
 pub mod metrics;
+pub mod order_events;
 pub mod path;
 pub mod payment_log;
 pub mod payments;

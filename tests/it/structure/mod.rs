@@ -247,3 +247,26 @@ fn nothing_unfinished_is_left_in_the_code() {
         }
     }
 }
+
+/// A file that no `mod` names is never compiled, and its tests never run.
+#[test]
+fn every_file_is_compiled() {
+    for folder in ["src", "tests/it"] {
+        let all = files(folder, "rs");
+        for (file, _) in &all {
+            let path = Path::new(file);
+            let parent = path.parent().expect("a folder");
+            let (declared, parent) = match path.file_stem().and_then(|stem| stem.to_str()) {
+                Some("main" | "lib") => continue,
+                Some("mod") => (parent.file_name().expect("a name"), parent.parent().expect("a folder")),
+                _ => (path.file_stem().expect("a name"), parent),
+            };
+            let declaration = format!("mod {};", declared.to_string_lossy());
+            let parents = ["mod.rs", "lib.rs", "main.rs"].map(|name| parent.join(name).display().to_string());
+            let is_declared = all.iter().any(|(name, text)| {
+                parents.contains(name) && text.lines().any(|line| line.trim_end().ends_with(&declaration))
+            });
+            assert!(is_declared, "no `{declaration}` in {}: {file} is not compiled", parent.display());
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Server-sent events for buyers: of a sale, the same for everybody, and of one order, for its buyer.
+
+mod order;
+mod sale;
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::Stream;
+
+pub(super) use order::order_events;
+pub(super) use sale::sale_events;
+
+use crate::front::codes::TOO_MANY_STREAMS;
+use crate::front::problem::Problem;
+use crate::front::stream_room::NoRoom;
+
+/// A comment after this time without an event: proxies close what is silent.
+const COMMENT_AFTER: Duration = Duration::from_secs(15);
+
+/// When a client should come back after the front has ended its stream.
+const COME_BACK_AFTER: Duration = Duration::from_secs(2);
+
+/// `Retry-After` in seconds, where there is no more room.
+const WHEN_FULL: u64 = 10;
+
+fn answer(
+    events: impl Stream<Item = Result<Event, Infallible>> + Send + 'static,
+    caching: &'static str,
+) -> Response {
+    let mut response = Sse::new(events).keep_alive(KeepAlive::new().interval(COMMENT_AFTER)).into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(caching));
+    // nginx would collect events until its buffer is full.
+    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    response
+}
+
+/// The last words of a stream that the front ends.
+fn come_back(why: &str) -> Event {
+    Event::default().retry(COME_BACK_AFTER).comment(why)
+}
+
+/// The event that the client had last, as it says.
+fn last_event_id(headers: &HeaderMap) -> Option<&str> {
+    headers.get("last-event-id")?.to_str().ok()
+}
+
+fn no_room(why: NoRoom) -> Box<Problem> {
+    let what = match why {
+        NoRoom::Front => "read the status instead, or come back later",
+        NoRoom::Buyer => "you have as many streams open as one buyer may have; close one",
+    };
+    Problem::new(TOO_MANY_STREAMS, what).retry_after(WHEN_FULL)
+}
