@@ -1,11 +1,13 @@
 #!lua flags=allow-oom
 -- Adds units to an item, or takes away units that are neither sold nor in flight. Changes of an item are applied in
 -- the order of their versions, each once. The outcome of the last one is kept, in case its caller died before
--- recording it. Begins with freeze_if_behind.lua.
+-- recording it. The requests of the last few are kept as well: a database that loses its last commits gets them back
+-- from here, so that a repeated request is known. Begins with freeze_if_behind.lua.
 --
 -- KEYS  1 sale   2 items   3 stock
 -- ARGV  1 epoch  2 seq     the highest known number of this sale
 --       3 sku    4 units, below 0 to take away    5 version of the item after the change
+--       6 the request as JSON on one line, or ''
 -- Reply not_loaded | frozen | unknown_sku | {applied|refused, epoch, seq, left} | {gap, version}
 
 if not state then return 'not_loaded' end
@@ -26,4 +28,13 @@ else
   redis.call('HINCRBY', KEYS[3], ARGV[3], units)
 end
 redis.call('HSET', KEYS[1], 'version:' .. ARGV[3], version, 'outcome:' .. ARGV[3], outcome, 'seq', seq + 1)
+if ARGV[6] ~= '' then
+  local KEPT, requests = 8, {}
+  for line in string.gmatch(redis.call('HGET', KEYS[1], 'requests:' .. ARGV[3]) or '', '[^\n]+') do
+    requests[#requests + 1] = line
+  end
+  requests[#requests + 1] = outcome .. ' ' .. ARGV[6]
+  local kept = table.concat(requests, '\n', math.max(1, #requests - KEPT + 1))
+  redis.call('HSET', KEYS[1], 'requests:' .. ARGV[3], kept)
+end
 return {outcome, epoch, seq + 1, left}

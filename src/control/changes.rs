@@ -112,7 +112,7 @@ impl Control {
                 let number = self.gate.set_terms(&row.sale, row.terms_version).await?;
                 (ActState::Done, "the terms are changed".to_owned(), Some(number))
             }
-            Some(restock) => self.restock_gate(&act.sale, restock).await?,
+            Some(restock) => self.restock_gate(&act, restock).await?,
         };
         fault!("act.told", return Err(GateError::Late("injected".into()).into()));
         self.end(act, state, result, number).await
@@ -121,17 +121,18 @@ impl Control {
     /// Applies one restock to the gate, after any earlier restocks of the item that the gate lacks.
     async fn restock_gate(
         &self,
-        sale: &SaleId,
+        act: &SaleAct,
         restock: &Restock,
     ) -> Result<(ActState, String, Option<Number>), ControlError> {
-        let mut restocked = self.gate.restock(sale, &restock.sku, restock.units, restock.version).await?;
+        let (sale, entry) = (&act.sale, act.entry());
+        let mut restocked = self.gate.restock_by(&entry).await?;
         if restocked == Restocked::Gap {
             for earlier in self.store.restocks(sale).await? {
                 if earlier.sku == restock.sku && earlier.version < restock.version {
                     self.gate.restock(sale, &earlier.sku, earlier.units, earlier.version).await?;
                 }
             }
-            restocked = self.gate.restock(sale, &restock.sku, restock.units, restock.version).await?;
+            restocked = self.gate.restock_by(&entry).await?;
         }
         match restocked {
             Restocked::Applied(number) => {

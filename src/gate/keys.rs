@@ -3,7 +3,7 @@
 //!
 //! | key | type | holds |
 //! | --- | --- | --- |
-//! | `P:{S}:sale`   | hash | state, window, limits, name, other terms, epoch, seq; the limit and version of each item |
+//! | `P:{S}:sale`   | hash | state, window, limits, name, other terms, epoch, seq; limit, version and last requests of each item |
 //! | `P:{S}:items`  | hash | sku -> units left |
 //! | `P:{S}:stock`  | hash | sku -> units loaded |
 //! | `P:{S}:users`  | hash | user -> records of the orders held and of the last few that ended; those have negative units |

@@ -13,7 +13,7 @@ use super::fields::{read_state, terms, write_state};
 use super::keys;
 use super::refusal_age::until_refusals_expire;
 use super::wire::{Reader, acted, broken, word};
-use crate::domain::{Number, Sale, SaleId, SaleState, Sku};
+use crate::domain::{ActEntry, Number, Sale, SaleId, SaleState, Sku};
 
 /// The versions at which a sale is loaded. Later changes are counted from here.
 #[derive(Debug, Clone)]
@@ -182,13 +182,48 @@ impl Gate {
         units: i64,
         version: i64,
     ) -> Result<Restocked, GateError> {
+        self.restock_once(sale, [sku.to_string(), units.to_string(), version.to_string(), String::new()])
+            .await
+    }
+
+    /// The same for an operator's act on an item, which the gate keeps: see [`Gate::latest_restocks`].
+    pub async fn restock_by(&self, act: &ActEntry) -> Result<Restocked, GateError> {
+        let (Some(sku), Some(units), Some(version)) = (&act.sku, act.units, act.item_version) else {
+            return Err(broken("no act on an item", act));
+        };
+        let request = serde_json::to_string(act).map_err(|error| broken("an act", error))?;
+        self.restock_once(&act.sale_id, [sku.to_string(), units.to_string(), version.to_string(), request])
+            .await
+    }
+
+    /// The last few acts on an item that the gate has applied or refused, the oldest first: as requested, with their
+    /// outcome.
+    pub async fn latest_restocks(&self, sale: &SaleId, sku: &Sku) -> Result<Vec<ActEntry>, GateError> {
+        let mut command = redis::cmd("HGET");
+        command.arg(self.keys(sale).sale()).arg(format!("requests:{sku}"));
+        let requests: Option<String> = self.read(sale, command).await?;
+        let read = |line: &str| {
+            let (outcome, request) = line.split_once(' ')?;
+            let act: ActEntry = serde_json::from_str(request).ok()?;
+            let (state, result) = match outcome {
+                "applied" => ("done", format!("{:+} {sku}", act.units.unwrap_or_default())),
+                _ => ("refused", "too few were left".to_owned()),
+            };
+            Some(ActEntry { state: state.into(), result: Some(result), ended_at: Some(act.at), ..act })
+        };
+        let lines = requests.iter().flat_map(|requests| requests.lines());
+        lines.map(|line| read(line).ok_or_else(|| broken("a request", line))).collect()
+    }
+
+    async fn restock_once(&self, sale: &SaleId, change: [String; 4]) -> Result<Restocked, GateError> {
+        let sku = change[0].clone();
         let mut args = self.highest_args(sale).to_vec();
-        args.extend([sku.to_string(), units.to_string(), version.to_string()]);
+        args.extend(change);
         let keys = self.keys(sale);
         let keys = [keys.sale(), keys.items(), keys.stock()];
         let reply: redis::Value = self.run_numbered(&self.scripts.restock, &keys, &args).await?;
         if word(&reply).as_deref() == Some("unknown_sku") {
-            return Err(broken("the gate does not know the item", sku.as_str()));
+            return Err(broken("the gate does not know the item", sku));
         }
         let mut reply = acted(&reply)?;
         let outcome = reply.text()?;

@@ -226,7 +226,7 @@ impl Work<'_> {
 
     /// Brings a sale or an act up to date, and counts it if it differed. If the answer to a COMMIT is
     /// lost, the retry finds no difference, and the change is not counted.
-    async fn restore_other(
+    pub(super) async fn restore_other(
         &mut self,
         sale: &SaleId,
         mut restore: impl AsyncFnMut() -> Result<bool, StoreError>,

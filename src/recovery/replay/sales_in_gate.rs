@@ -1,33 +1,43 @@
 //! Changes to a sale's stock and terms that the log does not have: like the ends of orders, they are written to the log
 //! just after they are committed. The gate has them with their versions. Without them, an order for an added unit would be
-//! refused, and the gate would take the next change for the one that it already has.
+//! refused, and the gate would take the next change for the one that it already has. The gate also has the requests of the
+//! last changes of each item.
 
 use super::error::ReplayError;
 use super::survey::Survey;
 use super::work::Work;
 use crate::domain::{Entry, SaleEntry};
 use crate::gate::GateSale;
+use crate::store::WriteMode;
 
 impl Work<'_> {
     /// Adds what the gate has to the changes of the sales, if the database was behind. Call it when the changes that the
     /// log has are restored.
-    pub(super) async fn add_changes_in_gate(&self, survey: &mut Survey) -> Result<(), ReplayError> {
+    pub(super) async fn add_changes_in_gate(&mut self, survey: &mut Survey) -> Result<(), ReplayError> {
         if !self.report.was_behind || self.run.is_none() {
             return Ok(());
         }
         for sale in survey.sales.clone() {
-            let (gate, store) = (&self.replay.gate, &self.replay.store);
+            let (gate, store) = (self.replay.gate.clone(), self.replay.store.clone());
             let described = self.retrying(async || Ok(gate.describe(&sale).await?)).await?.flatten();
             let entries = self.retrying(async || Ok(store.sale_entries(&sale).await?)).await?;
             let row = entries.unwrap_or_default().into_iter().find_map(|entry| match entry {
                 Entry::Sale(entry) => Some(*entry),
                 _ => None,
             });
-            if let (Some(gate), Some(row)) = (described, row)
-                && let Some(change) = newer_in_gate(&gate, row)
-            {
-                survey.changes.push(change);
+            let (Some(described), Some(row)) = (described, row) else { continue };
+            for item in &row.items {
+                let latest =
+                    self.retrying(async || Ok(gate.latest_restocks(&sale, &item.sku).await?)).await?;
+                // Or a repeat of the request, whose answer was lost, would change the stock once more.
+                for act in latest.unwrap_or_default() {
+                    if act.item_version.is_some_and(|version| version > item.version) {
+                        self.restore_other(&sale, async || store.restore_act(&act, WriteMode::Rows).await)
+                            .await?;
+                    }
+                }
             }
+            survey.changes.extend(newer_in_gate(&described, row));
         }
         Ok(())
     }

@@ -15,6 +15,10 @@ use crate::domain::{OrderId, OrderStatus, SaleId, UserId};
 /// How long to wait until workers have recognised late copies of messages.
 const COPIES_WITHIN: Duration = Duration::from_millis(500);
 
+/// How long after the end the books may be unreadable: without them there is no verdict, and a stack that is busy with
+/// a late recovery answers 503.
+const READABLE_WITHIN: Duration = Duration::from_secs(60);
+
 /// An order's row in the database.
 #[derive(Deserialize)]
 pub(super) struct Row {
@@ -61,7 +65,9 @@ impl FinalBooks {
             };
             match read {
                 // A server that is just coming back must not end the drill.
-                Err(_) if !is_last => tokio::time::sleep(Duration::from_millis(50)).await,
+                Err(_) if Instant::now() < until + READABLE_WITHIN => {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
                 read => return read,
             }
         }

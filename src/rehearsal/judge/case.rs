@@ -100,7 +100,7 @@ pub struct Outage {
     pub missed: Option<String>,
     /// The server that loses data which it had acknowledged.
     pub loses: Option<String>,
-    /// An end of an order that was answered in this interval may be undone, as the documents say: the order log gets it up
+    /// An end of an order that was committed in this interval may be undone, as the documents say: the order log gets it up
     /// to a second after the database.
     pub may_undo: Option<(i64, i64)>,
 }

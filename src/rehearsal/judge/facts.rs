@@ -137,10 +137,11 @@ impl<'a> Facts<'a> {
         paused_at.is_some_and(|paused| paused <= to_ms)
     }
 
-    /// Whether the end of an order that was answered or written at this time may have been undone by a loss.
-    pub(super) fn may_be_undone(&self, at_ms: i64) -> bool {
+    /// Whether the end of an order that this call reports may have been undone by a loss. It was committed at some time
+    /// of the call: the answer may come after the loss.
+    pub(super) fn may_be_undone(&self, call: &Call) -> bool {
         let mut undone = self.case.outages.iter().filter_map(|outage| outage.may_undo);
-        undone.any(|(from, to)| from <= at_ms && at_ms <= to)
+        undone.any(|(from, to)| from <= call.to_ms && call.from_ms <= to)
     }
 
     /// Whether data was being lost at this time, or until so many milliseconds before it.

@@ -3,7 +3,7 @@
 
 use sea_orm::{ActiveValue::Set, DatabaseTransaction, EntityTrait as _, QuerySelect as _};
 
-use crate::domain::{ActRequest, Invalid, Millis, SaleId, Sku};
+use crate::domain::{ActEntry, ActRequest, Invalid, Millis, SaleId, Sku};
 use crate::store::entities::{sale, sale_act};
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
@@ -35,6 +35,28 @@ pub struct SaleAct {
     pub result: Option<String>,
     /// When it began.
     pub at: Millis,
+}
+
+impl SaleAct {
+    /// The act as the order log has it, without the time when it ended.
+    pub fn entry(&self) -> ActEntry {
+        let restock = self.restock.as_ref();
+        ActEntry {
+            sale_id: self.sale.clone(),
+            key: self.key.clone(),
+            act: self.kind.clone(),
+            args: self.args.clone(),
+            sku: restock.map(|restock| restock.sku.clone()),
+            units: restock.map(|restock| restock.units),
+            item_version: restock.map(|restock| restock.version),
+            by: self.by.clone(),
+            reason: self.reason.clone(),
+            state: self.state.as_str().into(),
+            result: self.result.clone(),
+            at: self.at,
+            ended_at: None,
+        }
+    }
 }
 
 /// A change of an item's stock.

@@ -180,6 +180,10 @@ async fn a_change_of_stock_that_only_the_gate_still_has_is_restored_with_its_ord
     assert!(code == 0 && out.contains("is up to date now"), "{code} {out}{err}");
     let books = at_rest(&running, &sale).await;
     assert_eq!((books.live_orders, books.items[0].stock, books.items[0].left), (4, 5, 1));
+    // The same request again, by an operator who has not heard the answer: it was done.
+    restock(3).await;
+    let books = at_rest(&running, &sale).await;
+    assert_eq!((books.items[0].stock, books.items[0].left), (5, 1));
     restock(-1).await;
     let books = at_rest(&running, &sale).await;
     assert_eq!((books.items[0].stock, books.items[0].left), (4, 0));

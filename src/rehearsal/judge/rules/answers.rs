@@ -91,7 +91,7 @@ pub(super) fn same_click_same_order(facts: &Facts<'_>) -> Look {
 /// What a call says about the state of an order, unless a loss may have undone it.
 fn shown<'a>(facts: &Facts<'_>, call: &'a Call) -> Option<&'a str> {
     let code = call.answer.code.as_str();
-    if matches!(code, "cancelled" | "expired") && facts.may_be_undone(call.to_ms) {
+    if matches!(code, "cancelled" | "expired") && facts.may_be_undone(call) {
         return None;
     }
     match call.ask {

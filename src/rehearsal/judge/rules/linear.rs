@@ -106,7 +106,7 @@ fn steps_of<'a>(facts: &Facts<'a>, user: &'a str, calls: &[&'a Call]) -> Vec<Ste
         }
         // What may have been undone may have happened, and need not.
         let undone =
-            matches!(call.answer.code.as_str(), "cancelled" | "expired") && facts.may_be_undone(call.to_ms);
+            matches!(call.answer.code.as_str(), "cancelled" | "expired") && facts.may_be_undone(call);
         if let Some(effect) = answered(call).filter(|_| !undone) {
             let effect = match effect {
                 Effect::Shown { order, state: "cancelled" } if facts.may_have_ended_in_replay(order) => {
