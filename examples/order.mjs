@@ -1,23 +1,46 @@
 #!/usr/bin/env node
-// Places an order and follows it. See README.md for the variables.
+// Places an order and follows its events. See README.md for the variables.
 
 import { randomUUID } from "node:crypto";
 
 const { SALE, TOKEN, URL: base = "http://127.0.0.1:8080", KEY = randomUUID() } = process.env;
 if (!SALE || !TOKEN) throw new Error("set SALE and TOKEN");
 
-/** The status, the headers and the JSON body of an answer. Status 0 means no answer. */
-async function send(method, path, headers = {}) {
+/** The status, the headers, and what `read` makes of the answer. Status 0 means no answer. */
+async function send(method, path, headers, read) {
+  const abort = new AbortController();
+  const late = setTimeout(() => abort.abort(), 60_000);
   try {
     const answer = await fetch(base + path, {
       method,
       headers: { Authorization: `Bearer ${TOKEN}`, ...headers },
-      signal: AbortSignal.timeout(20_000),
+      signal: abort.signal,
     });
-    return { status: answer.status, headers: answer.headers, body: await answer.json() };
+    const body = answer.ok ? await read(answer) : await answer.json();
+    return { status: answer.status, headers: answer.headers, body };
   } catch {
     return { status: 0, headers: new Headers(), body: {} };
+  } finally {
+    clearTimeout(late);
+    abort.abort(); // ends a stream that is still open
   }
+}
+
+/** The order of the first event that decides it, or of the last one before the stream ends. */
+async function decided(answer) {
+  let order = { status: "accepted" };
+  let text = "";
+  const decoder = new TextDecoder();
+  for await (const bytes of answer.body) {
+    text += decoder.decode(bytes, { stream: true });
+    const lines = text.split("\n");
+    text = lines.pop(); // not yet complete
+    for (const line of lines.filter((line) => line.startsWith("data:"))) {
+      order = JSON.parse(line.slice(5));
+      if (order.status !== "accepted") return order;
+    }
+  }
+  return order;
 }
 
 async function order() {
@@ -25,8 +48,8 @@ async function order() {
   let body = {};
   for (let tries = 0; tries < 10; tries++) {
     const answer = location
-      ? await send("GET", `${location}?wait=10`)
-      : await send("POST", `/v1/sales/${SALE}/orders`, { "Idempotency-Key": KEY });
+      ? await send("GET", `${location}/events`, {}, decided)
+      : await send("POST", `/v1/sales/${SALE}/orders`, { "Idempotency-Key": KEY }, (answer) => answer.json());
     body = answer.body;
     if ([200, 201, 202].includes(answer.status)) {
       location ??= answer.headers.get("Location");

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Places an order and follows it. See README.md for the variables."""
+"""Places an order and follows its events. See README.md for the variables."""
 
 import json
 import os
@@ -15,17 +15,29 @@ URL = os.environ.get("URL", "http://127.0.0.1:8080")
 KEY = os.environ.get("KEY", str(uuid.uuid4()))
 
 
-def send(method, path, headers=None):
-    """The status, the headers and the JSON body of an answer. Status 0 means no answer."""
-    headers = {"Authorization": f"Bearer {TOKEN}", **(headers or {})}
+def send(method, path, headers, read):
+    """The status, the headers, and what `read` makes of the answer. Status 0 means no answer."""
+    headers = {"Authorization": f"Bearer {TOKEN}", **headers}
     request = urllib.request.Request(URL + path, method=method, headers=headers)
     try:
+        # A stream has a comment every 15 seconds.
         with urllib.request.urlopen(request, timeout=20) as answer:
-            return answer.status, answer.headers, json.load(answer)
+            return answer.status, answer.headers, read(answer)
     except urllib.error.HTTPError as refusal:
         return refusal.code, refusal.headers, json.load(refusal)
     except OSError:
         return 0, {}, {}
+
+
+def decided(events):
+    """The order of the first event that decides it, or of the last one before the stream ends."""
+    order = {"status": "accepted"}
+    for line in events:
+        if line.startswith(b"data:"):
+            order = json.loads(line[5:])
+            if order["status"] != "accepted":
+                break
+    return order
 
 
 def finish(body, code):
@@ -36,9 +48,10 @@ def finish(body, code):
 location, body = None, {}
 for _ in range(10):
     if location is None:
-        status, headers, body = send("POST", f"/v1/sales/{SALE}/orders", {"Idempotency-Key": KEY})
+        key = {"Idempotency-Key": KEY}
+        status, headers, body = send("POST", f"/v1/sales/{SALE}/orders", key, json.load)
     else:
-        status, headers, body = send("GET", f"{location}?wait=10")
+        status, headers, body = send("GET", f"{location}/events", {}, decided)
     if status in (200, 201, 202):
         location = location or headers["Location"]
         if body["status"] in ("confirmed", "paid"):

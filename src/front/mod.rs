@@ -11,6 +11,7 @@ mod body;
 mod buyers;
 mod codes;
 mod connection;
+mod events;
 mod keyed_limit;
 mod openapi;
 mod operations;
@@ -20,11 +21,9 @@ mod readiness;
 mod refusal_log;
 mod request;
 mod routes;
-mod sale_streams;
 mod server;
 mod signatures;
 mod state;
-mod stream_room;
 mod throttle;
 mod webhooks;
 
@@ -35,13 +34,12 @@ pub use auth::{
     AuthSettings, BuyerTokens, InvalidPublicKey, JwkSetError, JwkSetSource, KeyRing, OperatorTokens, Role,
     Signer, check_public_key,
 };
+pub use events::{SaleStreams, StreamRoom};
 pub use openapi::Api;
 pub use readiness::{Dependency, Readiness};
-pub use sale_streams::SaleStreams;
 pub use server::{ServerSettings, serve};
 pub use signatures::{Providers, SecretsError, signature};
 pub use state::{Buyers, FrontSettings, Monitoring, Operations};
-pub use stream_room::StreamRoom;
 pub use throttle::{BuyerLimit, ThrottleSettings};
 
 /// The routes for buyers and payment providers.

@@ -6,15 +6,15 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::auth::{BuyerTokens, OperatorTokens};
+use super::events::{SaleStreams, StreamRoom};
 use super::readiness::Readiness;
-use super::sale_streams::SaleStreams;
 use super::signatures::Providers;
-use super::stream_room::StreamRoom;
 use super::throttle::{BuyerLimit, ThrottleSettings};
 use crate::control::{Control, DeadLetterActs};
 use crate::gate::{Gate, OrderChanges};
 use crate::intake::Intake;
 use crate::orders::{Orders, Payments};
+use crate::queue::Depths;
 use crate::store::Store;
 
 /// Limits that hold for every request.
@@ -47,7 +47,7 @@ pub struct Buyers {
     /// Limits that hold for every request.
     pub settings: FrontSettings,
     /// The sales whose events somebody reads.
-    pub streams: SaleStreams,
+    pub streams: Arc<SaleStreams>,
     /// Bounds the streams of events.
     pub room: StreamRoom,
     /// The orders whose events somebody reads.
@@ -72,6 +72,14 @@ pub struct Operations {
     pub tokens: OperatorTokens,
     /// Limits that hold for every request.
     pub settings: FrontSettings,
+    /// What waits in the queues, where it was counted lately.
+    pub depths: Arc<dyn Fn() -> Option<Depths> + Send + Sync>,
+    /// The sales whose events somebody reads.
+    pub streams: Arc<SaleStreams>,
+    /// Bounds the streams of events.
+    pub room: StreamRoom,
+    /// Ends streams, so that the process can stop.
+    pub stop: CancellationToken,
     /// What the monitoring routes show.
     pub monitoring: Monitoring,
 }

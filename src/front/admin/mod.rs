@@ -5,6 +5,7 @@ mod errors;
 mod orders;
 mod payments;
 pub(super) mod sale_acts;
+pub(super) mod sale_events;
 pub(super) mod sales;
 pub(super) mod views;
 
@@ -21,6 +22,7 @@ pub(super) fn routes() -> Router<Arc<Operations>> {
         .route("/v1/admin/sales/{sale}", get(sales::show).post(sale_acts::act))
         .route("/v1/admin/sales/{sale}/acts", get(sale_acts::list))
         .route("/v1/admin/sales/{sale}/audit", get(sales::audit))
+        .route("/v1/admin/sales/{sale}/events", get(sale_events::sale_events))
         .route("/v1/admin/sales/{sale}/check", get(sales::check))
         .route("/v1/admin/sales/{sale}/orders", get(orders::list))
         .route("/v1/admin/sales/{sale}/orders/{id}", get(orders::show).post(orders::act))

@@ -1,10 +1,11 @@
 //! The buyers' routes: placing an order, reading orders and sales, cancelling an order, and the events of a sale.
 
 mod cancel;
-mod events;
+mod order_events;
 mod place;
 mod read;
 mod refusals;
+mod sale_events;
 mod views;
 
 use std::sync::Arc;
@@ -28,8 +29,8 @@ pub(super) fn router(buyers: Arc<Buyers>, described: Router<Arc<Buyers>>) -> Rou
         .route("/v1/sales/{sale}/orders/mine", get(read::my_orders))
         .route("/v1/sales/{sale}/orders/{id}", get(read::order).post(cancel::cancel))
         .route("/v1/sales/{sale}", get(read::sale))
-        .route("/v1/sales/{sale}/events", get(events::sale_events))
-        .route("/v1/sales/{sale}/orders/{id}/events", get(events::order_events))
+        .route("/v1/sales/{sale}/events", get(sale_events::sale_events))
+        .route("/v1/sales/{sale}/orders/{id}/events", get(order_events::order_events))
         .merge(described)
         .fallback(no_such_path)
         .method_not_allowed_fallback(method_not_allowed)

@@ -12,19 +12,18 @@ use futures_util::stream::{Stream, unfold};
 use rand::RngExt as _;
 use tokio::time::Instant;
 
-use super::{answer, come_back, last_event_id, no_room};
+use super::read::found;
+use super::views::OrderJson;
 use crate::domain::{OrderId, SaleId, UserId};
-use crate::front::buyers::read::found;
-use crate::front::buyers::views::OrderJson;
+use crate::front::events::{Open, answer, come_back, last_event_id, no_room};
 use crate::front::problem::{Answered, respond};
 use crate::front::request::{PathOf, in_path, order_id, sale_id};
 use crate::front::state::Buyers;
-use crate::front::stream_room::Open;
 use crate::gate::Following;
 use crate::intake::OrderView;
 
 /// The longest time between two readings: the process that made a change may have died before it announced it.
-const LOOK_EVERY: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_secs(120);
 
 /// Before an order is read again, whose status was not known.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -32,7 +31,7 @@ const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// How long a stream lasts. Then its client comes back and shows its token again.
 const LIFE: Duration = Duration::from_secs(900);
 
-pub(in crate::front::buyers) async fn order_events(
+pub(super) async fn order_events(
     State(app): State<Arc<Buyers>>,
     path: PathOf<(String, String)>,
     headers: HeaderMap,
@@ -126,7 +125,8 @@ impl Reader {
     /// Reads the order, as soon as its status is known.
     async fn read(&mut self) {
         loop {
-            match self.app.intake.view(&self.sale, &self.user, self.id).await {
+            // On the heap, and only now: a reading is large, and most streams wait most of the time.
+            match Box::pin(self.app.intake.view(&self.sale, &self.user, self.id)).await {
                 Ok(Some(view)) => {
                     // A history only grows. Should it ever not, the client gets the present state.
                     if !view.history.starts_with(self.view.history.get(..self.sent).unwrap_or_default()) {

@@ -1,7 +1,8 @@
-//! Server-sent events for buyers: of a sale, the same for everybody, and of one order, for its buyer.
+//! Server-sent events, for buyers and operators alike: how a stream begins, is kept open and ends, and how many there may
+//! be.
 
-mod order;
-mod sale;
+mod room;
+mod sales;
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -11,12 +12,13 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::Stream;
 
-pub(super) use order::order_events;
-pub(super) use sale::sale_events;
+pub use room::StreamRoom;
+pub(super) use room::{NoRoom, Open};
+pub use sales::SaleStreams;
+pub(super) use sales::{Client, Frame, Frames, follow};
 
-use crate::front::codes::TOO_MANY_STREAMS;
-use crate::front::problem::Problem;
-use crate::front::stream_room::NoRoom;
+use super::codes::TOO_MANY_STREAMS;
+use super::problem::Problem;
 
 /// A comment after this time without an event: proxies close what is silent.
 const COMMENT_AFTER: Duration = Duration::from_secs(15);
@@ -27,7 +29,7 @@ const COME_BACK_AFTER: Duration = Duration::from_secs(2);
 /// `Retry-After` in seconds, where there is no more room.
 const WHEN_FULL: u64 = 10;
 
-fn answer(
+pub(super) fn answer(
     events: impl Stream<Item = Result<Event, Infallible>> + Send + 'static,
     caching: &'static str,
 ) -> Response {
@@ -40,16 +42,16 @@ fn answer(
 }
 
 /// The last words of a stream that the front ends.
-fn come_back(why: &str) -> Event {
+pub(super) fn come_back(why: &str) -> Event {
     Event::default().retry(COME_BACK_AFTER).comment(why)
 }
 
 /// The event that the client had last, as it says.
-fn last_event_id(headers: &HeaderMap) -> Option<&str> {
+pub(super) fn last_event_id(headers: &HeaderMap) -> Option<&str> {
     headers.get("last-event-id")?.to_str().ok()
 }
 
-fn no_room(why: NoRoom) -> Box<Problem> {
+pub(super) fn no_room(why: NoRoom) -> Box<Problem> {
     let what = match why {
         NoRoom::Front => "read the status instead, or come back later",
         NoRoom::Buyer => "you have as many streams open as one buyer may have; close one",

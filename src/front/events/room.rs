@@ -21,7 +21,7 @@ struct Buyers(Mutex<HashMap<UserId, usize>>);
 
 /// Why there is no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NoRoom {
+pub(in crate::front) enum NoRoom {
     /// This front has as many streams as it may have.
     Front,
     /// The buyer has.
@@ -35,12 +35,12 @@ impl StreamRoom {
     }
 
     /// Room for a stream that anybody may read, until it is dropped.
-    pub(super) fn for_anybody(&self) -> Result<Open, NoRoom> {
+    pub(in crate::front) fn for_anybody(&self) -> Result<Open, NoRoom> {
         self.open(None)
     }
 
     /// Room for a stream of this buyer, until it is dropped.
-    pub(super) fn for_buyer(&self, buyer: &UserId) -> Result<Open, NoRoom> {
+    pub(in crate::front) fn for_buyer(&self, buyer: &UserId) -> Result<Open, NoRoom> {
         let counted = self.buyers.enter(buyer).ok_or(NoRoom::Buyer)?;
         self.open(Some(counted))
     }
@@ -53,7 +53,7 @@ impl StreamRoom {
 }
 
 /// An open stream, in the gauge and in the bounds.
-pub(super) struct Open {
+pub(in crate::front) struct Open {
     _room: OwnedSemaphorePermit,
     _buyer: Option<Counted>,
 }

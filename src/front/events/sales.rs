@@ -1,40 +1,56 @@
-//! The sales whose events somebody reads. Each front reads such a sale once a second, for all its streams together.
+//! Streams of sales. A process reads a sale that somebody follows once a second, for all its streams together.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use axum::http::HeaderMap;
+use axum::response::sse::Event;
+use futures_util::stream::{Stream, unfold};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
+use super::room::Open;
+use super::{come_back, last_event_id};
 use crate::domain::SaleId;
+use crate::front::problem::Answered;
+
+/// Between two readings of a sale.
+const EVERY: Duration = Duration::from_secs(1);
 
 /// A sale at one moment.
 #[derive(Debug, Clone)]
-pub(super) struct Frame {
-    /// Says what the sale is, whenever and by whichever front it was read.
-    pub(super) id: Arc<str>,
-    /// The sale as `GET /v1/sales/{sale}` answers it.
-    pub(super) json: Arc<str>,
+pub(in crate::front) struct Frame {
+    /// The name of the event.
+    pub(in crate::front) event: &'static str,
+    /// Frames with the same id say the same, whenever and by whichever process they were read.
+    pub(in crate::front) id: Arc<str>,
+    /// The data of the event.
+    pub(in crate::front) json: Arc<str>,
 }
 
-/// The frames of the sales that are read.
+/// Reads a sale, again and again.
+pub(in crate::front) trait Frames: Send + 'static {
+    /// The sale as it is now. An error leaves the frame before in place.
+    fn read(&mut self) -> impl Future<Output = Answered<Frame>> + Send;
+}
+
+/// The sales that are followed, with their latest frames.
 #[derive(Default)]
 pub struct SaleStreams {
     sales: Mutex<HashMap<SaleId, watch::Sender<Frame>>>,
 }
 
 impl SaleStreams {
-    /// The frames of a sale that somebody reads already.
-    pub(super) fn frames(&self, sale: &SaleId) -> Option<watch::Receiver<Frame>> {
+    /// The frames of a sale that somebody follows already.
+    fn of(&self, sale: &SaleId) -> Option<watch::Receiver<Frame>> {
         self.sales().get(sale).map(watch::Sender::subscribe)
     }
 
-    /// The frames of a sale from this one on. If nobody has read it before, also the sender, for the task that reads it
+    /// The frames of a sale from this one on. If nobody has followed it before, also the sender, for the task that reads it
     /// from now on.
-    pub(super) fn begin(
-        &self,
-        sale: &SaleId,
-        first: Frame,
-    ) -> (watch::Receiver<Frame>, Option<watch::Sender<Frame>>) {
+    fn begin(&self, sale: &SaleId, first: Frame) -> (watch::Receiver<Frame>, Option<watch::Sender<Frame>>) {
         let mut sales = self.sales();
         if let Some(sender) = sales.get(sale) {
             return (sender.subscribe(), None);
@@ -44,9 +60,9 @@ impl SaleStreams {
         (receiver, Some(sender))
     }
 
-    /// Forgets the sale if nobody reads it any more, and says whether it has.
-    pub(super) fn has_ended(&self, sale: &SaleId, sender: &watch::Sender<Frame>) -> bool {
-        // Nobody can begin to read it meanwhile.
+    /// Forgets the sale if nobody follows it any more, and says whether it has.
+    fn has_ended(&self, sale: &SaleId, sender: &watch::Sender<Frame>) -> bool {
+        // Nobody can begin to follow it meanwhile.
         let mut sales = self.sales();
         let ended = sender.receiver_count() == 0;
         if ended {
@@ -57,5 +73,97 @@ impl SaleStreams {
 
     fn sales(&self) -> MutexGuard<'_, HashMap<SaleId, watch::Sender<Frame>>> {
         self.sales.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The events of a sale: the present frame, unless the client knows it, and every later one that says something else.
+/// `frames` is used if nobody follows the sale yet; its error is that of the first reading.
+pub(in crate::front) async fn follow(
+    streams: &Arc<SaleStreams>,
+    sale: SaleId,
+    mut frames: impl Frames,
+    client: Client,
+) -> Answered<impl Stream<Item = Result<Event, Infallible>> + Send + 'static> {
+    let latest = match streams.of(&sale) {
+        Some(latest) => latest,
+        None => {
+            let (latest, begun) = streams.begin(&sale, frames.read().await?);
+            if let Some(sender) = begun {
+                tokio::spawn(keep_reading(streams.clone(), sale, frames, sender, client.stop.clone()));
+            }
+            latest
+        }
+    };
+    Ok(Reader { latest, client, is_first: true }.events())
+}
+
+/// Who follows a sale.
+pub(in crate::front) struct Client {
+    /// The id of the event that it had last.
+    known: Option<Arc<str>>,
+    stop: CancellationToken,
+    _open: Open,
+}
+
+impl Client {
+    /// A client whose request has these headers. It has its room until its stream ends, at the latest when `stop` is
+    /// cancelled.
+    pub(in crate::front) fn new(headers: &HeaderMap, open: Open, stop: CancellationToken) -> Self {
+        Self { known: last_event_id(headers).map(Arc::from), stop, _open: open }
+    }
+}
+
+/// Reads the sale while somebody follows it.
+async fn keep_reading(
+    streams: Arc<SaleStreams>,
+    sale: SaleId,
+    mut frames: impl Frames,
+    sender: watch::Sender<Frame>,
+    stop: CancellationToken,
+) {
+    while stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
+        if streams.has_ended(&sale, &sender) {
+            return;
+        }
+        let Ok(frame) = frames.read().await else { continue };
+        sender.send_if_modified(|present| {
+            let is_new = present.id != frame.id;
+            // Replaced in any case, so that the next client gets the current server time.
+            *present = frame;
+            is_new
+        });
+    }
+}
+
+/// One client's stream.
+struct Reader {
+    latest: watch::Receiver<Frame>,
+    client: Client,
+    is_first: bool,
+}
+
+impl Reader {
+    fn events(self) -> impl Stream<Item = Result<Event, Infallible>> {
+        unfold(Some(self), |reader| async {
+            let mut reader = reader?;
+            let Some(Frame { event, id, json }) = reader.next().await else {
+                return Some((Ok(come_back("this process stops")), None));
+            };
+            Some((Ok(Event::default().event(event).id(&*id).data(&*json)), Some(reader)))
+        })
+    }
+
+    /// The next frame that the client does not know; `None` once the process stops.
+    async fn next(&mut self) -> Option<Frame> {
+        loop {
+            if !std::mem::take(&mut self.is_first) {
+                self.client.stop.run_until_cancelled(self.latest.changed()).await?.ok()?;
+            }
+            let frame = self.latest.borrow_and_update().clone();
+            if self.client.known.as_ref() != Some(&frame.id) {
+                self.client.known = Some(frame.id.clone());
+                return Some(frame);
+            }
+        }
     }
 }

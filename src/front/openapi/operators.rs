@@ -60,7 +60,23 @@ fn sales() -> Vec<Operation> {
         .says("Compares gate, outbox and database. If something is `moved`, the sums may be off by that.")
         .replies::<AuditJson<'static>>(200, "The books, and the verdict", &[], audit())
         .refuses(&[SALE_NOT_FOUND, ACT_UNFINISHED]);
-    tagged("Sales", vec![create, list, show, acts, check, audit])
+    let follow = read("/v1/admin/sales/{sale}/events", "followSaleAsOperator", "Follow a sale as an operator")
+        .says(
+            "Server-sent events: `sale`, once a second, with `at`, the `sale` as above, `sold_per_second` by Redis and \
+             `recorded_per_second` by the database (units, not in the first event), `queue` with the messages that wait \
+             at the broker for all sales (`orders`, `dead`), and `attention`: what a person has to look at \
+             (`needs_rebuild`, `database_behind`, `dead_letters`, `queue_unknown`, `oversold`). While a server does not \
+             answer, `unreadable` comes in its place, with `at` and `detail`. A process has room for 64 streams.",
+        )
+        .with("Last-Event-ID")
+        .reply(Reply {
+            status: 200,
+            description: "The events",
+            headers: &[],
+            content: Content::Text("text/event-stream"),
+        })
+        .refuses(&[SALE_NOT_FOUND, TOO_MANY_STREAMS, ACT_UNFINISHED]);
+    tagged("Sales", vec![create, list, show, acts, check, audit, follow])
 }
 
 fn sale_acts() -> Vec<Operation> {

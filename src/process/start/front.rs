@@ -1,5 +1,7 @@
 //! Serving buyers.
 
+use std::sync::Arc;
+
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -41,7 +43,7 @@ pub(in crate::process) fn start(
         limit: BuyerLimit::new(config.buyer_rate().unwrap_or_default()),
         tokens: BuyerTokens::new(&shared.auth, shared.keys.clone()),
         settings: config.front(),
-        streams: SaleStreams::default(),
+        streams: Arc::<SaleStreams>::default(),
         room: config.stream_room(),
         changes: OrderChanges::of(&parts.gate),
         stop: stop.clone(),

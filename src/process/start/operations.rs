@@ -1,13 +1,18 @@
 //! Serving operators: liveness, readiness, metrics and the admin API; and monitoring alone, where it has an address of
 //! its own.
 
+use std::sync::Arc;
+
 use tokio::net::TcpListener;
 
 use crate::control::DeadLetterActs;
-use crate::front::{self, Monitoring, Operations, OperatorTokens, ServerSettings};
+use crate::front::{self, Monitoring, Operations, OperatorTokens, ServerSettings, StreamRoom};
 use crate::process::listen::for_operators;
 use crate::process::shared::Shared;
 use crate::process::tasks::Tasks;
+
+/// Streams of events for operators: half of the connections that the listener has.
+const STREAMS: usize = 64;
 
 pub(in crate::process) fn start(
     shared: &Shared<'_>,
@@ -17,6 +22,7 @@ pub(in crate::process) fn start(
     monitoring: Monitoring,
 ) {
     let (parts, config) = (shared.parts, shared.config);
+    let dead_letters = shared.dead_letters.clone();
     let router = front::operations(Operations {
         control: shared.control.clone(),
         dead_letters: DeadLetterActs::new(
@@ -29,6 +35,10 @@ pub(in crate::process) fn start(
         store: parts.store.clone(),
         tokens: OperatorTokens::new(&shared.auth, shared.keys.clone()),
         settings: config.front(),
+        depths: Arc::new(move || dead_letters.depths()),
+        streams: Arc::default(),
+        room: StreamRoom::new(STREAMS),
+        stop: shared.stop.clone(),
         monitoring: monitoring.clone(),
     });
     let serving = front::serve(listener, router, for_operators(config), shared.stop.clone());

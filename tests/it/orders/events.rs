@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use doorbuster::domain::ActRequest;
+use doorbuster::domain::{ActRequest, Number};
+use doorbuster::front::Role;
 
-use crate::support::{Buyer, Database, Events, World, buy, request, sale};
+use crate::support::{Buyer, Database, Events, World, buy, request, sale, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_tells_what_a_sale_is_and_each_change_within_seconds() {
@@ -80,7 +81,7 @@ async fn streams_are_bounded_and_an_unknown_sale_has_none() {
     assert!(refused.headers.contains_key("retry-after"));
     // A reader that goes away makes room.
     drop(two);
-    crate::support::until("there is room", Duration::from_secs(30), async || {
+    until("there is room", Duration::from_secs(30), async || {
         let again = Events::of_sale(at, &sale, None).await;
         (again.status == 200).then_some(())
     })
@@ -89,5 +90,50 @@ async fn streams_are_bounded_and_an_unknown_sale_has_none() {
     // A stream outlives the limit of a request, and is kept alive by comments.
     let line = one.line(Duration::from_secs(25)).await.expect("a comment");
     assert!(line.starts_with(':'), "{line}");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_gets_a_frame_each_second() {
+    let mut world = World::new(Database::Postgres).await;
+    world.set("gate.rebuild=manual");
+    let running = world.running().await;
+    let sale = sale(&world.name, 10, 1);
+    world.open_sale(&running.parts, &sale).await;
+    let viewer = Buyer::operator(&running, Role::Viewer);
+    let path = format!("/v1/admin/sales/{}/events", sale.id);
+    let stranger = Buyer { at: running.operations, ..Buyer::of(&running, "ada") };
+    assert_eq!(stranger.get(&path).await.status, 401, "a buyer's token has no right here");
+    assert_eq!(viewer.get("/v1/admin/sales/no-such-sale/events").await.code(), "sale_not_found");
+
+    let mut events = Events::of_operator(&viewer, &sale).await;
+    assert_eq!(events.status, 200);
+    let first = events.next().await;
+    let shown = viewer.get(&format!("/v1/admin/sales/{}", sale.id)).await;
+    assert_eq!(first.data["sale"], shown.json);
+    assert!(first.data.get("sold_per_second").is_none(), "{first:?}");
+    let began = Instant::now();
+    buy(&running, &sale, 0..9).await;
+    let (mut sold, mut recorded) = (0.0, 0.0);
+    let mut frames: u64 = 0;
+    while sold == 0.0 || recorded == 0.0 {
+        let frame = events.next().await;
+        frames += 1;
+        sold += frame.data["sold_per_second"].as_f64().expect("a rate");
+        recorded += frame.data["recorded_per_second"].as_f64().expect("a rate");
+        assert!(frames < 60, "{frame:?}");
+    }
+    // A second lies between two frames. The first of them was on its way when the buyers began.
+    assert!(began.elapsed() > Duration::from_secs(frames.saturating_sub(2)), "{frames} frames");
+    let frame = events.next().await;
+    assert_eq!(frame.data["sale"]["items"][0]["left"], 1, "{frame:?}");
+    assert_eq!(frame.data["attention"], serde_json::json!([]), "{frame:?}");
+    let lost = Number { epoch: 1, seq: 1_000_000 };
+    assert!(running.parts.gate.freeze_if_behind(&sale.id, lost).await.unwrap());
+    until("the frame says what to look at", Duration::from_secs(30), async || {
+        let frame = events.next().await;
+        (frame.data["attention"] == serde_json::json!(["needs_rebuild"])).then_some(())
+    })
+    .await;
     running.stop().await;
 }

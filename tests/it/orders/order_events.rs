@@ -50,7 +50,7 @@ async fn follows_an_order_from_another_front(database: Database) {
     let worker = world.running_as(Part::Worker).await;
     let persisted = Instant::now();
     let confirmed = events.next().await;
-    // Without an announcement the stream would find out after 15 s at the earliest, and so below.
+    // Without an announcement the stream would find out after a minute at the earliest, and so below.
     assert!(persisted.elapsed() < Duration::from_secs(10), "{:?}", persisted.elapsed());
     assert_eq!((confirmed.id.as_str(), &confirmed.data["status"]), ("2-confirmed", &"confirmed".into()));
     let read = ada.get(&path_of(&sale, id)).await;

@@ -34,6 +34,11 @@ impl Events {
         Self::open(buyer.at, &format!("/v1/sales/{}/orders/{order}/events", sale.id), last, &token).await
     }
 
+    pub async fn of_operator(operator: &Buyer, sale: &Sale) -> Self {
+        let token = format!("authorization: Bearer {}\r\n", operator.token);
+        Self::open(operator.at, &format!("/v1/admin/sales/{}/events", sale.id), None, &token).await
+    }
+
     async fn open(at: SocketAddr, path: &str, last: Option<&str>, token: &str) -> Self {
         let (read, mut write) = TcpStream::connect(at).await.unwrap().into_split();
         let last = last.map(|id| format!("last-event-id: {id}\r\n")).unwrap_or_default();
