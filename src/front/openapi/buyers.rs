@@ -51,13 +51,7 @@ fn watch_sale() -> Operation {
              changed, within a second. The id of an event says what the sale is, at whichever front. A comment comes \
              every 15 s. The stream ends with a `retry` when the front stops.",
         )
-        .with("Last-Event-ID")
-        .reply(Reply {
-            status: 200,
-            description: "The events",
-            headers: &[],
-            content: Content::Text("text/event-stream"),
-        })
+        .streams()
         .refuses(&[SALE_NOT_FOUND, TOO_MANY_STREAMS, STATUS_UNAVAILABLE])
 }
 
@@ -136,13 +130,7 @@ fn watch_order() -> Operation {
              have 16 streams at a front.",
         )
         .by(Caller::Buyer)
-        .with("Last-Event-ID")
-        .reply(Reply {
-            status: 200,
-            description: "The events",
-            headers: &[],
-            content: Content::Text("text/event-stream"),
-        })
+        .streams()
         .reply(Reply {
             status: 204,
             description: "`Last-Event-ID` was the last event: nothing will follow",

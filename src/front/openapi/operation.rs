@@ -155,6 +155,17 @@ impl Operation {
         self.reply(Reply { status, description, headers, content })
     }
 
+    /// Answers with server-sent events, which a client can resume.
+    pub(super) fn streams(self) -> Self {
+        let content = Content::Text("text/event-stream");
+        self.with("Last-Event-ID").reply(Reply {
+            status: 200,
+            description: "The events",
+            headers: &[],
+            content,
+        })
+    }
+
     pub(super) fn reply(mut self, reply: Reply) -> Self {
         self.replies.push(reply);
         self

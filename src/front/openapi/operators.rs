@@ -68,13 +68,7 @@ fn sales() -> Vec<Operation> {
              (`needs_rebuild`, `database_behind`, `dead_letters`, `queue_unknown`, `oversold`). While a server does not \
              answer, `unreadable` comes in its place, with `at` and `detail`. A process has room for 64 streams.",
         )
-        .with("Last-Event-ID")
-        .reply(Reply {
-            status: 200,
-            description: "The events",
-            headers: &[],
-            content: Content::Text("text/event-stream"),
-        })
+        .streams()
         .refuses(&[SALE_NOT_FOUND, TOO_MANY_STREAMS, ACT_UNFINISHED]);
     tagged("Sales", vec![create, list, show, acts, check, audit, follow])
 }
