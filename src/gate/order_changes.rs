@@ -1,5 +1,5 @@
 //! Changes of orders as the gate announces them: when an order has left the outbox, and when a later change is committed.
-//! An announcement carries ids only. Whoever hears one reads the order, and must also read it now and then without one: a
+//! An announcement carries ids only. The listener reads the order, and must also read it now and then without one: a
 //! process may die between its commit and the announcement.
 
 use std::collections::HashMap;

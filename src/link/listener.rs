@@ -16,7 +16,7 @@ use super::redis::RedisLink;
 /// How long a channel stays subscribed after the last who listened has gone.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Whoever wants to hear what Redis announces.
+/// Hears what Redis announces.
 pub trait Listener: Send + Sync + 'static {
     /// What is announced, for messages to people.
     const WHAT: &'static str;

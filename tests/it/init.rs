@@ -70,7 +70,7 @@ async fn haproxy_spreads_buyers_over_the_fronts_that_are_left() {
     let of_first = format!("server front-1 {first}");
     let checked = format!("{of_first} port {}", one.operations.port());
     let text = text.replace(secure, &format!("bind {at}")).replace(&of_first, &checked);
-    // Whoever runs the tests may not have so many open files.
+    // The user who runs the tests may not be allowed so many open files.
     let text = text.replace("maxconn 60000", "maxconn 1000");
     std::fs::write(&path, text.replace("default-server check", "default-server check inter 100ms")).unwrap();
     let check = Command::new("haproxy").args(["-c", "-f"]).arg(&path).output();

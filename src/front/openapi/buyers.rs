@@ -124,8 +124,8 @@ fn watch_order() -> Operation {
         .tagged("Orders")
         .says(
             "Server-sent events: `order`, with the order as above, one for each state that it has reached and will \
-             reach, in their order. The stream ends after a state that nothing can follow; whoever comes back after \
-             the last event gets 204. It also ends after about a quarter of an hour, and when the front stops, with a \
+             reach, in their order. The stream ends after a state that nothing can follow; a client that comes back \
+             after the last event gets 204. It also ends after about a quarter of an hour, and when the front stops, with a \
              `retry`: come back with `Last-Event-ID`, and nothing is missed. A comment comes every 15 s. A buyer may \
              have 16 streams at a front.",
         )
