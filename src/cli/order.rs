@@ -1,10 +1,16 @@
 //! `order`: one accepted order, and an operator's changes to it.
 
+use std::time::Duration;
+
 use super::ended::{Ended, Failed};
 use super::terms::Reason;
 use crate::domain::{Act, OrderId, SaleId};
 use crate::orders::{Orders, Shown};
 use crate::process::{Config, Parts};
+use crate::queue::OrderLog;
+
+/// How long a change waits for the broker, so that the order log has it at once.
+const BROKER_WITHIN: Duration = Duration::from_secs(3);
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
@@ -40,7 +46,8 @@ pub(super) struct Change {
 
 pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
     let parts = Parts::open(config).await?;
-    let orders = Orders::new(parts.gate, parts.store, parts.leases);
+    let log = OrderLog::open(config.queue());
+    let orders = Orders::new(parts.gate, parts.store, parts.leases).logged_to(log.clone());
     let (act, change) = match verb {
         Verb::Show(which) => return show(&orders, &which).await,
         Verb::Pay(change) => (Act::Pay, change),
@@ -48,6 +55,11 @@ pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
         Verb::Refund(change) => (Act::Refund, change),
     };
     let sale = SaleId::parse(&change.which.sale)?;
+    if !log.is_up_within(BROKER_WITHIN).await {
+        eprintln!(
+            "the broker does not answer: until it does, a database that loses its last commits would undo this change"
+        );
+    }
     let row = orders.act(&sale, change.which.id, act, &change.reason.request()).await?;
     println!("{} is {}", row.order.id, row.status);
     Ok(Ended::Done)

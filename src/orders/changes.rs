@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use super::logged;
 use crate::domain::{Act, ActRequest, Invalid, Order, OrderId, OrderStatus, SaleId, Ticket, UserId};
 use crate::gate::{Gate, GateError};
 use crate::intake::{StatusUnknown, ensure_complete, ensure_none_is_held};
 use crate::lease::{COMMIT_MARGIN, Guard, LeaseError, LeaseOptions, Leases};
+use crate::queue::OrderLog;
 use crate::settlement::{SettlementError, give_back};
 use crate::store::{Change, Changed, Claim, OrderEvent, OrderRow, Return, Store, StoreError};
 
@@ -72,12 +74,19 @@ pub struct Orders {
     gate: Gate,
     store: Store,
     leases: Leases,
+    log: Option<OrderLog>,
 }
 
 impl Orders {
-    /// Does not connect yet.
+    /// Does not connect yet. Only the log writer tells the order log of changes, after they were answered.
     pub fn new(gate: Gate, store: Store, leases: Leases) -> Self {
-        Self { gate, store, leases }
+        Self { gate, store, leases, log: None }
+    }
+
+    /// The order log gets each change before it is answered.
+    #[must_use]
+    pub fn logged_to(self, log: OrderLog) -> Self {
+        Self { log: Some(log), ..self }
     }
 
     /// The order where it is now. [`OrderError::NotFound`] only if it cannot have been lost.
@@ -100,8 +109,11 @@ impl Orders {
     }
 
     /// Applies an operator's or a payment's act under the user's lease and fencing token. On return the change is
-    /// committed, and no later reading shows an earlier state. If it frees units, the gate has them, or maintenance returns them later. Repeats are idempotent: an
-    /// order on which the act was already done is returned unchanged.
+    /// committed, and no later reading shows an earlier state. With [`Orders::logged_to`], the order log
+    /// has it as well, unless the broker is away or does not confirm it in time: then a database that loses its last
+    /// commits may undo it. If it frees units, the gate
+    /// has them, or maintenance returns them later. Repeats are idempotent: an order on which the act was already done is
+    /// returned unchanged.
     pub async fn act(
         &self,
         sale: &SaleId,
@@ -175,7 +187,7 @@ impl Orders {
             metrics::counter!("doorbuster_orders_changed_total", "act" => act.as_str()).increment(1);
             tracing::info!(order_id = %id, sale = %order.sale, act = act.as_str(), by = request.by, "order changed");
         }
-        let given_back = self.give_back(&row, line).await;
+        let (given_back, logged) = tokio::join!(self.give_back(&row, line), self.log_change(&row));
         if let Err(error) = &given_back {
             tracing::warn!(order_id = %id, %error, "the units of an ended order are not back in the gate yet");
         }
@@ -183,6 +195,7 @@ impl Orders {
         if given_back.is_err() || row.status == OrderStatus::Paid {
             self.read_from_row(&order.sale, id).await?;
         }
+        logged?;
         Ok(Some(row))
     }
 
@@ -202,6 +215,13 @@ impl Orders {
         let Order { id, sale, user, .. } = row.order.clone();
         let owed = Return { id, sale, user, line };
         give_back(&self.gate, &self.store, &[owed]).await
+    }
+
+    async fn log_change(&self, row: &OrderRow) -> Result<(), StoreError> {
+        match &self.log {
+            Some(log) => logged::log_change(&self.store, log, row).await,
+            None => Ok(()),
+        }
     }
 
     /// Takes the lease to act for a user, and waits while another process holds it.

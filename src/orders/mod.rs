@@ -8,6 +8,7 @@
 mod changes;
 mod expiry;
 mod late_payments;
+mod logged;
 mod payments;
 
 pub use changes::{OrderError, Orders, Shown};

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::changes::{OrderError, Orders, TRIES, Target};
 use super::late_payments::{LatePayments, Next};
+use super::logged::{Logging, NotLogged};
 use crate::domain::{Act, ActRequest, Entry, Millis, OrderId};
 use crate::gate::GateError;
 use crate::intake::Intake;
@@ -16,9 +17,6 @@ use crate::store::{Applied, Payment, PaymentKind, PaymentState, Store, StoreErro
 /// next wait.
 const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
-
-/// How long to wait for the confirm of the order log; providers wait between five and thirty seconds for an answer.
-const LOG_WITHIN: Duration = Duration::from_secs(3);
 
 /// Why an event was not accepted.
 #[derive(Debug, thiserror::Error)]
@@ -70,30 +68,18 @@ impl Payments {
         if matches!(known.state, PaymentState::Applied | PaymentState::Retaken) {
             self.orders.read_from_row(&known.sale, known.new_order.unwrap_or(known.order)).await?;
         }
-        match self.append_to_log(&known).await {
-            Err(PaymentError::NotLogged(error)) if self.log.may_wait => {
+        let is_this =
+            |entry: &Entry| matches!(entry, Entry::Payment(event) if event.event_id == payment.event_id);
+        let logging = Logging { store: &self.store, log: &self.log.log };
+        match logging.append(&known.sale, known.order, is_this).await {
+            Ok(()) => Ok(known),
+            Err(NotLogged::Store(error)) => Err(error.into()),
+            Err(NotLogged::Log(error)) if self.log.may_wait => {
                 tracing::warn!(event = known.event_id, %error, "a payment was answered before the order log had it");
                 Ok(known)
             }
-            logged => logged.map(|()| known),
+            Err(NotLogged::Log(error)) => Err(PaymentError::NotLogged(error)),
         }
-    }
-
-    /// On `Ok` the order log has every event of this order, and what they have changed. The log writer appends all of it
-    /// again later, with everything else that has changed.
-    async fn append_to_log(&self, payment: &Payment) -> Result<(), PaymentError> {
-        // Nothing is read in vain: while the broker is away, providers send every event again and again.
-        self.log.log.ensure_up().map_err(PaymentError::NotLogged)?;
-        // Before the rows are read, so that no place is above its entries.
-        let places = self.store.places_of(std::slice::from_ref(&payment.sale)).await?;
-        let entries = self.store.payment_entries(payment.order).await?;
-        let is_this =
-            |entry: &Entry| matches!(entry, Entry::Payment(event) if event.event_id == payment.event_id);
-        if !entries.iter().any(is_this) {
-            return Err(StoreError::Away("the database has lost the event".into()).into());
-        }
-        let appended = self.log.log.append_within(LOG_WITHIN, &entries, &places).await;
-        appended.map_err(PaymentError::NotLogged)
     }
 
     async fn record(&self, payment: &Payment) -> Result<Payment, PaymentError> {

@@ -7,7 +7,7 @@ use super::parts::Parts;
 use crate::control::Control;
 use crate::front::{AuthSettings, KeyRing};
 use crate::orders::Orders;
-use crate::queue::DeadLetters;
+use crate::queue::{DeadLetters, OrderLog, Publisher};
 
 /// Handles that are cheap to clone, made once so that a process has one connection per purpose.
 pub(super) struct Shared<'a> {
@@ -31,12 +31,14 @@ impl<'a> Shared<'a> {
         auth: AuthSettings,
         stop: CancellationToken,
     ) -> Self {
+        let publisher = parts.publisher.clone().unwrap_or_else(|| Publisher::open(config.queue()));
+        let log = OrderLog::with(config.queue(), publisher);
         Self {
             config,
             parts,
             dead_letters,
             control: Control::new(parts.gate.clone(), parts.store.clone()),
-            orders: Orders::new(parts.gate.clone(), parts.store.clone(), parts.leases.clone()),
+            orders: Orders::new(parts.gate.clone(), parts.store.clone(), parts.leases.clone()).logged_to(log),
             keys: KeyRing::new(&auth),
             auth,
             stop,

@@ -96,6 +96,11 @@ impl OrderLog {
         self.publisher.is_up()
     }
 
+    /// Whether the broker is available within this time: a process that has just started has to connect.
+    pub async fn is_up_within(&self, limit: Duration) -> bool {
+        tokio::time::timeout(limit, self.publisher.wait_until_up()).await.is_ok()
+    }
+
     /// Fails while the broker is unavailable, as [`OrderLog::append`] then would.
     pub fn ensure_up(&self) -> Result<(), QueueError> {
         if self.is_up() { Ok(()) } else { Err(QueueError(PublishError::Away.to_string())) }

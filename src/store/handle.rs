@@ -54,6 +54,12 @@ impl Store {
         Self { permits: self.permits.of_readers(), ..self.clone() }
     }
 
+    /// A handle for a rebuild, which does one thing at a time. While more is asked of the database than it can do, it goes
+    /// before all that waits: a sale stays frozen until it is done.
+    pub fn for_rebuild(&self) -> Self {
+        Self { permits: self.permits.one_more(), ..self.clone() }
+    }
+
     /// The time limit of one transaction or query.
     pub fn timeout(&self) -> Duration {
         self.timeout

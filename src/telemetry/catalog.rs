@@ -118,6 +118,10 @@ pub const METRICS: &[Metric] = &[
     counter("doorbuster_leases_lost_total", "Leases lost while in use, by reason."),
     // Orders and payments.
     counter("doorbuster_orders_changed_total", "Changes of orders after their row was written, by act."),
+    counter(
+        "doorbuster_orders_changed_unlogged_total",
+        "Changes that were answered before the order log had them, because the broker was away.",
+    ),
     counter("doorbuster_payments_ended_total", "Payments with an outcome, by state."),
     counter("doorbuster_payments_forged_total", "Payment callbacks refused for their signature."),
     counter("doorbuster_payments_stale_total", "Payment callbacks refused for their time."),

@@ -54,11 +54,9 @@ impl Aside {
         &self.deliveries
     }
 
-    /// Keeps the orders of these sales out of a batch, and returns what is left of it.
+    /// Keeps the orders of these sales out of a batch, and returns what is left of it. Orders that were set aside before and
+    /// whose sale goes on by now are part of that.
     pub(super) fn sift(&mut self, batch: Vec<PendingDelivery>) -> Vec<PendingDelivery> {
-        if self.sales.is_empty() {
-            return batch;
-        }
         let mut left = Vec::with_capacity(batch.len());
         for mut pending in batch {
             pending.set_aside(|sale| self.sales.contains_key(sale));
@@ -75,23 +73,16 @@ impl Aside {
     /// started, if any: it goes on unless one of its rows was still locked.
     pub(super) fn take_over(
         &mut self,
-        left: Vec<PendingDelivery>,
+        mut left: Vec<PendingDelivery>,
         tried: Option<&SaleId>,
     ) -> Vec<PendingDelivery> {
         if let Some(stall) = tried.and_then(|sale| self.sales.get_mut(sale)) {
             stall.tried = Amount::default();
         }
         let mut locked: Vec<SaleId> = Vec::new();
-        let mut retried = Vec::new();
-        for mut pending in left {
+        for pending in &mut left {
             locked.extend(pending.locked.iter().map(|order| order.sale.clone()));
-            let orders = std::mem::take(&mut pending.locked);
-            pending.aside.extend(orders);
-            if pending.orders.is_empty() {
-                self.deliveries.push(pending);
-            } else {
-                retried.push(pending);
-            }
+            pending.aside.append(&mut pending.locked);
         }
         locked.sort_unstable();
         locked.dedup();
@@ -99,12 +90,13 @@ impl Aside {
             tracing::info!(%sale, "sale goes on");
             self.sales.remove(sale);
             self.gauges.show_one(STALLED, sale, 0.0);
-            retried.extend(self.take(usize::MAX, sale));
+            left.extend(self.take(usize::MAX, sale));
         }
         for sale in &locked {
             self.add(sale);
         }
-        retried
+        // A lane may return orders that were set aside when it began, of a sale that goes on by now.
+        self.sift(left)
     }
 
     /// A sale that should be tried now, with at most about `most` of its orders.

@@ -38,9 +38,11 @@ impl PendingDelivery {
         self.orders.iter().chain(&self.aside).chain(&self.locked)
     }
 
-    /// Leaves the orders of these sales out of the next attempts.
+    /// Leaves the orders of these sales out of the next attempts, and no others.
     pub(super) fn set_aside(&mut self, is_stalled: impl Fn(&SaleId) -> bool) {
+        let on: Vec<Order> = self.aside.extract_if(.., |order| !is_stalled(&order.sale)).collect();
         self.aside.extend(self.orders.extract_if(.., |order| is_stalled(&order.sale)));
+        self.orders.extend(on);
     }
 
     /// Takes at most `most` orders of this sale, which was set aside, into the next attempt.

@@ -9,6 +9,8 @@ mod private;
 mod returns;
 mod target;
 
+use std::io::IsTerminal as _;
+
 pub(super) use self::args::Args;
 use self::args::{ChaosArgs, Which};
 pub(super) use self::exit::verdict;
@@ -18,7 +20,10 @@ use crate::process::{Sources, log, signal};
 use crate::rehearsal::drill::{self, Progress};
 
 pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> {
-    log::start_with("auto", "error");
+    // Only where nobody watches the progress: what the nemesis and its operator did, and when.
+    let level =
+        if std::io::stderr().is_terminal() { "error" } else { "error,doorbuster::rehearsal::chaos=info" };
+    log::start_with("auto", level);
     if matches!(args.drill, Which::Judge) {
         return judge::judge(&args);
     }

@@ -49,7 +49,7 @@ fn rebuilder(shared: &Shared<'_>, log: OrderLog) -> Rebuilder {
     Rebuilder {
         rebuild: Rebuild {
             gate: parts.gate.clone(),
-            store: parts.store.clone(),
+            store: parts.store.for_rebuild(),
             leases: parts.leases.clone(),
             dead_letters: shared.dead_letters.clone(),
             log,

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::missed::Missed;
-use super::operator;
 use super::stack::Stack;
+use super::{operator, sessions};
 use crate::rehearsal::judge::now_ms;
 use crate::rehearsal::servers::Kind;
 
@@ -44,8 +44,8 @@ const REGISTERED_WITHIN: Duration = Duration::from_secs(3);
 /// The order log gets a change up to a second after it was committed; twice that, for a busy machine.
 const LOGGED_WITHIN_MS: i64 = 2_000;
 
-/// The server is set back to what it had a while ago. Returns the interval in which the end of an order may have been
-/// undone.
+/// The server is set back to what it had a while ago. Returns the interval in which an end of an order that nobody was
+/// answered may have been undone.
 pub(super) async fn set_back(stack: &Stack, kind: Kind, by: Duration) -> Result<Option<(i64, i64)>, Missed> {
     until_recovered(stack).await?;
     // A copy of the files of a running server would not be of one moment.
@@ -53,6 +53,9 @@ pub(super) async fn set_back(stack: &Stack, kind: Kind, by: Duration) -> Result<
     tokio::time::sleep(by).await;
     if kind == Kind::Redis {
         until_published(stack, &sales(stack).await?).await?;
+    }
+    if kind == stack.database() {
+        until_logged(stack).await?;
     }
     let from = now_ms() - LOGGED_WITHIN_MS;
     stack
@@ -130,12 +133,15 @@ const RECOVERED_WITHIN: Duration = Duration::from_secs(90);
 /// Waits until every server answers and no order has waited for its row for longer than [`RECORDED_WITHIN`]. An older one
 /// may be in Redis alone, because the broker lost its data, or in the two of them alone, because the database did.
 async fn until_recovered(stack: &Stack) -> Result<(), Missed> {
+    let began = Instant::now();
     stack.until_healed().await;
+    let healed = began.elapsed();
     tokio::time::sleep(CALM).await;
     let until = Instant::now() + RECOVERED_WITHIN;
     loop {
         let waited = oldest_wait(stack).await?;
         if waited <= RECORDED_WITHIN {
+            tracing::info!(?healed, recovered = ?began.elapsed(), "data is lost now");
             return Ok(());
         }
         if Instant::now() >= until {
@@ -157,6 +163,22 @@ async fn oldest_wait(stack: &Stack) -> Result<Duration, Missed> {
         longest = first.iter().map(|(_, accepted)| now_ms() - accepted).fold(longest, i64::max);
     }
     Ok(Duration::from_millis(u64::try_from(longest).unwrap_or(0)))
+}
+
+/// Waits until the order log lacks no change but those of the last moment: the others would be lost with the database.
+async fn until_logged(stack: &Stack) -> Result<(), Missed> {
+    let until = Instant::now() + RECOVERED_WITHIN;
+    loop {
+        let oldest = sessions::oldest_unlogged_ms(stack).await?;
+        let age = oldest.map_or(0, |oldest| now_ms() - oldest);
+        if age <= LOGGED_WITHIN_MS / 2 {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            return Err(Missed::NotLogged(Duration::from_millis(age.unsigned_abs())));
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 /// How long an order may be on its way to the broker.

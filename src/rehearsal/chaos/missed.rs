@@ -16,6 +16,8 @@ pub(super) enum Missed {
     Operator { command: String, printed: String },
     #[error("an order has waited for its row for {0:?}, since a fault before")]
     NotRecovered(std::time::Duration),
+    #[error("the order log has lacked a change of the database for {0:?}")]
+    NotLogged(std::time::Duration),
     #[error("{0} is not installed: run scripts/install-servers test")]
     NotInstalled(&'static str),
     #[error("the queue was empty")]

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::missed::Missed;
 use super::stack::Stack;
@@ -19,11 +19,12 @@ pub(super) async fn rebuild(stack: &Stack, sale: &str) -> Result<(), Missed> {
 }
 
 /// Brings a database that went back in time up to date. If the log does not reach back to it, because the broker lost its
-/// data shortly before, declares the rest as lost; the judge finds out what was.
+/// data shortly before, declares the rest as lost; the judge finds out what was. That ends with exit code 3 as well, since
+/// earlier entries are missing.
 pub(super) async fn replay_log(stack: &Stack) -> Result<(), Missed> {
     let replay = ["replay", "run", "log", "--yes"];
     if run(stack, &replay, &[0, 3]).await? == 3 {
-        run(stack, &[&replay[..], &["--accept-loss"]].concat(), &[0]).await?;
+        run(stack, &[&replay[..], &["--accept-loss"]].concat(), &[0, 3]).await?;
     }
     Ok(())
 }
@@ -46,7 +47,7 @@ async fn run_as(
     codes: &[i32],
 ) -> Result<i32, Missed> {
     let this = std::env::current_exe()?;
-    let mut printed = String::new();
+    let (began, mut printed) = (Instant::now(), String::new());
     for _ in 0..TRIES {
         let process = tokio::process::Command::new(program.unwrap_or(&this))
             .args(command)
@@ -58,6 +59,7 @@ async fn run_as(
         let Ok(output) = tokio::time::timeout(WITHIN, process).await else { continue };
         let output = output?;
         if let Some(code) = output.status.code().filter(|code| codes.contains(code)) {
+            tracing::info!(?command, code, took = ?began.elapsed(), "the operator's command has ended");
             return Ok(code);
         }
         printed = format!(

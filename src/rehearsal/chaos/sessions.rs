@@ -66,3 +66,25 @@ pub(super) async fn hold_lock(stack: &Stack, lasts: Duration) -> Result<(), Miss
         Err(_) => Err(Missed::TimedOut("the database")),
     }
 }
+
+/// Since when the database has had the oldest change that the order log may lack; `None` if there is none.
+pub(super) async fn oldest_unlogged_ms(stack: &Stack) -> Result<Option<i64>, Missed> {
+    const OLDEST: &str = "SELECT MIN(at_ms) FROM log_outbox";
+    let url = stack.url(stack.database()).await?;
+    let work = async {
+        if stack.database() == Kind::Postgres {
+            let mut connection = sqlx::PgConnection::connect(&url).await?;
+            let oldest = sqlx::query_scalar(OLDEST).fetch_one(&mut connection).await?;
+            connection.close().await?;
+            return Ok(oldest);
+        }
+        let mut connection = sqlx::MySqlConnection::connect(&url).await?;
+        let oldest = sqlx::query_scalar(OLDEST).fetch_one(&mut connection).await?;
+        connection.close().await?;
+        Ok::<_, sqlx::Error>(oldest)
+    };
+    match tokio::time::timeout(Duration::from_secs(5), work).await {
+        Ok(oldest) => Ok(oldest?),
+        Err(_) => Err(Missed::TimedOut("the database")),
+    }
+}

@@ -100,8 +100,8 @@ pub struct Outage {
     pub missed: Option<String>,
     /// The server that loses data which it had acknowledged.
     pub loses: Option<String>,
-    /// An end of an order that was committed in this interval may be undone, as the documents say: the order log gets it up
-    /// to a second after the database.
+    /// The end of an order that was only read in this interval may be undone, as the documents say: the order log may get it
+    /// up to a second after the database.
     pub may_undo: Option<(i64, i64)>,
 }
 

@@ -137,9 +137,12 @@ impl<'a> Facts<'a> {
         paused_at.is_some_and(|paused| paused <= to_ms)
     }
 
-    /// Whether the end of an order that this call reports may have been undone by a loss. It was committed at some time
-    /// of the call: the answer may come after the loss.
+    /// Whether the end of an order that this call shows may have been undone by a loss. It was committed at some time
+    /// of the call: the answer may come after the loss. A cancellation is answered only once the order log has it.
     pub(super) fn may_be_undone(&self, call: &Call) -> bool {
+        if matches!(call.ask, Ask::Cancel { .. }) {
+            return false;
+        }
         let mut undone = self.case.outages.iter().filter_map(|outage| outage.may_undo);
         undone.any(|(from, to)| from <= call.to_ms && call.from_ms <= to)
     }

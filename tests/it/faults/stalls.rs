@@ -3,13 +3,15 @@
 use std::time::{Duration, Instant};
 
 use doorbuster::domain::Sale;
+use doorbuster::lease::LeaseOptions;
 use doorbuster::process::{Role, Running};
 use doorbuster::store::Recorded;
 use sqlx::{Connection as _, Executor as _, MySqlConnection, PgConnection, Row as _};
 
 use crate::recovery::log_reach::gauge;
+use crate::seams::queue::connected;
 use crate::seams::store::{claim, orders};
-use crate::support::{Buyer, Database, Doorbuster, World, at_rest, buy, request, sale, until};
+use crate::support::{Buyer, Database, Doorbuster, World, at_rest, buy, order, request, sale, until};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -112,6 +114,43 @@ async fn a_locked_row_holds_up_its_own_sale_alone_in_postgres() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_locked_row_holds_up_its_own_sale_alone_in_mariadb() {
     a_locked_row_holds_up_its_own_sale_alone(Database::Mariadb).await;
+}
+
+/// A message with orders of two sales. The order of the free sale waits for its user's lease, so the message is in lanes all
+/// the time, and not with what is set aside, when the other sale goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_was_set_aside_while_its_message_was_at_work_goes_on_with_its_sale() {
+    let world = World::new(Database::Postgres).await;
+    // Without a front nothing publishes the order again.
+    let worker = world.running_as(Role::Worker).await;
+    let (locked, free) = (sale(&format!("{}a", world.name), 9, 1), sale(&world.name, 9, 1));
+    world.open_sale(&worker.parts, &locked).await;
+    world.open_sale(&worker.parts, &free).await;
+    let leases = &worker.parts.leases;
+    let lasting = LeaseOptions::lasting(LONG).max_hold(LONG);
+    let lease = leases.acquire(free.id.as_str(), ["bob"], lasting, LONG).await.unwrap().expect("free");
+    let mut holder = Session::open(&world).await;
+    holder.execute("BEGIN".into()).await;
+    let hold = format!("UPDATE items SET sold = sold + 0 WHERE sale_id = '{}'", locked.id.as_str());
+    holder.execute(hold).await;
+    let publisher = connected(&world).await;
+    publisher.publish(&[order(&locked.id, "ada", 1), order(&free.id, "bob", 1)]).await.unwrap();
+    let stalled = format!("doorbuster_worker_sale_stalled{{sale=\"{}\"}}", locked.id.as_str());
+    until("the sale is set aside", LONG, async || {
+        (gauge(&worker, &stalled).await == Some(1.0)).then_some(())
+    })
+    .await;
+    holder.execute("ROLLBACK".into()).await;
+    until("the sale goes on", LONG, async || (gauge(&worker, &stalled).await == Some(0.0)).then_some(()))
+        .await;
+    lease.release().await.unwrap();
+    for sale in [&free, &locked] {
+        until("the order has its row", Duration::from_secs(20), async || {
+            (worker.parts.store.totals(&sale.id).await.unwrap().orders == 1).then_some(())
+        })
+        .await;
+    }
+    worker.stop().await;
 }
 
 /// A worker stops in the middle of its transaction, as if its host were gone: the database sees no end of it.

@@ -1,3 +1,4 @@
+pub mod answers_in_log;
 pub mod connections;
 pub mod control;
 pub mod dashboard;
@@ -10,7 +11,6 @@ pub mod life;
 pub mod metrics;
 pub mod order_events;
 pub mod path;
-pub mod payment_log;
 pub mod payments;
 pub mod rotation;
 pub mod strangers;

@@ -1,0 +1,70 @@
+//! Has the order log get a change before it is answered, so that a database which loses its last commits does not undo what
+//! somebody was told.
+
+use std::time::Duration;
+
+use crate::domain::{Entry, OrderId, SaleId};
+use crate::queue::{OrderLog, QueueError};
+use crate::store::{OrderRow, Store, StoreError};
+
+/// How long an answer waits for the confirm, for which a healthy broker needs milliseconds. Providers wait between five and
+/// thirty seconds for an answer.
+const LOG_WITHIN: Duration = Duration::from_secs(3);
+
+/// Why the order log may lack a change.
+pub(super) enum NotLogged {
+    /// The rows could not be read, or the database has lost the change.
+    Store(StoreError),
+    /// The broker did not confirm it.
+    Log(QueueError),
+}
+
+impl From<StoreError> for NotLogged {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// An order log, and the database from which it is written.
+pub(super) struct Logging<'a> {
+    pub(super) store: &'a Store,
+    pub(super) log: &'a OrderLog,
+}
+
+impl Logging<'_> {
+    /// On `Ok` the order log has the order as it is, every payment event of it, and what they have changed; one of these
+    /// entries `is_this`. The log writer appends all of it again later, with everything else that has changed.
+    pub(super) async fn append(
+        &self,
+        sale: &SaleId,
+        order: OrderId,
+        is_this: impl Fn(&Entry) -> bool,
+    ) -> Result<(), NotLogged> {
+        // Nothing is read in vain: while the broker is away, providers and buyers send every request again and again.
+        self.log.ensure_up().map_err(NotLogged::Log)?;
+        // Before the rows are read, so that no place is above its entries.
+        let places = self.store.places_of(std::slice::from_ref(sale)).await?;
+        let entries = self.store.payment_entries(order).await?;
+        if !entries.iter().any(is_this) {
+            return Err(StoreError::Away("the database has lost the change".into()).into());
+        }
+        self.log.append_within(LOG_WITHIN, &entries, &places).await.map_err(NotLogged::Log)
+    }
+}
+
+/// On `Ok` the order log has a change that was asked for; or the broker is away or slow, and the log writer appends it later.
+/// The change is answered all the same then: a buyer who cancels should not wait for the broker.
+pub(super) async fn log_change(store: &Store, log: &OrderLog, row: &OrderRow) -> Result<(), StoreError> {
+    let (id, version) = (row.order.id, row.version);
+    let is_this = |entry: &Entry| matches!(entry, Entry::Order(order) if order.order.id == id && order.version >= version);
+    let logging = Logging { store, log };
+    match logging.append(&row.order.sale, id, is_this).await {
+        Ok(()) => Ok(()),
+        Err(NotLogged::Store(error)) => Err(error),
+        Err(NotLogged::Log(error)) => {
+            metrics::counter!("doorbuster_orders_changed_unlogged_total").increment(1);
+            tracing::debug!(order_id = %id, %error, "a change was answered before the order log had it");
+            Ok(())
+        }
+    }
+}
