@@ -1,24 +1,9 @@
 //! Records in the database from when on it would need the order log, if it were restored from a backup of now.
 
-use std::time::Duration;
-
 use super::MaintenanceError;
-use super::schedule::ScheduledTask;
 use crate::domain::{Millis, SaleState};
 use crate::gate::Gate;
 use crate::store::Store;
-
-const EVERY: Duration = Duration::from_secs(10);
-
-/// The task that records the position.
-pub fn log_position(gate: &Gate, store: &Store) -> ScheduledTask {
-    let (gate, store) = (gate.clone(), store.clone());
-    let work = move || -> futures_util::future::BoxFuture<'static, Result<usize, MaintenanceError>> {
-        let (gate, store) = (gate.clone(), store.clone());
-        Box::pin(async move { record_log_position(&gate, &store).await.map(|()| 0) })
-    };
-    ScheduledTask { name: "record the position in the order log", every: EVERY, work: Box::new(work) }
-}
 
 /// Records the earliest time of an entry that the database may lack: an order in flight was published before its row is
 /// written, and everything else is committed before it is logged. While a gate cannot be believed, the position stays
@@ -26,7 +11,7 @@ pub fn log_position(gate: &Gate, store: &Store) -> ScheduledTask {
 ///
 /// The slowest of the clocks of this process, the database and Redis decides: with a position that is too late, a replay
 /// would begin behind entries that the database lacks.
-async fn record_log_position(gate: &Gate, store: &Store) -> Result<(), MaintenanceError> {
+pub(super) async fn record_log_position(gate: &Gate, store: &Store) -> Result<(), MaintenanceError> {
     let mut from = store.read_clock().await?.min(Millis::now());
     if !gate.is_compared().await? {
         return Ok(());

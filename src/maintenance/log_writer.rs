@@ -1,8 +1,15 @@
 //! Moves entries from the database's log outbox to the order log: every change of an order, a sale or a payment.
 
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
 use super::MaintenanceError;
-use crate::domain::Millis;
+use super::leader::{Leader, keep_leading};
+use super::log_position::record_log_position;
 use crate::gate::Gate;
+use crate::lease::{Guard, Leases};
 use crate::queue::OrderLog;
 use crate::settlement::{SettlementError, compare_places};
 use crate::store::{Store, StoreError};
@@ -10,8 +17,88 @@ use crate::store::{Store, StoreError};
 /// Entries in one message of the log.
 const BATCH: u64 = 250;
 
-/// Maximum messages in one round, so that other work gets its turn.
+/// Maximum messages in one round.
 const BATCHES: usize = 40;
+
+/// How often to record from when on the log would be needed.
+const POSITION_EVERY: Duration = Duration::from_secs(10);
+
+const SCOPE: &str = "_log";
+
+const INCOMPLETE_FOR: &str = "doorbuster_order_log_oldest_unwritten_seconds";
+
+/// Writes the order log, on one front at a time. It is not one of the rounds of maintenance: those may take a minute when
+/// much is due, and what the log lacks is lost with the database.
+pub struct LogWriter {
+    /// Has witnessed the places of the database.
+    pub gate: Gate,
+    /// Has the changes that the log lacks.
+    pub store: Store,
+    /// Decides who leads.
+    pub leases: Leases,
+    /// Receives every change.
+    pub log: OrderLog,
+    /// Time between two rounds.
+    pub every: Duration,
+}
+
+impl LogWriter {
+    /// Runs until `stop`. Errors are logged and retried in a later round. The gauge counts from the last round after which
+    /// the log had everything, so it also grows while the database cannot be read.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut leader = Leader::new(&self.leases, SCOPE);
+        let mut positioned: Option<Instant> = None;
+        let mut complete = Instant::now();
+        while stop.run_until_cancelled(tokio::time::sleep(self.every)).await.is_some() {
+            let Some(lead) = leader.lead().await else {
+                // Another process writes and measures now.
+                complete = Instant::now();
+                metrics::gauge!(INCOMPLETE_FOR).set(0.0);
+                continue;
+            };
+            let begun = Instant::now();
+            match stop.run_until_cancelled(lead.until_lost(self.round(lead, &mut positioned))).await {
+                Some(Ok(Ok(true))) => complete = begun,
+                Some(Ok(Ok(false))) => {}
+                // The publisher has logged the cause.
+                Some(Ok(Err(error))) => tracing::debug!(%error, "the order log waits"),
+                Some(Err(error)) => tracing::warn!(%error, "the order log is left to another front"),
+                None => break,
+            }
+            let waits = if complete == begun { Duration::ZERO } else { complete.elapsed() };
+            metrics::gauge!(INCOMPLETE_FOR).set(waits.as_secs_f64());
+        }
+        leader.resign().await;
+    }
+
+    /// Writes up to 10,000 entries. `true`: the log has everything that was committed when this began.
+    async fn round(
+        &self,
+        leader: &Guard,
+        positioned: &mut Option<Instant>,
+    ) -> Result<bool, MaintenanceError> {
+        // What a database that went back in time believes to be unwritten is in the log. If the gate alone is away, the log
+        // is written all the same.
+        if let Err(SettlementError::Store(error @ StoreError::Behind(_))) =
+            compare_places(&self.gate, &self.store).await
+        {
+            return Err(error.into());
+        }
+        let mut complete = false;
+        for _ in 0..BATCHES {
+            keep_leading(leader).await;
+            complete = !write_batch(&self.store, &self.log).await?.more;
+            if complete {
+                break;
+            }
+        }
+        if positioned.is_none_or(|at| at.elapsed() >= POSITION_EVERY) {
+            record_log_position(&self.gate, &self.store).await?;
+            *positioned = Some(Instant::now());
+        }
+        Ok(complete)
+    }
+}
 
 /// Writes what a process that stops would leave to the next front. Not from a database that has gone back in time: what it
 /// believes to be unwritten is in the log.
@@ -32,22 +119,29 @@ pub async fn write_last_entries(
 pub async fn write_log(store: &Store, log: &OrderLog) -> Result<usize, MaintenanceError> {
     let mut written = 0;
     for _ in 0..BATCHES {
-        let unlogged = store.unlogged(BATCH).await?;
-        let age = unlogged.oldest.map_or(0, |oldest| (Millis::now().0 - oldest.0).max(0));
-        metrics::gauge!("doorbuster_order_log_oldest_unwritten_seconds").set(age as f64 / 1000.0);
-        if unlogged.ids.is_empty() {
-            break;
-        }
-        if !unlogged.entries.is_empty() {
-            log.append(&unlogged.entries, &unlogged.places).await?;
-        }
-        store.forget_logged(&unlogged.ids).await?;
-        written += unlogged.entries.len();
-        if (unlogged.ids.len() as u64) < BATCH {
-            metrics::gauge!("doorbuster_order_log_oldest_unwritten_seconds").set(0.0);
+        let batch = write_batch(store, log).await?;
+        written += batch.written;
+        if !batch.more {
             break;
         }
     }
-    metrics::counter!("doorbuster_order_log_written_total").increment(written as u64);
     Ok(written)
+}
+
+struct Batch {
+    written: usize,
+    /// The log may lack further entries.
+    more: bool,
+}
+
+async fn write_batch(store: &Store, log: &OrderLog) -> Result<Batch, MaintenanceError> {
+    let unlogged = store.unlogged(BATCH).await?;
+    if !unlogged.entries.is_empty() {
+        log.append(&unlogged.entries, &unlogged.places).await?;
+    }
+    if !unlogged.ids.is_empty() {
+        store.forget_logged(&unlogged.ids).await?;
+    }
+    metrics::counter!("doorbuster_order_log_written_total").increment(unlogged.entries.len() as u64);
+    Ok(Batch { written: unlogged.entries.len(), more: unlogged.ids.len() as u64 >= BATCH })
 }

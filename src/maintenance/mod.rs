@@ -1,7 +1,7 @@
 //! Work that runs unattended: every front is ready to do it, and leases ensure that only one does.
 //!
 //! Reading order: `leader` decides which process works. `sweep` looks after orders that have no row yet,
-//! `rounds` after everything that comes due later, each as a continuous leader. `books_check` and `adopter`
+//! `log_writer` after the order log, and `rounds` after everything that comes due later, each as a continuous leader. `books_check` and `adopter`
 //! compare the books at intervals, one look at a time. `rebuilder` rebuilds frozen gates where the
 //! configuration allows it; `restart_check` compares the books after a restart of Redis, and until then
 //! keeps it from selling. `place_check` notices in every process that the database has gone back in time.
@@ -26,9 +26,8 @@ mod sweep;
 pub use adopter::Adopter;
 pub use books_check::BooksCheck;
 pub use error::MaintenanceError;
-pub use log_position::log_position;
 pub use log_reach::log_reach;
-pub use log_writer::{write_last_entries, write_log};
+pub use log_writer::{LogWriter, write_last_entries, write_log};
 pub use place_check::PlaceCheck;
 pub use rebuilder::Rebuilder;
 pub use restart_check::{Comparison, NotCompared, RestartCheck};

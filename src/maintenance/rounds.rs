@@ -3,8 +3,7 @@
 //! 1. Return units of ended orders to the gate.
 //! 2. Retry payments. Before the deadlines, so that a buyer who paid in time keeps their order.
 //! 3. Expire orders that nobody paid in time.
-//! 4. Write the order log, which then has the changes of the steps before.
-//! 5. Run the scheduled tasks whose interval has passed.
+//! 4. Run the scheduled tasks whose interval has passed.
 //!
 //! Each step is bounded, so that the others get their turn, and a failed step holds up no other. If the leader dies,
 //! another front takes the lead when the lease ends and finds the rest in the database.
@@ -14,14 +13,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::MaintenanceError;
 use super::leader::{LEADERSHIP, Leader, keep_leading};
 use super::schedule::ScheduledTask;
-use super::{MaintenanceError, write_log};
 use crate::domain::Millis;
 use crate::gate::Gate;
 use crate::lease::{Guard, Leases};
 use crate::orders::{Payments, expire};
-use crate::queue::OrderLog;
 use crate::settlement::{SettlementError, compare_places, give_back_pending};
 use crate::store::{Store, StoreError};
 
@@ -47,14 +45,13 @@ const PAYMENTS: usize = 16;
 const SCOPE: &str = "_upkeep";
 
 /// Gauges that only the leader sets.
-const GAUGES: [&str; 7] = [
+const GAUGES: [&str; 6] = [
     "doorbuster_maintenance_returns_waiting",
     "doorbuster_maintenance_oldest_return_seconds",
     "doorbuster_maintenance_orders_overdue",
     "doorbuster_payments_pending",
     "doorbuster_payments_late",
     "doorbuster_sale_acts_pending",
-    "doorbuster_order_log_oldest_unwritten_seconds",
 ];
 
 /// Runs the rounds, on one front at a time.
@@ -67,8 +64,6 @@ pub struct Rounds {
     pub store: Store,
     /// Retries payments.
     pub payments: Payments,
-    /// Receives every change.
-    pub log: OrderLog,
     /// Further tasks, each with an interval.
     pub scheduled: Vec<ScheduledTask>,
     /// How often and how much.
@@ -112,12 +107,6 @@ impl Rounds {
         log_done("return units to the gate", self.return_units(leader).await);
         log_done("retry payments", self.retry_payments(leader).await);
         log_done("expire orders", self.expire(leader).await);
-        keep_leading(leader).await;
-        match write_log(&self.store, &self.log).await {
-            Ok(entries) => tracing::trace!(entries, "written to the order log"),
-            // The publisher has logged the cause, and a gauge shows the age.
-            Err(error) => tracing::debug!(%error, "the order log waits"),
-        }
         for (task, last_run) in self.scheduled.iter().zip(last_runs) {
             if last_run.is_none_or(|last_run| last_run.elapsed() >= task.every) {
                 keep_leading(leader).await;

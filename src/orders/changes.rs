@@ -83,6 +83,12 @@ impl Orders {
         Self { gate, store, leases, log: None }
     }
 
+    /// The same on another handle of the database.
+    #[must_use]
+    pub fn on(&self, store: Store) -> Self {
+        Self { store, ..self.clone() }
+    }
+
     /// The order log gets each change before it is answered.
     #[must_use]
     pub fn logged_to(self, log: OrderLog) -> Self {

@@ -1,5 +1,5 @@
-//! Has the order log get a change before it is answered, so that a database which loses its last commits does not undo what
-//! somebody was told.
+//! Has the order log get a change before it is answered, so that a database which loses its last commits does not undo an
+//! answer.
 
 use std::time::Duration;
 
@@ -46,25 +46,41 @@ impl Logging<'_> {
         let places = self.store.places_of(std::slice::from_ref(sale)).await?;
         let entries = self.store.payment_entries(order).await?;
         if !entries.iter().any(is_this) {
-            return Err(StoreError::Away("the database has lost the change".into()).into());
+            return Err(lost().into());
         }
         self.log.append_within(LOG_WITHIN, &entries, &places).await.map_err(NotLogged::Log)
     }
 }
 
-/// On `Ok` the order log has a change that was asked for; or the broker is away or slow, and the log writer appends it later.
-/// The change is answered all the same then: a buyer who cancels should not wait for the broker.
+/// On `Ok` the order log has this change, which was asked for; or the broker is away or slow, and the log writer appends it
+/// later. The change is answered all the same then: a buyer who cancels should not wait for the broker.
 pub(super) async fn log_change(store: &Store, log: &OrderLog, row: &OrderRow) -> Result<(), StoreError> {
-    let (id, version) = (row.order.id, row.version);
-    let is_this = |entry: &Entry| matches!(entry, Entry::Order(order) if order.order.id == id && order.version >= version);
-    let logging = Logging { store, log };
-    match logging.append(&row.order.sale, id, is_this).await {
+    match append_change(store, log, row).await {
         Ok(()) => Ok(()),
         Err(NotLogged::Store(error)) => Err(error),
         Err(NotLogged::Log(error)) => {
             metrics::counter!("doorbuster_orders_changed_unlogged_total").increment(1);
-            tracing::debug!(order_id = %id, %error, "a change was answered before the order log had it");
+            tracing::debug!(order_id = %row.order.id, %error, "a change was answered before the order log had it");
             Ok(())
         }
     }
+}
+
+async fn append_change(store: &Store, log: &OrderLog, row: &OrderRow) -> Result<(), NotLogged> {
+    log.ensure_up().map_err(NotLogged::Log)?;
+    let places = store.places_of(std::slice::from_ref(&row.order.sale)).await?;
+    let mut entries = store.entries_of(std::slice::from_ref(row)).await?;
+    for entry in &mut entries {
+        let Entry::Order(entry) = entry else { continue };
+        // A later change may have come in between, and appends itself.
+        entry.history.retain(|step| step.version <= row.version);
+        if entry.history.last().is_none_or(|last| last.to != row.status) {
+            return Err(lost().into());
+        }
+    }
+    log.append_within(LOG_WITHIN, &entries, &places).await.map_err(NotLogged::Log)
+}
+
+fn lost() -> StoreError {
+    StoreError::Away("the database has lost the change".into())
 }

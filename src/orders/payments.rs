@@ -61,6 +61,12 @@ impl Payments {
         Self { store, orders, late, log }
     }
 
+    /// The same on another handle of the database.
+    #[must_use]
+    pub fn on(&self, store: &Store) -> Self {
+        Self::new(store.clone(), self.orders.on(store.clone()), self.late.intake.clone(), self.log.clone())
+    }
+
     /// Takes a verified event. On `Ok` the event is durable, in the database and in the order log, the returned payment
     /// has its present state, and no later reading shows its order in an earlier state. Maintenance retries a pending one. May be repeated.
     pub async fn receive(&self, payment: &Payment) -> Result<Payment, PaymentError> {

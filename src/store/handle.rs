@@ -54,10 +54,11 @@ impl Store {
         Self { permits: self.permits.of_readers(), ..self.clone() }
     }
 
-    /// A handle for a rebuild, which does one thing at a time. While more is asked of the database than it can do, it goes
-    /// before all that waits: a sale stays frozen until it is done.
-    pub fn for_rebuild(&self) -> Self {
-        Self { permits: self.permits.one_more(), ..self.clone() }
+    /// A handle for a task of maintenance, which does a few things at a time and never stops. While buyers ask the database
+    /// for more than it can do, it goes before all of them that wait. Otherwise nothing would expire, be returned or logged
+    /// any more, and a frozen sale would stay frozen.
+    pub fn for_maintenance(&self, at_once: usize) -> Self {
+        Self { permits: self.permits.more(at_once), ..self.clone() }
     }
 
     /// The time limit of one transaction or query.

@@ -55,10 +55,10 @@ impl Permits {
         if taken == 0 { self.clone() } else { Self::for_connections(taken) }
     }
 
-    /// One more for the same connections. Its holder waits in the queue of the pool, behind those who have a permit, and not
-    /// behind those who wait for one.
-    pub(super) fn one_more(&self) -> Self {
-        Self { free: Arc::new(Semaphore::new(1)), connections: self.connections }
+    /// So many more for the same connections. Their holders wait in the queue of the pool, behind those who have a permit,
+    /// and not behind those who wait for one.
+    pub(super) fn more(&self, permits: usize) -> Self {
+        Self { free: Arc::new(Semaphore::new(permits)), connections: self.connections }
     }
 
     /// Takes a permit, unless the caller already works under one. Waits for at most half of `limit`.

@@ -139,7 +139,7 @@ pub const METRICS: &[Metric] = &[
     // The order log, backups and the database.
     gauge(
         "doorbuster_order_log_oldest_unwritten_seconds",
-        "Age of the oldest change that the order log lacks.",
+        "For how long the order log has lacked changes of the database; 0 if it lacks none.",
     ),
     counter("doorbuster_order_log_written_total", "Changes written to the order log by maintenance."),
     gauge(

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
+use crate::control::Control;
 use crate::intake::Relay;
-use crate::maintenance::{Adopter, BooksCheck, Rebuilder, Rounds, Sweep, log_position, log_reach, schedule};
+use crate::maintenance::{Adopter, BooksCheck, LogWriter, Rebuilder, Rounds, Sweep, log_reach, schedule};
 use crate::orders::Payments;
 use crate::process::config::RebuildPolicy;
 use crate::process::shared::Shared;
 use crate::process::tasks::Tasks;
 use crate::queue::OrderLog;
 use crate::recovery::Rebuild;
+use crate::store::Store;
 
 /// The parts of its front that maintenance uses.
 pub(super) struct Maintained {
@@ -18,24 +20,33 @@ pub(super) struct Maintained {
     pub(super) log: OrderLog,
 }
 
+/// Payments that are retried at once, in as many transactions.
+const PAYMENTS: usize = 4;
+
 pub(super) fn start(shared: &Shared<'_>, tasks: &mut Tasks, front: Maintained) {
-    let config = shared.config;
+    let (config, stop) = (shared.config, &shared.stop);
     if config.audit.every_s > 0 {
-        tasks.spawn("the audit", books_check(shared).run(shared.stop.clone()));
+        tasks.spawn("the audit", books_check(shared).run(stop.clone()));
     }
     if config.gate.rebuild != RebuildPolicy::Manual {
-        tasks.spawn("the rebuild", rebuilder(shared, front.log.clone()).run(shared.stop.clone()));
+        tasks.spawn("the rebuild", rebuilder(shared, front.log.clone()).run(stop.clone()));
     }
-    tasks.spawn("the adoption", adopter(shared).run(shared.stop.clone()));
-    tasks.spawn("the sweep", sweep(shared, front.relay).run(shared.stop.clone()));
-    tasks.spawn("maintenance", rounds(shared, front.payments, front.log).run(shared.stop.clone()));
+    tasks.spawn("the adoption", adopter(shared).run(stop.clone()));
+    tasks.spawn("the sweep", sweep(shared, front.relay).run(stop.clone()));
+    tasks.spawn("the log writer", log_writer(shared, front.log.clone()).run(stop.clone()));
+    tasks.spawn("maintenance", rounds(shared, &front.payments, &front.log).run(stop.clone()));
+}
+
+/// A handle of the database for one of these tasks.
+fn store(shared: &Shared<'_>) -> Store {
+    shared.parts.store.for_maintenance(1)
 }
 
 fn books_check(shared: &Shared<'_>) -> BooksCheck {
     let (parts, audit) = (shared.parts, &shared.config.audit);
     BooksCheck {
         gate: parts.gate.clone(),
-        store: parts.store.clone(),
+        store: store(shared),
         leases: parts.leases.clone(),
         control: shared.control.clone(),
         gauges: parts.sale_gauges.clone(),
@@ -49,7 +60,7 @@ fn rebuilder(shared: &Shared<'_>, log: OrderLog) -> Rebuilder {
     Rebuilder {
         rebuild: Rebuild {
             gate: parts.gate.clone(),
-            store: parts.store.for_rebuild(),
+            store: store(shared),
             leases: parts.leases.clone(),
             dead_letters: shared.dead_letters.clone(),
             log,
@@ -63,7 +74,7 @@ fn rebuilder(shared: &Shared<'_>, log: OrderLog) -> Rebuilder {
 
 fn adopter(shared: &Shared<'_>) -> Adopter {
     let parts = shared.parts;
-    Adopter { gate: parts.gate.clone(), store: parts.store.clone(), leases: parts.leases.clone() }
+    Adopter { gate: parts.gate.clone(), store: store(shared), leases: parts.leases.clone() }
 }
 
 fn sweep(shared: &Shared<'_>, relay: Relay) -> Sweep {
@@ -73,24 +84,27 @@ fn sweep(shared: &Shared<'_>, relay: Relay) -> Sweep {
         leases: parts.leases.clone(),
         relay,
         dead_letters: shared.dead_letters.clone(),
-        store: parts.store.clone(),
+        store: store(shared),
         settings: shared.config.sweep(),
     }
 }
 
-fn rounds(shared: &Shared<'_>, payments: Payments, log: OrderLog) -> Rounds {
+fn log_writer(shared: &Shared<'_>, log: OrderLog) -> LogWriter {
+    let (parts, every) = (shared.parts, shared.config.maintenance().every);
+    LogWriter { gate: parts.gate.clone(), store: store(shared), leases: parts.leases.clone(), log, every }
+}
+
+fn rounds(shared: &Shared<'_>, payments: &Payments, log: &OrderLog) -> Rounds {
     let (parts, config) = (shared.parts, shared.config);
-    // First, because it takes no time, and a database or Redis that is lost needs less of the order log then.
-    let mut scheduled = vec![log_position(&parts.gate, &parts.store)];
-    scheduled.extend(schedule(&shared.control, config.purge_after()));
+    let store = store(shared);
+    let mut scheduled = schedule(&Control::new(parts.gate.clone(), store.clone()), config.purge_after());
     let kept = Duration::from_secs(config.queue.log_hours * 3_600);
-    scheduled.push(log_reach(&log, &parts.store, kept));
+    scheduled.push(log_reach(log, &store, kept));
     Rounds {
         gate: parts.gate.clone(),
         leases: parts.leases.clone(),
-        store: parts.store.clone(),
-        payments,
-        log,
+        payments: payments.on(&parts.store.for_maintenance(PAYMENTS)),
+        store,
         scheduled,
         settings: config.maintenance(),
     }

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sea_orm::{EntityTrait as _, QueryFilter as _, QueryOrder as _, QuerySelect as _};
+use sea_orm::{ColumnTrait as _, EntityTrait as _, QueryFilter as _, QueryOrder as _, QuerySelect as _};
 use uuid::Uuid;
 
 use super::entries::{act_entry, order_entries, payment_entry};
-use crate::domain::{Entry, Millis, Place, SaleId};
+use crate::domain::{Entry, Place, SaleId};
 use crate::store::entities::{log_outbox, order, payment_event, sale_act};
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
@@ -23,9 +23,10 @@ pub struct Unlogged {
     pub places: BTreeMap<SaleId, Place>,
     /// Pass these to [`Store::forget_logged`] once the log has the entries.
     pub ids: Vec<Uuid>,
-    /// When the oldest of these changes happened.
-    pub oldest: Option<Millis>,
 }
+
+/// Changed payments, by provider and event. Thousands of them change within seconds, so they are read together.
+type PaymentRows<'a> = BTreeMap<&'a str, BTreeMap<&'a str, Vec<&'a log_outbox::Model>>>;
 
 impl Store {
     /// The oldest changes that the log lacks; [`StoreError::Behind`] if the database is behind. A row that was deleted
@@ -38,18 +39,24 @@ impl Store {
                 .limit(limit)
                 .all(&self.db)
                 .await?;
-            let mut unlogged =
-                Unlogged { oldest: rows.first().map(|row| Millis(row.at_ms)), ..Default::default() };
+            let mut unlogged = Unlogged::default();
             // Before the rows are read, so that no place is above its entries.
             let sales: BTreeSet<SaleId> = rows.iter().filter_map(|row| row.sale_id.parse().ok()).collect();
             unlogged.places = self.places_of(&Vec::from_iter(sales)).await?;
             let mut orders: BTreeMap<Uuid, Vec<&log_outbox::Model>> = BTreeMap::new();
+            let mut payments: PaymentRows<'_> = BTreeMap::new();
             let mut seen = BTreeSet::new();
             for row in &rows {
                 if row.kind == ORDER
                     && let Ok(id) = row.reference.parse()
                 {
                     orders.entry(id).or_default().push(row);
+                    continue;
+                }
+                if row.kind == PAYMENT
+                    && let Some((provider, event)) = row.reference.split_once(SEPARATOR)
+                {
+                    payments.entry(provider).or_default().entry(event).or_default().push(row);
                     continue;
                 }
                 if seen.insert((&row.kind, &row.sale_id, &row.reference)) {
@@ -64,10 +71,39 @@ impl Store {
                 }
                 unlogged.ids.push(row.id);
             }
+            self.add_payments(payments, &mut unlogged).await?;
             self.add_orders(orders, &mut unlogged).await?;
             Ok(unlogged)
         })
         .await
+    }
+
+    async fn add_payments(
+        &self,
+        payments: PaymentRows<'_>,
+        unlogged: &mut Unlogged,
+    ) -> Result<(), StoreError> {
+        for (provider, mut events) in payments {
+            let ids: Vec<String> = events.keys().map(|event| (*event).to_owned()).collect();
+            let of_provider =
+                payment_event::Entity::find().filter(payment_event::Column::Provider.eq(provider));
+            let rows = of_provider
+                .filter(is_one_of(&self.db, payment_event::Column::EventId, ids))
+                .all(&self.db)
+                .await?;
+            for row in rows {
+                let event = row.event_id.clone();
+                match payment_entry(row) {
+                    Ok(entry) => unlogged.entries.push(Entry::Payment(Box::new(entry))),
+                    Err(error) => {
+                        let waiting = events.remove(event.as_str()).unwrap_or_default();
+                        waiting.into_iter().for_each(|row| warn_unreadable(row, &error));
+                    }
+                }
+            }
+            unlogged.ids.extend(events.into_values().flatten().map(|row| row.id));
+        }
+        Ok(())
     }
 
     async fn add_orders(
@@ -109,12 +145,6 @@ impl Store {
                 let key = (row.sale_id.clone(), row.reference.clone());
                 let act = sale_act::Entity::find_by_id(key).one(&self.db).await?;
                 Ok(act.map(act_entry).transpose()?.map(Box::new).map(Entry::Act))
-            }
-            PAYMENT => {
-                let (provider, event) = row.reference.split_once(SEPARATOR).ok_or_else(unreadable)?;
-                let key = (provider.to_owned(), event.to_owned());
-                let payment = payment_event::Entity::find_by_id(key).one(&self.db).await?;
-                Ok(payment.map(payment_entry).transpose()?.map(Box::new).map(Entry::Payment))
             }
             _ => Err(unreadable()),
         }

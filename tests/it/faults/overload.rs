@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use doorbuster::domain::Sale;
+use doorbuster::domain::{Sale, Terms};
 use doorbuster::rehearsal::chaos::Weather;
 use doorbuster::store::Store;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use crate::faults::stalls::Session;
 use crate::support::{Buyer, Database, World, at_rest, behind_proxy, buy, sale};
@@ -120,4 +121,62 @@ async fn buyers_read_their_orders_while_changes_wait_in_postgres() {
 #[tokio::test(flavor = "multi_thread")]
 async fn buyers_read_their_orders_while_changes_wait_in_mariadb() {
     buyers_read_their_orders_while_changes_wait(Database::Mariadb).await;
+}
+
+/// A row is locked that every cancellation needs, and more buyers cancel all the time than there are connections. An order
+/// of another sale expires meanwhile, and the order log gets that.
+#[tokio::test(flavor = "multi_thread")]
+async fn maintenance_goes_on_while_buyers_wait_for_connections() {
+    let mut world = World::new(Database::Postgres).await;
+    world.set("database.connections=4").set("database.timeout_ms=2000").set("maintenance.every_ms=200");
+    let running = world.running().await;
+    let busy = sale(&format!("{}a", world.name), 30, 1);
+    let terms = Terms { pay_within_s: Some(8), ..Terms::default() };
+    let other = Sale { terms, ..sale(&world.name, 1, 1) };
+    world.open_sale(&running.parts, &busy).await;
+    world.open_sale(&running.parts, &other).await;
+    let mut orders = Vec::new();
+    for nth in 0..30 {
+        let buyer = Buyer::of(&running, &format!("user{nth}"));
+        let bought = buyer.buy(busy.id.as_str(), "k").await;
+        orders.push((buyer, format!("/v1/sales/{}/orders/{}:cancel", busy.id, bought.order_id())));
+    }
+    let bought = Buyer::of(&running, "zoe").buy(other.id.as_str(), "k").await;
+    assert_eq!(bought.status, 202, "{}", bought.text);
+    at_rest(&running, &busy).await;
+
+    let mut holder = Session::open(&world).await;
+    holder.execute("BEGIN".into()).await;
+    holder.execute(format!("UPDATE items SET sold = sold + 0 WHERE sale_id = '{}'", busy.id)).await;
+    let enough = CancellationToken::new();
+    let mut flood = JoinSet::new();
+    for (buyer, cancel) in orders {
+        let enough = enough.clone();
+        flood.spawn(async move {
+            while !enough.is_cancelled() {
+                let answer = buyer.post(&cancel, &[], "{}").await;
+                // Once the row is free, the last ones are served.
+                assert!(answer.status == 503 || enough.is_cancelled(), "{}", answer.text);
+            }
+        });
+    }
+    let mut session = Session::open(&world).await;
+    let expired =
+        format!("SELECT COUNT(*) FROM orders WHERE sale_id = '{}' AND status = 'expired'", other.id);
+    until_one(&mut session, "the order of the other sale expires", &expired).await;
+    let logged = "SELECT COUNT(*) FROM (SELECT 1) one WHERE NOT EXISTS (SELECT 1 FROM log_outbox)";
+    until_one(&mut session, "the order log has it", logged).await;
+    enough.cancel();
+    holder.execute("ROLLBACK".into()).await;
+    flood.join_all().await;
+    running.stop().await;
+}
+
+/// Returns once a query counts one. Not through the product's connections, which are all in use.
+async fn until_one(session: &mut Session, what: &str, query: &str) {
+    let until = Instant::now() + Duration::from_secs(30);
+    while session.numbers(query.to_owned()).await != [1] {
+        assert!(Instant::now() < until, "still waiting: {what}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
 }
