@@ -103,7 +103,7 @@ impl Parts {
                 other => GateError::Broken(other.to_string()),
             })
         })?;
-        compare_restarts(&gate, &store.for_maintenance(1), &leases, config.queue());
+        compare_restarts(&gate, &store.ahead_of_buyers(1), &leases, config.queue());
         hear_witnesses(&gate, &store, &leases, config.queue());
         Ok(Self {
             gate,

@@ -54,10 +54,10 @@ impl Store {
         Self { permits: self.permits.of_readers(), ..self.clone() }
     }
 
-    /// A handle for a task of maintenance, which does a few things at a time and never stops. While buyers ask the database
-    /// for more than it can do, it goes before all of them that wait. Otherwise nothing would expire, be returned or logged
-    /// any more, and a frozen sale would stay frozen.
-    pub fn for_maintenance(&self, at_once: usize) -> Self {
+    /// A handle for maintenance or operators, who do a few things at a time. While buyers ask the database for more than it
+    /// can do, it goes before all of them that wait. Otherwise nothing would expire, be returned or logged any more, a frozen
+    /// sale would stay frozen, and nobody could look at the sale.
+    pub fn ahead_of_buyers(&self, at_once: usize) -> Self {
         Self { permits: self.permits.more(at_once), ..self.clone() }
     }
 

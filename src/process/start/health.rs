@@ -32,7 +32,8 @@ pub(in crate::process) fn start(
 ) -> watch::Receiver<Readiness> {
     let (report, readiness) = watch::channel(Readiness::default());
     let health = Health {
-        parts: shared.parts.clone(),
+        // A database that is busy with buyers is not down.
+        parts: Parts { store: shared.parts.store.ahead_of_buyers(1), ..shared.parts.clone() },
         consumes,
         compared,
         check_settings: shared.config.redis.check_settings,

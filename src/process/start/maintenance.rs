@@ -39,7 +39,7 @@ pub(super) fn start(shared: &Shared<'_>, tasks: &mut Tasks, front: Maintained) {
 
 /// A handle of the database for one of these tasks.
 fn store(shared: &Shared<'_>) -> Store {
-    shared.parts.store.for_maintenance(1)
+    shared.parts.store.ahead_of_buyers(1)
 }
 
 fn books_check(shared: &Shared<'_>) -> BooksCheck {
@@ -103,7 +103,7 @@ fn rounds(shared: &Shared<'_>, payments: &Payments, log: &OrderLog) -> Rounds {
     Rounds {
         gate: parts.gate.clone(),
         leases: parts.leases.clone(),
-        payments: payments.on(&parts.store.for_maintenance(PAYMENTS)),
+        payments: payments.on(&parts.store.ahead_of_buyers(PAYMENTS)),
         store,
         scheduled,
         settings: config.maintenance(),

@@ -5,11 +5,14 @@ use std::sync::Arc;
 
 use tokio::net::TcpListener;
 
-use crate::control::DeadLetterActs;
+use crate::control::{Control, DeadLetterActs};
 use crate::front::{self, Monitoring, Operations, OperatorTokens, ServerSettings, StreamRoom};
 use crate::process::listen::for_operators;
 use crate::process::shared::Shared;
 use crate::process::tasks::Tasks;
+
+/// What operators may have done in the database at once.
+const AT_ONCE: usize = 4;
 
 /// Streams of events for operators: half of the connections that the listener has.
 const STREAMS: usize = 64;
@@ -23,16 +26,13 @@ pub(in crate::process) fn start(
 ) {
     let (parts, config) = (shared.parts, shared.config);
     let dead_letters = shared.dead_letters.clone();
+    let (gate, store) = (parts.gate.clone(), parts.store.ahead_of_buyers(AT_ONCE));
     let router = front::operations(Operations {
-        control: shared.control.clone(),
-        dead_letters: DeadLetterActs::new(
-            shared.dead_letters.clone(),
-            parts.gate.clone(),
-            parts.store.clone(),
-        ),
-        orders: shared.orders.clone(),
-        gate: parts.gate.clone(),
-        store: parts.store.clone(),
+        control: Control::new(gate.clone(), store.clone()),
+        dead_letters: DeadLetterActs::new(shared.dead_letters.clone(), gate.clone(), store.clone()),
+        orders: shared.orders.on(store.clone()),
+        gate,
+        store,
         tokens: OperatorTokens::new(&shared.auth, shared.keys.clone()),
         settings: config.front(),
         depths: Arc::new(move || dead_letters.depths()),

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use doorbuster::domain::{Sale, Terms};
+use doorbuster::front::Role as OperatorRole;
 use doorbuster::rehearsal::chaos::Weather;
 use doorbuster::store::Store;
 use tokio::task::JoinSet;
@@ -124,9 +125,9 @@ async fn buyers_read_their_orders_while_changes_wait_in_mariadb() {
 }
 
 /// A row is locked that every cancellation needs, and more buyers cancel all the time than there are connections. An order
-/// of another sale expires meanwhile, and the order log gets that.
+/// of another sale expires meanwhile, the order log gets that, and an operator reads the books.
 #[tokio::test(flavor = "multi_thread")]
-async fn maintenance_goes_on_while_buyers_wait_for_connections() {
+async fn maintenance_and_operators_go_on_while_buyers_wait_for_connections() {
     let mut world = World::new(Database::Postgres).await;
     world.set("database.connections=4").set("database.timeout_ms=2000").set("maintenance.every_ms=200");
     let running = world.running().await;
@@ -166,6 +167,11 @@ async fn maintenance_goes_on_while_buyers_wait_for_connections() {
     until_one(&mut session, "the order of the other sale expires", &expired).await;
     let logged = "SELECT COUNT(*) FROM (SELECT 1) one WHERE NOT EXISTS (SELECT 1 FROM log_outbox)";
     until_one(&mut session, "the order log has it", logged).await;
+    let operator = Buyer::operator(&running, OperatorRole::Viewer);
+    let audit = operator.get(&format!("/v1/admin/sales/{}/audit", other.id)).await;
+    assert_eq!(audit.status, 200, "{}", audit.text);
+    let ready = operator.get("/readyz").await;
+    assert_eq!(ready.json["dependencies"]["database"]["up"], true, "{}", ready.text);
     enough.cancel();
     holder.execute("ROLLBACK".into()).await;
     flood.join_all().await;
