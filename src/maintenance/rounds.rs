@@ -32,6 +32,9 @@ pub struct MaintenanceSettings {
     pub batch: u64,
 }
 
+/// After so long without a turn behind buyers, orders expire before them: their units must come back some time.
+const EXPIRES_WITHIN: Duration = Duration::from_secs(20);
+
 /// Batches of one kind in one round.
 const BATCHES: usize = 20;
 
@@ -60,8 +63,10 @@ pub struct Rounds {
     pub gate: Gate,
     /// Decides who leads, and protects users while their orders expire.
     pub leases: Leases,
-    /// Has the work that is due.
+    /// Has the work that is due. Not behind buyers that wait for the database.
     pub store: Store,
+    /// The same behind buyers. Orders expire through it, so that no order expires while its payment waits.
+    pub behind_buyers: Store,
     /// Retries payments.
     pub payments: Payments,
     /// Further tasks, each with an interval.
@@ -75,13 +80,14 @@ impl Rounds {
     pub async fn run(self, stop: CancellationToken) {
         let mut leader = Leader::new(&self.leases, SCOPE);
         let mut last_runs: Vec<Option<Instant>> = self.scheduled.iter().map(|_| None).collect();
-        let mut measured: Option<Instant> = None;
+        let (mut measured, mut expired_at): (Option<Instant>, _) = (None, Instant::now());
         while stop.run_until_cancelled(tokio::time::sleep(self.settings.every)).await.is_some() {
             let Some(lead) = leader.lead().await else {
                 // Another process measures now.
                 if measured.take().is_some() {
                     GAUGES.iter().for_each(|name| metrics::gauge!(*name).set(0.0));
                 }
+                expired_at = Instant::now();
                 continue;
             };
             if measured.is_none_or(|at| at.elapsed() >= MEASURE_EVERY) {
@@ -89,7 +95,7 @@ impl Rounds {
                 self.measure().await;
             }
             // A round that is cut short by a stop is finished by the next leader.
-            let round = lead.until_lost(self.round(lead, &mut last_runs));
+            let round = lead.until_lost(self.round(lead, &mut last_runs, &mut expired_at));
             if let Some(Err(error)) = stop.run_until_cancelled(round).await {
                 tracing::warn!(%error, "maintenance left to another front");
             }
@@ -97,7 +103,7 @@ impl Rounds {
         leader.resign().await;
     }
 
-    async fn round(&self, leader: &Guard, last_runs: &mut [Option<Instant>]) {
+    async fn round(&self, leader: &Guard, last_runs: &mut [Option<Instant>], expired_at: &mut Instant) {
         // What a database that went back in time says is due is not: its payments may be missing.
         if let Err(SettlementError::Store(StoreError::Behind(_))) =
             compare_places(&self.gate, &self.store).await
@@ -106,7 +112,7 @@ impl Rounds {
         }
         log_done("return units to the gate", self.return_units(leader).await);
         log_done("retry payments", self.retry_payments(leader).await);
-        log_done("expire orders", self.expire(leader).await);
+        log_done("expire orders", self.expire(leader, expired_at).await);
         for (task, last_run) in self.scheduled.iter().zip(last_runs) {
             if last_run.is_none_or(|last_run| last_run.elapsed() >= task.every) {
                 keep_leading(leader).await;
@@ -160,16 +166,22 @@ impl Rounds {
         Ok(ended)
     }
 
-    async fn expire(&self, leader: &Guard) -> Result<usize, MaintenanceError> {
+    /// `expired_at` is when this last had a turn.
+    async fn expire(&self, leader: &Guard, expired_at: &mut Instant) -> Result<usize, MaintenanceError> {
+        let store = if expired_at.elapsed() < EXPIRES_WITHIN { &self.behind_buyers } else { &self.store };
         let mut expired = 0;
         for _ in 0..BATCHES {
             keep_leading(leader).await;
-            let overdue = self.store.overdue_orders(self.settings.batch).await?;
+            let overdue = store.overdue_orders(self.settings.batch).await?;
             if overdue.is_empty() {
+                *expired_at = Instant::now();
                 break;
             }
-            let some = expire(&self.gate, &self.store, &self.leases, &overdue).await;
+            let some = expire(&self.gate, store, &self.leases, &overdue).await;
             expired += some;
+            if some > 0 {
+                *expired_at = Instant::now();
+            }
             // Orders that are left belong to users whose leases are busy.
             if some == 0 || overdue.len() as u64 != self.settings.batch {
                 break;

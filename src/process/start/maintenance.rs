@@ -105,6 +105,7 @@ fn rounds(shared: &Shared<'_>, payments: &Payments, log: &OrderLog) -> Rounds {
         leases: parts.leases.clone(),
         payments: payments.on(&parts.store.ahead_of_buyers(PAYMENTS)),
         store,
+        behind_buyers: parts.store.clone(),
         scheduled,
         settings: config.maintenance(),
     }

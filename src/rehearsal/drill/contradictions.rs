@@ -153,7 +153,7 @@ pub(super) fn of_follow_ups(books: &FinalBooks, plan: &Plan, outcomes: &[Outcome
             unanswered.extend(books.rows.get(&outcome.order).map(|row| &row.user_id));
         }
         // While servers fail, one who repeats a request for a while may never hear what became of it.
-        if (outcome.is_final || !plan.under_fire) && !is_true(outcome, books) {
+        if (outcome.is_final || !plan.under_fire) && !is_true(outcome, books, plan) {
             found.push(format!(
                 "{:?}: answered {:?} for {}, which is {}",
                 outcome.intent,
@@ -179,7 +179,7 @@ pub(super) fn of_follow_ups(books: &FinalBooks, plan: &Plan, outcomes: &[Outcome
 }
 
 /// Whether the row agrees with the answer.
-fn is_true(outcome: &Outcome, books: &FinalBooks) -> bool {
+fn is_true(outcome: &Outcome, books: &FinalBooks, plan: &Plan) -> bool {
     let is = books.status(outcome.order);
     match outcome.answer.as_str() {
         "applied" => is == Some(OrderStatus::Paid),
@@ -191,7 +191,10 @@ fn is_true(outcome: &Outcome, books: &FinalBooks) -> bool {
         "late" => is.is_some_and(|is| !is.is_live()),
         "cancelled" => is == Some(OrderStatus::Cancelled),
         "invalid_transition" => outcome.intent == Intent::Cancels && is == Some(OrderStatus::Expired),
-        "nothing" => is == Some(OrderStatus::Expired),
+        // A replay after a loss may have ended it instead; the judge knows when there was one.
+        "nothing" => {
+            is == Some(OrderStatus::Expired) || plan.under_fire && is == Some(OrderStatus::Cancelled)
+        }
         _ => false,
     }
 }

@@ -180,7 +180,7 @@ async fn maintenance_and_operators_go_on_while_buyers_wait_for_connections() {
 
 /// Returns once a query counts one. Not through the product's connections, which are all in use.
 async fn until_one(session: &mut Session, what: &str, query: &str) {
-    let until = Instant::now() + Duration::from_secs(30);
+    let until = Instant::now() + Duration::from_secs(60);
     while session.numbers(query.to_owned()).await != [1] {
         assert!(Instant::now() < until, "still waiting: {what}");
         tokio::time::sleep(Duration::from_millis(200)).await;
