@@ -1,8 +1,8 @@
 //! Work that runs unattended: every front is ready to do it, and leases ensure that only one does.
 //!
-//! Reading order: `leader` decides which process works. `sweep` looks after orders that have no row yet,
-//! `log_writer` after the order log, and `rounds` after everything that comes due later, each as a continuous leader. `books_check` and `adopter`
-//! compare the books at intervals, one look at a time. `rebuilder` rebuilds frozen gates where the
+//! Reading order: `leader` decides which process works. `sweep` looks after orders that have no row yet, `log_writer`
+//! after the order log, and `rounds` after everything that comes due later, each as a continuous leader. `books_check`
+//! and `adopter` compare the books at intervals, one look at a time. `rebuilder` rebuilds frozen gates where the
 //! configuration allows it; `restart_check` compares the books after a restart of Redis, and until then
 //! keeps it from selling. `place_check` notices in every process that the database has gone back in time.
 //!

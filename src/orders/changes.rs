@@ -115,11 +115,10 @@ impl Orders {
     }
 
     /// Applies an operator's or a payment's act under the user's lease and fencing token. On return the change is
-    /// committed, and no later reading shows an earlier state. With [`Orders::logged_to`], the order log
-    /// has it as well, unless the broker is away or does not confirm it in time: then a database that loses its last
-    /// commits may undo it. If it frees units, the gate
-    /// has them, or maintenance returns them later. Repeats are idempotent: an order on which the act was already done is
-    /// returned unchanged.
+    /// committed, and no later reading shows an earlier state. With [`Orders::logged_to`], the order log has it as well,
+    /// unless the broker is away or does not confirm it in time: then a database that loses its last commits may undo it.
+    /// If it frees units, the gate has them, or maintenance returns them later. Repeats are idempotent: an order on which
+    /// the act was already done is returned unchanged.
     pub async fn act(
         &self,
         sale: &SaleId,
