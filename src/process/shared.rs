@@ -9,6 +9,9 @@ use crate::front::{AuthSettings, KeyRing};
 use crate::orders::Orders;
 use crate::queue::{DeadLetters, OrderLog, Publisher};
 
+/// Acts on sales that may be done at once in the database: those of operators, and those of maintenance.
+const ACTS: usize = 4;
+
 /// Handles that are cheap to clone, made once so that a process has one connection per purpose.
 pub(super) struct Shared<'a> {
     pub(super) config: &'a Config,
@@ -37,7 +40,7 @@ impl<'a> Shared<'a> {
             config,
             parts,
             dead_letters,
-            control: Control::new(parts.gate.clone(), parts.store.clone()),
+            control: Control::new(parts.gate.clone(), parts.store.ahead_of_buyers(ACTS)),
             orders: Orders::new(parts.gate.clone(), parts.store.clone(), parts.leases.clone()).logged_to(log),
             keys: KeyRing::new(&auth),
             auth,

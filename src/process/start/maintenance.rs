@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::control::Control;
 use crate::intake::Relay;
 use crate::maintenance::{Adopter, BooksCheck, LogWriter, Rebuilder, Rounds, Sweep, log_reach, schedule};
 use crate::orders::Payments;
@@ -97,7 +96,7 @@ fn log_writer(shared: &Shared<'_>, log: OrderLog) -> LogWriter {
 fn rounds(shared: &Shared<'_>, payments: &Payments, log: &OrderLog) -> Rounds {
     let (parts, config) = (shared.parts, shared.config);
     let store = store(shared);
-    let mut scheduled = schedule(&Control::new(parts.gate.clone(), store.clone()), config.purge_after());
+    let mut scheduled = schedule(&shared.control, config.purge_after());
     let kept = Duration::from_secs(config.queue.log_hours * 3_600);
     scheduled.push(log_reach(log, &store, kept));
     Rounds {

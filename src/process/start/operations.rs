@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::net::TcpListener;
 
-use crate::control::{Control, DeadLetterActs};
+use crate::control::DeadLetterActs;
 use crate::front::{self, Monitoring, Operations, OperatorTokens, ServerSettings, StreamRoom};
 use crate::process::listen::for_operators;
 use crate::process::shared::Shared;
@@ -28,7 +28,7 @@ pub(in crate::process) fn start(
     let dead_letters = shared.dead_letters.clone();
     let (gate, store) = (parts.gate.clone(), parts.store.ahead_of_buyers(AT_ONCE));
     let router = front::operations(Operations {
-        control: Control::new(gate.clone(), store.clone()),
+        control: shared.control.clone(),
         dead_letters: DeadLetterActs::new(shared.dead_letters.clone(), gate.clone(), store.clone()),
         orders: shared.orders.on(store.clone()),
         gate,

@@ -135,13 +135,12 @@ const RECOVERED_WITHIN: Duration = Duration::from_secs(90);
 async fn until_recovered(stack: &Stack) -> Result<(), Missed> {
     let began = Instant::now();
     stack.until_healed().await;
-    let healed = began.elapsed();
     tokio::time::sleep(CALM).await;
     let until = Instant::now() + RECOVERED_WITHIN;
     loop {
         let waited = oldest_wait(stack).await?;
         if waited <= RECORDED_WITHIN {
-            tracing::info!(?healed, recovered = ?began.elapsed(), "data is lost now");
+            tracing::info!(recovered = ?began.elapsed(), "data is lost now");
             return Ok(());
         }
         if Instant::now() >= until {

@@ -67,7 +67,7 @@ pub(super) async fn hold_lock(stack: &Stack, lasts: Duration) -> Result<(), Miss
     }
 }
 
-/// Since when the database has had the oldest change that the order log may lack; `None` if there is none.
+/// When the oldest change was made that is not known to be in the order log; `None` if every change is.
 pub(super) async fn oldest_unlogged_ms(stack: &Stack) -> Result<Option<i64>, Missed> {
     const OLDEST: &str = "SELECT MIN(at_ms) FROM log_outbox";
     let url = stack.url(stack.database()).await?;

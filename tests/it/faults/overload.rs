@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::faults::stalls::Session;
-use crate::support::{Buyer, Database, World, at_rest, behind_proxy, buy, sale};
+use crate::support::{Buyer, Database, World, at_rest, behind_proxy, buy, sale, until};
 
 const CONNECTIONS: usize = 2;
 const LIMIT: Duration = Duration::from_secs(2);
@@ -180,9 +180,6 @@ async fn maintenance_and_operators_go_on_while_buyers_wait_for_connections() {
 
 /// Returns once a query counts one. Not through the product's connections, which are all in use.
 async fn until_one(session: &mut Session, what: &str, query: &str) {
-    let until = Instant::now() + Duration::from_secs(60);
-    while session.numbers(query.to_owned()).await != [1] {
-        assert!(Instant::now() < until, "still waiting: {what}");
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+    let counts_one = async || (session.numbers(query.to_owned()).await == [1]).then_some(());
+    until(what, Duration::from_secs(60), counts_one).await;
 }
