@@ -11,7 +11,7 @@ use crate::gate::GateError;
 use crate::intake::Intake;
 use crate::lease::COMMIT_MARGIN;
 use crate::queue::{OrderLog, QueueError};
-use crate::store::{Applied, Payment, PaymentKind, PaymentState, Store, StoreError};
+use crate::store::{Applied, Applying, Payment, PaymentKind, PaymentState, Store, StoreError};
 
 /// The shortest and the longest time until a pending event is retried. The longer it has been pending, the longer the
 /// next wait.
@@ -92,7 +92,7 @@ impl Payments {
         let known = self.store.payment(&payment.provider, &payment.event_id).await?;
         let known = match known {
             Some(known) if known.state != PaymentState::Pending => known,
-            known => match (self.apply(payment).await, known) {
+            known => match (self.apply(payment, known.is_none()).await, known) {
                 (Ok(known), _) => known,
                 (Err(error), Some(known)) => {
                     tracing::debug!(event = payment.event_id, %error, "a payment may still be pending");
@@ -117,7 +117,7 @@ impl Payments {
 
     /// Retries a pending event, and returns whether it is no longer pending. On an error it is postponed.
     pub async fn retry(&self, payment: &Payment) -> bool {
-        match self.apply(payment).await {
+        match self.apply(payment, false).await {
             Ok(known) => known.state != PaymentState::Pending,
             Err(error) => {
                 let why = error.to_string();
@@ -129,17 +129,17 @@ impl Payments {
         }
     }
 
-    /// Tries to apply the event. On `Ok` it is durable, in the returned state.
-    async fn apply(&self, payment: &Payment) -> Result<Payment, OrderError> {
+    /// Tries to apply the event, which the database has unless it `is_new`. On `Ok` it is durable, in the returned state.
+    async fn apply(&self, payment: &Payment, is_new: bool) -> Result<Payment, OrderError> {
         let request = act_request(payment);
         for _ in 0..TRIES {
             let Some(row) = self.store.order(payment.order).await? else {
                 return self.without_a_row(payment).await;
             };
-            let user = row.order.user;
-            let guard = self.orders.lease(&payment.sale, &user).await?;
+            let guard = self.orders.lease(&payment.sale, &row.order.user).await?;
             let may_commit = || guard.is_valid_for(COMMIT_MARGIN);
-            let applied = self.store.apply_payment(payment, &request, guard.token(), &may_commit).await?;
+            let applying = Applying { payment, order: &row.order, is_new };
+            let applied = self.store.apply_payment(applying, &request, guard.token(), &may_commit).await?;
             // Only after COMMIT, so that the next holder of the user's lease sees the new state.
             let _ = guard.release().await;
             return match applied {

@@ -146,6 +146,10 @@ pub const METRICS: &[Metric] = &[
         "doorbuster_order_log_begins_timestamp_seconds",
         "When the order log begins; 0 if it has everything that ever happened.",
     ),
+    counter(
+        "doorbuster_order_log_bytes_total",
+        "Bytes of the messages that the broker has confirmed for the order log.",
+    ),
     gauge("doorbuster_order_log_kept_seconds", "How long the order log keeps its entries."),
     gauge("doorbuster_database_backup_timestamp_seconds", "When the last backup was marked."),
     gauge("doorbuster_database_behind", "1 while the database lacks commits that it had confirmed."),

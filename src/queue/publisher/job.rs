@@ -27,7 +27,7 @@ pub(super) struct Job {
     pub(super) answer: Answer,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Exchange {
     Orders,
     Dead,

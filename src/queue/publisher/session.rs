@@ -17,7 +17,15 @@ use crate::queue::topology::Names;
 use crate::queue::{QueueError, QueueSettings};
 
 type Confirmed = Result<lapin::Result<Confirmation>, tokio::time::error::Elapsed>;
-type Answered = (String, Answer, Confirmed);
+type Answered = (Sent, Confirmed);
+
+/// A message that waits for its confirm.
+pub(super) struct Sent {
+    id: String,
+    answer: Answer,
+    /// What the order log has of it once it is confirmed: its exchange leads there, or it does not.
+    log_bytes: u64,
+}
 
 pub(super) struct Session<'a> {
     link: &'a Link,
@@ -65,13 +73,14 @@ impl<'a> Session<'a> {
         let confirm = within(limit, async { Ok(sent.await?) }).await?;
         fault!("publish.after", return Err(QueueError("injected".into())));
         self.waits_since.get_or_insert_with(Instant::now);
-        self.unconfirmed
-            .push(Box::pin(async move { (id, answer, tokio::time::timeout(limit, confirm).await) }));
+        let log_bytes = if exchange == Exchange::Dead { 0 } else { payload.len() as u64 };
+        let sent = Sent { id, answer, log_bytes };
+        self.unconfirmed.push(Box::pin(async move { (sent, tokio::time::timeout(limit, confirm).await) }));
         Ok(())
     }
 
     /// Answers a caller. An error means that the broker has confirmed nothing for too long.
-    pub(super) async fn confirm(&mut self, (id, answer, confirmed): Answered) -> Result<(), QueueError> {
+    pub(super) async fn confirm(&mut self, (sent, confirmed): Answered) -> Result<(), QueueError> {
         // Before the failure point: a message whose answer is lost waits for nothing any more, and must not make the
         // broker look silent for ever.
         if self.unconfirmed.is_empty() {
@@ -79,14 +88,17 @@ impl<'a> Session<'a> {
         }
         fault!("confirm.before", return Ok(()));
         let limit = self.timeout;
-        let result = judge(&id, confirmed);
+        let result = judge(&sent.id, confirmed);
+        if result.is_ok() {
+            metrics::counter!("doorbuster_order_log_bytes_total").increment(sent.log_bytes);
+        }
         if result != Err(PublishError::Unconfirmed) {
             self.last_confirm = Instant::now();
             self.waits_since = (!self.unconfirmed.is_empty()).then_some(self.last_confirm);
         }
         let quiet = result == Err(PublishError::Unconfirmed) && self.last_confirm.elapsed() > limit;
         // The caller may have stopped waiting.
-        let _ = answer.send(result);
+        let _ = sent.answer.send(result);
         if quiet && !self.link.is_blocked() {
             return Err(QueueError(format!("no confirm from the broker for {limit:?}")));
         }

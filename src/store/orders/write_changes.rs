@@ -74,35 +74,53 @@ pub(super) async fn fence(
     }
     let mut stale = Vec::new();
     for (sale, users) in sales {
-        let held = user_units::Entity::find()
-            .filter(user_units::Column::SaleId.eq(sale.as_str()))
-            .filter(is_one_of(transaction, user_units::Column::UserId, users.keys().copied()))
-            .order_by_asc(user_units::Column::UserId)
-            .lock_exclusive()
-            .all(transaction)
-            .await?;
+        // Several users are locked in a fixed order first. Of one, the update alone says whether its token counts.
+        let held = match users.len() {
+            1 => None,
+            _ => Some(lock_users(transaction, sale, users.keys().copied()).await?),
+        };
         let mut writes: BTreeMap<(i64, i64), Vec<&str>> = BTreeMap::new();
         for (user, changes) in &users {
             let Some(token) = changes.iter().map(|change| change.change.fence).max() else { continue };
-            let last = held.iter().find(|held| held.user_id == **user).map(|held| held.fence);
-            if last.is_none_or(|last| last > token) {
+            let counts = held.as_ref().is_none_or(|held| held.get(*user).is_some_and(|last| *last <= token));
+            if !counts {
                 stale.extend(changes.iter().map(|change| change.at));
                 continue;
             }
             let units = changes.iter().map(|change| change.freed()).sum();
             writes.entry((token, units)).or_default().push(user);
         }
-        for ((token, units), users) in writes {
-            user_units::Entity::update_many()
+        for ((token, units), of) in writes {
+            let updated = user_units::Entity::update_many()
                 .col_expr(user_units::Column::Fence, Expr::val(token))
                 .col_expr(user_units::Column::Units, Expr::col(user_units::Column::Units).sub(units))
                 .filter(user_units::Column::SaleId.eq(sale.as_str()))
-                .filter(is_one_of(transaction, user_units::Column::UserId, users))
+                .filter(is_one_of(transaction, user_units::Column::UserId, of))
+                .filter(user_units::Column::Fence.lte(token))
                 .exec(transaction)
                 .await?;
+            if held.is_none() && updated.rows_affected == 0 {
+                stale.extend(users.values().flatten().map(|change| change.at));
+            }
         }
     }
     Ok(stale)
+}
+
+/// The last token of each of these users, whose rows are locked.
+async fn lock_users(
+    transaction: &DatabaseTransaction,
+    sale: &SaleId,
+    users: impl Iterator<Item = &str>,
+) -> Result<BTreeMap<String, i64>, StoreError> {
+    let held = user_units::Entity::find()
+        .filter(user_units::Column::SaleId.eq(sale.as_str()))
+        .filter(is_one_of(transaction, user_units::Column::UserId, users))
+        .order_by_asc(user_units::Column::UserId)
+        .lock_exclusive()
+        .all(transaction)
+        .await?;
+    Ok(held.into_iter().map(|held| (held.user_id, held.fence)).collect())
 }
 
 /// Writes the changes: their orders, history, log references, items and returns.

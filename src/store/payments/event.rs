@@ -69,41 +69,77 @@ pub enum Applied {
 /// For this long only the process that received a new event tries to apply it.
 const OWN_TRY: Duration = Duration::from_secs(2);
 
-/// The event as recorded, locked. A new event is recorded as pending.
-pub(in crate::store) async fn lock_or_insert(
-    transaction: &DatabaseTransaction,
-    payment: &Payment,
-) -> Result<Payment, StoreError> {
-    let id = (payment.provider.clone(), payment.event_id.clone());
-    if let Some(known) = payment_event::Entity::find_by_id(id).lock_exclusive().one(transaction).await? {
-        return read_payment(known);
-    }
-    // Of two copies at once, one violates the key and is retried.
-    transaction.execute(&insertion_of(payment, transaction.get_database_backend())?).await.map_err(
-        |error| match error.sql_err() {
-            Some(SqlErr::UniqueConstraintViolation(_)) => {
-                StoreError::Away("another process is recording the same event".into())
-            }
-            _ => error.into(),
-        },
-    )?;
-    log_event(transaction, payment).await?;
-    Ok(payment.clone())
+/// An event in a transaction: as it is recorded, or as it is going to be.
+pub(super) struct Recording {
+    pub(super) payment: Payment,
+    /// The database does not have it yet, as far as the caller knows. It is written once, with its outcome.
+    pub(super) is_new: bool,
 }
 
-/// Inserts a pending event. The database's clock decides when it is due: whichever front is to try it again may have
+impl Recording {
+    /// Ends the event, in the transaction of its effect.
+    pub(super) async fn end(
+        self,
+        transaction: &DatabaseTransaction,
+        state: PaymentState,
+        why: Option<&str>,
+    ) -> Result<Applied, StoreError> {
+        let ended = Payment { state, detail: why.map(str::to_owned), ..self.payment };
+        if self.is_new {
+            insert(transaction, &ended).await?;
+        } else {
+            set_state(transaction, &ended, state, why).await?;
+        }
+        Ok(Applied::Ended(ended))
+    }
+
+    /// Leaves the event pending; on return it is recorded.
+    pub(super) async fn keep(self, transaction: &DatabaseTransaction) -> Result<Payment, StoreError> {
+        if self.is_new {
+            insert(transaction, &self.payment).await?;
+        }
+        Ok(self.payment)
+    }
+}
+
+/// The event as recorded, locked; as it is going to be, if there is no such event.
+pub(super) async fn lock_event(
+    transaction: &DatabaseTransaction,
+    payment: &Payment,
+) -> Result<Recording, StoreError> {
+    let id = (payment.provider.clone(), payment.event_id.clone());
+    let known = payment_event::Entity::find_by_id(id).lock_exclusive().one(transaction).await?;
+    let is_new = known.is_none();
+    let payment = known.map(read_payment).transpose()?.unwrap_or_else(|| payment.clone());
+    Ok(Recording { payment, is_new })
+}
+
+/// Inserts a new event, and logs it. Of two copies at once, one violates the key and is retried.
+async fn insert(transaction: &DatabaseTransaction, payment: &Payment) -> Result<(), StoreError> {
+    let insertion = insertion_of(payment, transaction.get_database_backend())?;
+    transaction.execute(&insertion).await.map_err(|error| match error.sql_err() {
+        Some(SqlErr::UniqueConstraintViolation(_)) => {
+            StoreError::Away("another process is recording the same event".into())
+        }
+        _ => error.into(),
+    })?;
+    log_event(transaction, payment).await
+}
+
+/// Inserts an event. The database's clock decides when a pending one is due: whichever front is to try it again may have
 /// another clock than the one that received it.
 fn insertion_of(payment: &Payment, backend: DbBackend) -> Result<InsertStatement, StoreError> {
     use payment_event::Column;
     let due = clock_of(backend).add(i64::try_from(OWN_TRY.as_millis()).unwrap_or(i64::MAX));
-    let columns: [(Column, SimpleExpr); 10] = [
+    let columns: [(Column, SimpleExpr); 11] = [
         (Column::Provider, payment.provider.as_str().into()),
         (Column::EventId, payment.event_id.as_str().into()),
         (Column::Kind, payment.kind.as_str().into()),
         (Column::SaleId, payment.sale.as_str().into()),
         (Column::OrderId, payment.order.uuid().into()),
         (Column::UserId, payment.user.as_ref().map(ToString::to_string).into()),
-        (Column::State, PaymentState::Pending.as_str().into()),
+        (Column::State, payment.state.as_str().into()),
+        (Column::Detail, payment.detail.as_deref().into()),
         (Column::ReceivedAtMs, payment.received_at.0.into()),
         (Column::DueAtMs, due),
         (Column::UpdatedAtMs, payment.received_at.0.into()),
@@ -154,17 +190,6 @@ pub(in crate::store) async fn log_event(
 ) -> Result<(), StoreError> {
     let touched = Touched::Payment { provider: &payment.provider, event_id: &payment.event_id };
     log(transaction, payment.sale.as_str(), [touched]).await
-}
-
-/// Ends an event, in the transaction of its effect.
-pub(super) async fn end(
-    transaction: &DatabaseTransaction,
-    payment: Payment,
-    state: PaymentState,
-    why: Option<&str>,
-) -> Result<Applied, StoreError> {
-    set_state(transaction, &payment, state, why).await?;
-    Ok(Applied::Ended(Payment { state, detail: why.map(str::to_owned), ..payment }))
 }
 
 /// A payment event's row as a domain value.

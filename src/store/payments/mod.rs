@@ -7,3 +7,4 @@ mod refund;
 mod waiting;
 
 pub use event::{Applied, Payment};
+pub use pay::Applying;

@@ -1,16 +1,26 @@
 //! Applying a payment event to its order: the event's end and its effect are committed together.
 
-use sea_orm::{DatabaseTransaction, EntityTrait as _};
+use sea_orm::DatabaseTransaction;
 
-use super::event::{Applied, Payment, end, lock_events, lock_or_insert, set_state};
-use crate::domain::{Act, ActRequest, OrderStatus};
+use super::event::{Applied, Payment, Recording, lock_event, lock_events, set_state};
+use crate::domain::{Act, ActRequest, Order, OrderStatus};
 use crate::fault::fault;
-use crate::store::entities::order;
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
 use crate::store::orders::{Change, Changed};
 use crate::store::states::{PaymentKind, PaymentState};
 use crate::store::transaction::MayCommit;
+
+/// An event to apply, and what its caller has read.
+#[derive(Clone, Copy)]
+pub struct Applying<'a> {
+    /// The event.
+    pub payment: &'a Payment,
+    /// The order that it names.
+    pub order: &'a Order,
+    /// The database did not have the event. If it has come to have it, nothing is written, and the call fails.
+    pub is_new: bool,
+}
 
 impl Store {
     /// Records an event and applies it in one transaction, so the event is marked done with its order's change. Call it
@@ -19,21 +29,27 @@ impl Store {
     /// `may_commit` is called before COMMIT, as in [`Store::record`].
     pub async fn apply_payment(
         &self,
-        payment: &Payment,
+        Applying { payment, order, is_new }: Applying<'_>,
         asked: &ActRequest,
         fence: i64,
         may_commit: MayCommit<'_>,
     ) -> Result<Applied, StoreError> {
         self.within(async {
             let transaction = self.begin().await?;
-            let known = lock_or_insert(&transaction, payment).await?;
-            let ended = known.state != PaymentState::Pending || !known.is_same_event(payment);
-            let mismatch = if ended { None } else { contradicts(&transaction, &known).await? };
-            let applied = match known.kind {
-                _ if ended => Applied::Ended(known),
-                _ if mismatch.is_some() => mismatched(&transaction, known, mismatch).await?,
-                PaymentKind::Paid => self.apply_paid(&transaction, known, asked, fence).await?,
-                PaymentKind::Refunded => self.apply_refunded(&transaction, known, asked, fence).await?,
+            let known = match is_new {
+                true => Recording { payment: payment.clone(), is_new },
+                false => lock_event(&transaction, payment).await?,
+            };
+            let event = &known.payment;
+            let applied = if event.state != PaymentState::Pending || !event.is_same_event(payment) {
+                Applied::Ended(known.payment)
+            } else if let Some(why) = contradiction(order, event) {
+                mismatched(&transaction, known, why).await?
+            } else {
+                match event.kind {
+                    PaymentKind::Paid => self.apply_paid(&transaction, known, asked, fence).await?,
+                    PaymentKind::Refunded => self.apply_refunded(&transaction, known, asked, fence).await?,
+                }
             };
             if matches!(applied, Applied::Stale) {
                 transaction.rollback().await?;
@@ -49,79 +65,77 @@ impl Store {
     async fn apply_paid(
         &self,
         transaction: &DatabaseTransaction,
-        payment: Payment,
+        event: Recording,
         asked: &ActRequest,
         fence: i64,
     ) -> Result<Applied, StoreError> {
-        let id = payment.new_order.unwrap_or(payment.order);
+        let retaking = event.payment.new_order;
+        let id = retaking.unwrap_or(event.payment.order);
         let change = Change { id, act: Act::Pay, asked: asked.clone(), fence };
         let changed = self.try_changes(transaction, &[change]).await?.pop();
         match changed.unwrap_or(Changed::NoRow) {
-            Changed::Now(_) if payment.new_order.is_some() => {
-                end(transaction, payment, PaymentState::Retaken, None).await
+            Changed::Now(_) if retaking.is_some() => {
+                event.end(transaction, PaymentState::Retaken, None).await
             }
-            Changed::Now(_) => end(transaction, payment, PaymentState::Applied, None).await,
+            Changed::Now(_) => event.end(transaction, PaymentState::Applied, None).await,
             Changed::Already(_) => {
                 let why = Some("the order was paid before");
-                end(transaction, payment, PaymentState::Late, why).await
+                event.end(transaction, PaymentState::Late, why).await
             }
-            Changed::NoRow => Ok(Applied::Waits(payment, "the order has no row yet")),
+            Changed::NoRow => Ok(Applied::Waits(event.keep(transaction).await?, "the order has no row yet")),
             Changed::Stale => Ok(Applied::Stale),
-            Changed::Refused(_) if payment.new_order.is_some() => {
+            Changed::Refused(_) if retaking.is_some() => {
                 let why = Some("the order that took a unit again has ended, too");
-                end(transaction, payment, PaymentState::Late, why).await
+                event.end(transaction, PaymentState::Late, why).await
             }
-            Changed::Refused(row) => self.apply_late(transaction, payment, row.status).await,
+            Changed::Refused(row) => apply_late(transaction, event, row.status).await,
         }
-    }
-
-    /// The order has ended. The money may have gone back already, or another payment may have taken a unit again.
-    async fn apply_late(
-        &self,
-        transaction: &DatabaseTransaction,
-        payment: Payment,
-        from: OrderStatus,
-    ) -> Result<Applied, StoreError> {
-        let others = lock_events(transaction, payment.order).await?;
-        let refund = others
-            .iter()
-            .find(|other| other.kind == PaymentKind::Refunded && other.state == PaymentState::Pending);
-        if let Some(refund) = refund {
-            set_state(transaction, refund, PaymentState::Applied, Some("its payment came after it")).await?;
-            let why = Some("it was given back before it came");
-            return end(transaction, payment, PaymentState::Refunded, why).await;
-        }
-        let retaken = others.iter().any(|other| {
-            other.event_id != payment.event_id && other.kind == PaymentKind::Paid && other.new_order.is_some()
-        });
-        if retaken {
-            let why = Some("another payment has taken a unit again");
-            return end(transaction, payment, PaymentState::Late, why).await;
-        }
-        Ok(Applied::Late(payment, from))
     }
 }
 
-/// Why the event does not belong to its order, if it names another sale or user.
-async fn contradicts(
+/// The order has ended. The money may have gone back already, or another payment may have taken a unit again.
+async fn apply_late(
     transaction: &DatabaseTransaction,
-    payment: &Payment,
-) -> Result<Option<&'static str>, StoreError> {
-    let order = order::Entity::find_by_id(payment.order.uuid()).one(transaction).await?;
-    let Some(order) = order else { return Ok(None) };
-    if order.sale_id != payment.sale.as_str() {
-        return Ok(Some("the order is of another sale"));
+    event: Recording,
+    from: OrderStatus,
+) -> Result<Applied, StoreError> {
+    let others = lock_events(transaction, event.payment.order).await?;
+    let refund = others
+        .iter()
+        .find(|other| other.kind == PaymentKind::Refunded && other.state == PaymentState::Pending);
+    if let Some(refund) = refund {
+        set_state(transaction, refund, PaymentState::Applied, Some("its payment came after it")).await?;
+        let why = Some("it was given back before it came");
+        return event.end(transaction, PaymentState::Refunded, why).await;
     }
-    let anothers = payment.user.as_ref().is_some_and(|user| order.user_id != user.as_str());
-    Ok(anothers.then_some("the order is another user's"))
+    let retaken = others.iter().any(|other| {
+        other.event_id != event.payment.event_id
+            && other.kind == PaymentKind::Paid
+            && other.new_order.is_some()
+    });
+    if retaken {
+        let why = Some("another payment has taken a unit again");
+        return event.end(transaction, PaymentState::Late, why).await;
+    }
+    Ok(Applied::Late(event.keep(transaction).await?, from))
+}
+
+/// Why the event does not belong to its order, if it names another sale or user.
+fn contradiction(order: &Order, payment: &Payment) -> Option<&'static str> {
+    if order.sale != payment.sale {
+        return Some("the order is of another sale");
+    }
+    let anothers = payment.user.as_ref().is_some_and(|user| order.user != *user);
+    anothers.then_some("the order is another user's")
 }
 
 /// A mismatched refund gives back a payment with the same mismatch, and nothing else.
 async fn mismatched(
     transaction: &DatabaseTransaction,
-    payment: Payment,
-    why: Option<&'static str>,
+    event: Recording,
+    why: &'static str,
 ) -> Result<Applied, StoreError> {
+    let payment = &event.payment;
     if payment.kind == PaymentKind::Refunded {
         let others = lock_events(transaction, payment.order).await?;
         let given = others.iter().find(|other| {
@@ -130,8 +144,8 @@ async fn mismatched(
         });
         if let Some(given) = given {
             set_state(transaction, given, PaymentState::Refunded, given.detail.as_deref()).await?;
-            return end(transaction, payment, PaymentState::Applied, why).await;
+            return event.end(transaction, PaymentState::Applied, Some(why)).await;
         }
     }
-    end(transaction, payment, PaymentState::Mismatch, why).await
+    event.end(transaction, PaymentState::Mismatch, Some(why)).await
 }

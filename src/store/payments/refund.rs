@@ -2,7 +2,7 @@
 
 use sea_orm::DatabaseTransaction;
 
-use super::event::{Applied, Payment, end, lock_events, set_state};
+use super::event::{Applied, Payment, Recording, lock_events, set_state};
 use crate::domain::{Act, ActRequest};
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
@@ -14,44 +14,47 @@ impl Store {
     pub(super) async fn apply_refunded(
         &self,
         transaction: &DatabaseTransaction,
-        refund: Payment,
+        refund: Recording,
         asked: &ActRequest,
         fence: i64,
     ) -> Result<Applied, StoreError> {
-        let others = lock_events(transaction, refund.order).await?;
+        let others = lock_events(transaction, refund.payment.order).await?;
         let paid =
             |state| others.iter().find(move |other| other.kind == PaymentKind::Paid && other.state == state);
         // One refund gives back one payment, preferably one that no order has.
         if let Some(late) = paid(PaymentState::Late) {
             set_state(transaction, late, PaymentState::Refunded, late.detail.as_deref()).await?;
             let why = Some("a late payment went back");
-            return end(transaction, refund, PaymentState::Applied, why).await;
+            return refund.end(transaction, PaymentState::Applied, why).await;
         }
         match paid(PaymentState::Pending) {
             Some(pending) if pending.new_order.is_none() => {
                 set_state(transaction, pending, PaymentState::Refunded, Some("given back while it waited"))
                     .await?;
                 let why = Some("a payment that waited went back");
-                return end(transaction, refund, PaymentState::Applied, why).await;
+                return refund.end(transaction, PaymentState::Applied, why).await;
             }
-            Some(_) => return Ok(Applied::Waits(refund, "the order that took a unit again is not paid yet")),
+            Some(_) => {
+                let refund = refund.keep(transaction).await?;
+                return Ok(Applied::Waits(refund, "the order that took a unit again is not paid yet"));
+            }
             None => {}
         }
         let new_order = paid(PaymentState::Retaken).and_then(|paid| paid.new_order);
-        let refund = Payment { new_order, ..refund };
-        let id = new_order.unwrap_or(refund.order);
+        let refund = Recording { payment: Payment { new_order, ..refund.payment }, ..refund };
+        let id = new_order.unwrap_or(refund.payment.order);
         let change = Change { id, act: Act::Refund, asked: asked.clone(), fence };
         let changed = self.try_changes(transaction, &[change]).await?.pop();
         match changed.unwrap_or(Changed::NoRow) {
-            Changed::Now(_) => end(transaction, refund, PaymentState::Applied, None).await,
+            Changed::Now(_) => refund.end(transaction, PaymentState::Applied, None).await,
             Changed::Already(_) => {
                 let why = Some("the order was refunded before");
-                end(transaction, refund, PaymentState::Applied, why).await
+                refund.end(transaction, PaymentState::Applied, why).await
             }
             Changed::Stale => Ok(Applied::Stale),
             // The payment may still arrive. The refund waits, so that the order is not paid afterwards.
             Changed::NoRow | Changed::Refused(_) => {
-                Ok(Applied::Waits(refund, "no payment of it is known yet"))
+                Ok(Applied::Waits(refund.keep(transaction).await?, "no payment of it is known yet"))
             }
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sea_orm::sea_query::{Expr, ExprTrait as _};
 use sea_orm::{ColumnTrait as _, EntityTrait as _, QueryFilter as _};
 
-use super::event::{Payment, lock_or_insert, log_event};
+use super::event::{Payment, lock_event, log_event};
 use crate::domain::{Millis, OrderId, SaleId};
 use crate::store::entities::payment_event;
 use crate::store::error::StoreError;
@@ -18,7 +18,7 @@ impl Store {
     pub async fn receive_payment(&self, payment: &Payment) -> Result<Payment, StoreError> {
         self.within(async {
             let transaction = self.begin().await?;
-            let known = lock_or_insert(&transaction, payment).await?;
+            let known = lock_event(&transaction, payment).await?.keep(&transaction).await?;
             self.commit(transaction, &[payment.sale.as_str()]).await?;
             Ok(known)
         })

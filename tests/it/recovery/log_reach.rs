@@ -66,6 +66,13 @@ async fn a_backup_that_the_log_does_not_reach_back_to_is_reported() {
     })
     .await;
     assert_eq!(gauge(&running, "doorbuster_order_log_kept_seconds").await, Some(168.0 * 3_600.0));
+    let bytes = async || gauge(&running, "doorbuster_order_log_bytes_total").await.unwrap_or(0.0);
+    let before = bytes().await;
+    buy(&running, &sale, 4..5).await;
+    until("the log has grown", Duration::from_secs(20), async || {
+        (bytes().await >= before + 200.0).then_some(())
+    })
+    .await;
     running.stop().await;
 }
 
