@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: demo test check contract deny chaos controls
+.PHONY: demo test check contract manifests deny chaos controls
 
 # A real flash sale on this machine: 500 units, 20,000 buyers, and the verdict. With DEMO_BUILD="--workspace --tests" it uses
 # what `make test` has built; without, Cargo builds some crates again, because what only tests use turns on more features.
@@ -30,6 +30,11 @@ contract:
 	@scripts/install-servers demo
 	$(CARGO) build
 	@scripts/schemathesis
+
+# The manifests of `doorbuster init kubernetes`, by the schemas of Kubernetes. The validator is installed from PyPI.
+manifests:
+	$(CARGO) build
+	@scripts/check-manifests
 
 # Plants known mistakes in copies of the sources, one for each core; a test must catch each one. Takes over an hour on two
 # cores, because each mistake is built.

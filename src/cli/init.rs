@@ -43,6 +43,28 @@ pub(super) enum Verb {
         #[arg(long, value_name = "PORT", default_value_t = 9100)]
         health_port: u16,
     },
+    /// Docker Compose: two fronts, two workers and their servers on one host.
+    #[command(
+        after_help = "Example:\n  doorbuster init compose --into shop --image registry.example.com/doorbuster:0.1.0"
+    )]
+    Compose {
+        #[command(flatten)]
+        files: Files,
+        /// The image of doorbuster.
+        #[arg(long, value_name = "IMAGE", default_value = "doorbuster", value_parser = Image::parse)]
+        image: Image,
+    },
+    /// Kubernetes: fronts, workers and the migration, for `kubectl apply -k`.
+    #[command(
+        after_help = "Example:\n  doorbuster init kubernetes --into shop --image registry.example.com/doorbuster:0.1.0"
+    )]
+    Kubernetes {
+        #[command(flatten)]
+        files: Files,
+        /// The image of doorbuster.
+        #[arg(long, value_name = "IMAGE", value_parser = Image::parse)]
+        image: Image,
+    },
     /// Grafana: a dashboard to import.
     #[command(after_help = "Example:\n  doorbuster init grafana --into /var/lib/grafana/dashboards")]
     Grafana {
@@ -69,6 +91,20 @@ const WORKER_SERVICE: &str = include_str!("../../config/systemd/doorbuster-worke
 const HARDENING: &str = include_str!("../../config/systemd/hardening.conf");
 const HAPROXY: &str = include_str!("../../config/haproxy/haproxy.cfg");
 
+const COMPOSE: &str = include_str!("../../docker/compose.yaml");
+const REDIS: &str = include_str!("../../docker/redis.conf");
+const MAKE_SECRETS: &str = include_str!("../../docker/make-secrets");
+
+const KUSTOMIZATION: &str = include_str!("../../config/kubernetes/kustomization.yaml");
+const KUBERNETES: [(&str, &str); 6] = [
+    ("config.toml", include_str!("../../config/kubernetes/config.toml")),
+    ("migrate.yaml", include_str!("../../config/kubernetes/migrate.yaml")),
+    ("front.yaml", include_str!("../../config/kubernetes/front.yaml")),
+    ("worker.yaml", include_str!("../../config/kubernetes/worker.yaml")),
+    ("network.yaml", include_str!("../../config/kubernetes/network.yaml")),
+    ("keda.yaml", include_str!("../../config/kubernetes/keda.yaml")),
+];
+
 pub(super) fn run(verb: &Verb) -> Result<Ended, Failed> {
     match verb {
         Verb::Prometheus { files, target } => {
@@ -80,6 +116,19 @@ pub(super) fn run(verb: &Verb) -> Result<Ended, Failed> {
         }
         Verb::Haproxy { files, front, health_port } => {
             files.write(&[("haproxy.cfg", &balancer(front, *health_port))])?;
+        }
+        Verb::Compose { files, image } => {
+            let [compose, secrets] = [COMPOSE, MAKE_SECRETS].map(without_checkout);
+            let compose = compose.replace("  image: doorbuster\n", &format!("  image: {}\n", image.text()));
+            files.write(&[("compose.yaml", &compose), ("redis.conf", REDIS), ("make-secrets", &secrets)])?;
+        }
+        Verb::Kubernetes { files, image } => {
+            let kustomization = KUSTOMIZATION
+                .replace("@IMAGE@", &image.name)
+                .replace("@VERSION@\n", &image.version_in_yaml());
+            let mut all = vec![("kustomization.yaml", kustomization.as_str())];
+            all.extend(KUBERNETES);
+            files.write(&all)?;
         }
         Verb::Grafana { files } => {
             files.write(&[("doorbuster-dashboard.json", &format!("{:#}\n", grafana()))])?;
@@ -110,6 +159,53 @@ fn balancer(fronts: &[String], health_port: u16) -> String {
         servers.map(|(front, nth)| format!("    server front-{nth} {front}\n")).collect();
     HAPROXY.replace("@HEALTH@", &health_port.to_string()).replace("@SERVERS@\n", &servers.concat())
 }
+
+/// The files of `docker` for somebody who has an image and no checkout.
+fn without_checkout(text: &str) -> String {
+    let build = "  build:\n    context: ..\n    dockerfile: docker/Dockerfile\n";
+    let text = text.replace(build, "").replace("--build ", "").replace(" -f docker/compose.yaml", "");
+    text.replace("docker/make-secrets  ", "sh make-secrets").replace("docker/secrets", "secrets")
+}
+
+/// The reference of an image, with a tag or a digest.
+#[derive(Debug, Clone)]
+pub(super) struct Image {
+    name: String,
+    /// With the `:` or `@` before it; empty if there is none.
+    version: String,
+}
+
+impl Image {
+    /// Only what may stand in a file as it is.
+    fn parse(text: &str) -> Result<Self, NoImage> {
+        let is_plain = text.chars().all(|char| char.is_ascii_alphanumeric() || "-._/:@".contains(char));
+        if !is_plain || !text.starts_with(|first: char| first.is_ascii_alphanumeric()) {
+            return Err(NoImage);
+        }
+        let digest = text.find('@');
+        // A colon before a slash begins the port of the registry.
+        let tag = text.rfind(':').filter(|colon| !text[*colon..].contains('/'));
+        let (name, version) = text.split_at(digest.or(tag).unwrap_or(text.len()));
+        Ok(Self { name: name.into(), version: version.into() })
+    }
+
+    fn text(&self) -> String {
+        format!("{}{}", self.name, self.version)
+    }
+
+    /// As kustomize has it: a tag, a digest, or neither.
+    fn version_in_yaml(&self) -> String {
+        match (self.version.strip_prefix(':'), self.version.strip_prefix('@')) {
+            (Some(tag), _) => format!("    newTag: \"{tag}\"\n"),
+            (_, Some(digest)) => format!("    digest: \"{digest}\"\n"),
+            _ => String::new(),
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("must be the name of an image, such as registry.example.com/doorbuster:0.1.0")]
+struct NoImage;
 
 /// An address as it may stand in a file, where a space or a line break would begin another word.
 fn host_and_port(text: &str) -> Result<String, NoAddress> {

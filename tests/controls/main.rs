@@ -87,7 +87,9 @@ struct Tree {
 impl Tree {
     fn make(root: &Path, folder: &Path, nth: usize) -> Self {
         let sources = folder.join(nth.to_string()).join("doorbuster");
-        for name in ["Cargo.toml", "Cargo.lock", "src", "lua", "migrations", "config", "docs", "tests"] {
+        for name in
+            ["Cargo.toml", "Cargo.lock", "src", "lua", "migrations", "config", "docs", "tests", "docker"]
+        {
             copy_all(&root.join(name), &sources.join(name));
         }
         Self { sources, target: root.join("target/controls").join(nth.to_string()) }

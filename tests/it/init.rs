@@ -114,3 +114,72 @@ async fn an_address_that_is_none_is_refused() {
         assert!(code == 2 && err.contains("HOST:PORT"), "{wrong:?}: {code} {err}");
     }
 }
+
+fn written(folder: &tempfile::TempDir, file: &str) -> String {
+    std::fs::read_to_string(folder.path().join(file)).unwrap()
+}
+
+/// `make manifests` has the files checked against the schemas of Kubernetes.
+#[tokio::test(flavor = "multi_thread")]
+async fn kubernetes_gets_the_image_and_a_configuration_that_is_read() {
+    for (image, name, version) in [
+        (
+            "registry.example.com:5000/doorbuster:0.1.0",
+            "registry.example.com:5000/doorbuster",
+            "newTag: \"0.1.0\"",
+        ),
+        ("doorbuster@sha256:0123abcd", "doorbuster", "digest: \"sha256:0123abcd\""),
+        ("registry.example.com:5000/doorbuster", "registry.example.com:5000/doorbuster", ""),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let into = folder.path().to_str().unwrap();
+        let (code, out, err) = run(None, &["init", "kubernetes", "--into", into, "--image", image]).await;
+        assert_eq!(code, 0, "{out}{err}");
+        let kustomization = written(&folder, "kustomization.yaml");
+        assert!(kustomization.contains(&format!("newName: \"{name}\"\n")), "{kustomization}");
+        assert!(kustomization.contains(version) && !kustomization.contains("@IMAGE@"), "{kustomization}");
+        assert_eq!(kustomization.matches("newTag").count(), usize::from(version.contains("newTag")));
+        // Each file that it names is there.
+        let named = kustomization
+            .lines()
+            .filter_map(|line| line.trim_start_matches("  # ").trim().strip_prefix("- "));
+        for file in named.filter(|file| file.ends_with(".yaml")) {
+            assert!(!written(&folder, file).is_empty(), "{file}");
+        }
+        let config = folder.path().join("config.toml");
+        let (code, out, err) = run(None, &["config", "show", "--config", config.to_str().unwrap()]).await;
+        assert!(code == 0 && out.contains("0.0.0.0:9100"), "{code} {out}{err}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn compose_needs_no_checkout() {
+    let folder = tempfile::tempdir().unwrap();
+    let into = folder.path().to_str().unwrap();
+    let image = "registry.example.com/doorbuster:0.1.0";
+    let (code, out, err) = run(None, &["init", "compose", "--into", into, "--image", image]).await;
+    assert_eq!(code, 0, "{out}{err}");
+    let (compose, secrets) = (written(&folder, "compose.yaml"), folder.path().join("make-secrets"));
+    assert!(compose.contains(&format!("  image: {image}\n")), "{compose}");
+    assert!(!compose.contains("build") && !compose.contains("docker/"), "{compose}");
+    let made = Command::new("sh").arg(&secrets).status().unwrap();
+    assert!(made.success());
+    // Each secret that the file names has been made, and so has every other file.
+    let files: Vec<&str> =
+        compose.split("file: ").skip(1).filter_map(|rest| rest.split(' ').next()).collect();
+    assert!(files.len() >= 7, "{files:?}");
+    for file in files.into_iter().chain(["redis.conf"]) {
+        assert!(!written(&folder, file).is_empty(), "{file}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_is_none_is_refused() {
+    for wrong in ["", "a b", "-x", "doorbuster\nnewName: evil", "door\"buster"] {
+        for kind in ["kubernetes", "compose"] {
+            let image = format!("--image={wrong}");
+            let (code, _, err) = run(None, &["init", kind, &image]).await;
+            assert!(code == 2 && err.contains("the name of an image"), "{kind} {wrong:?}: {code} {err}");
+        }
+    }
+}
