@@ -170,20 +170,21 @@ impl Holder {
         self.until_known((&path, ""), &ask, |_| vec![("authorization", self.bought.bearer.clone())]).await
     }
 
-    /// Repeats a request, with a new signature each time, until its answer is final.
+    /// Repeats a request, with a new signature each time, until its answer is final. Each attempt has a connection of its own,
+    /// so that it can reach another front: a provider does not keep one for a single event.
     async fn until_known(
         &self,
         (path, body): (&str, &str),
         ask: &Ask,
         headers: impl Fn(&str) -> Vec<(&'static str, String)>,
     ) -> Reply {
-        let mut connection = Connection::new(self.address);
         let until = Instant::now() + self.follow_up.repeat_for;
         let mut wait = Duration::from_millis(20);
         loop {
             let headers = headers(body);
             let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
             let from = now_ms();
+            let mut connection = Connection::new(self.address);
             let reply = read(connection.post(path, &headers, body.to_owned().into()).await);
             let heard = judge::Answer {
                 status: reply.status,
