@@ -75,7 +75,7 @@ pub(super) enum Verb {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Files {
-    /// The folder for the files.
+    /// The folder for the files; it is made if there is none.
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     into: PathBuf,
     /// Replace files that exist.
@@ -230,10 +230,11 @@ impl Files {
         if let Some(path) = paths.into_iter().find(|path| !self.force && path.exists()) {
             return Err(Failed::Usage(format!("{} exists; --force replaces it", path.display())));
         }
+        let failed = |path: &Path, error| Failed::Other(format!("{}: {error}", path.display()));
+        std::fs::create_dir_all(&self.into).map_err(|error| failed(&self.into, error))?;
         for (name, text) in files {
             let path = self.into.join(name);
-            std::fs::write(&path, text)
-                .map_err(|error| Failed::Other(format!("{}: {error}", path.display())))?;
+            std::fs::write(&path, text).map_err(|error| failed(&path, error))?;
             println!("{}", path.display());
         }
         Ok(())

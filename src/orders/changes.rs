@@ -206,8 +206,22 @@ impl Orders {
 
     /// Has every later reading of an order go to its row. Call it before a change is answered: the entry of an order that
     /// is not settled yet says `accepted`.
+    ///
+    /// On `Ok` the gate has also witnessed the change: if the database loses it, a process that starts later notices, though
+    /// this one may be gone by then.
     pub(super) async fn read_from_row(&self, sale: &SaleId, id: OrderId) -> Result<(), GateError> {
-        self.gate.mark_changed(sale, &[id]).await
+        let ids = [id];
+        let (marked, witnessed) = tokio::join!(self.gate.mark_changed(sale, &ids), self.witness(sale));
+        marked.and(witnessed)
+    }
+
+    /// Tells the gate how far the database has come with a sale.
+    pub(super) async fn witness(&self, sale: &SaleId) -> Result<(), GateError> {
+        match self.gate.witness(sale, self.store.highest_place(sale)).await {
+            // Of a sale that Redis has lost, the log is the witness.
+            Ok(_) | Err(GateError::NotLoaded) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Returns the units of an ended order to the gate. A failed order returns none, because its unit may never

@@ -73,6 +73,9 @@ impl Payments {
         let known = self.record(payment).await?;
         if matches!(known.state, PaymentState::Applied | PaymentState::Retaken) {
             self.orders.read_from_row(&known.sale, known.new_order.unwrap_or(known.order)).await?;
+        } else if let Err(error) = self.orders.witness(&known.sale).await {
+            // A payment that waits for Redis is answered all the same.
+            tracing::debug!(event = known.event_id, %error, "redis did not hear of a payment");
         }
         let is_this =
             |entry: &Entry| matches!(entry, Entry::Payment(event) if event.event_id == payment.event_id);

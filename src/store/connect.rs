@@ -131,8 +131,8 @@ impl Store {
 }
 
 /// What happens to each connection: a new one gets the limits of its session, and has the database compared with its
-/// witnesses, since it may lead to another server. One that does not answer is closed before it is used, and so is one
-/// that is still busy with what was given up.
+/// witnesses, since it may lead to another server. One that was idle and does not answer is closed before it is used, and
+/// so is one that is still busy with what was given up.
 fn look_after_connections(
     options: &mut ConnectOptions,
     doubts: &Doubts,
@@ -203,7 +203,7 @@ async fn limit_session(
 /// more, which costs as much as most of the queries.
 const FRESH: Duration = Duration::from_millis(100);
 
-/// A pool that uses no connection which does not answer.
+/// A pool that uses no connection which was idle and does not answer.
 fn tested<DB: sqlx::Database>(pool: PoolOptions<DB>) -> PoolOptions<DB> {
     pool.before_acquire(|connection, idle| {
         Box::pin(async move {

@@ -23,7 +23,7 @@ type Answered = (Sent, Confirmed);
 pub(super) struct Sent {
     id: String,
     answer: Answer,
-    /// What the order log has of it once it is confirmed: its exchange leads there, or it does not.
+    /// Bytes that the order log gains when it is confirmed; 0 for a dead letter.
     log_bytes: u64,
 }
 

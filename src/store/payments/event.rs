@@ -102,7 +102,7 @@ impl Recording {
     }
 }
 
-/// The event as recorded, locked; as it is going to be, if there is no such event.
+/// Locks the event's row. If there is none, the event is new.
 pub(super) async fn lock_event(
     transaction: &DatabaseTransaction,
     payment: &Payment,

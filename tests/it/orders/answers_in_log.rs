@@ -6,7 +6,10 @@ use doorbuster::process::Role;
 use doorbuster::rehearsal::chaos::Weather;
 
 use super::payments::{LONG, SECRET, buy_one, event, status, until_status};
-use crate::support::{Backup, Buyer, Database, World, at_rest, behind_proxy, run, sale, until};
+use crate::support::{
+    Backup, Buyer, Database, Doorbuster, World, at_rest, behind_proxy, everything_is_witnessed, run, sale,
+    try_request, until,
+};
 
 /// The database is restored to the moment before the payment, with nothing stopped.
 #[tokio::test(flavor = "multi_thread")]
@@ -39,6 +42,41 @@ async fn a_payment_that_was_answered_outlives_the_databases_last_commits() {
     let history = running.parts.store.history(order.parse().unwrap()).await.unwrap();
     assert_eq!(history.len(), 1, "paid once: {history:?}");
     at_rest(&running, &sale).await;
+    running.stop().await;
+}
+
+/// The front dies right after its answer, and the database loses the payment with it. Nothing else has seen it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_payment_that_is_lost_with_the_front_that_answered_it_is_missed() {
+    let mut world = World::new(Database::Postgres).await;
+    world.set(&format!("payments.secrets=acme {SECRET}"));
+    let running = world.running().await;
+    let sale =
+        Sale { terms: Terms { pay_within_s: Some(3_600), ..Terms::default() }, ..sale(&world.name, 2, 1) };
+    world.open_sale(&running.parts, &sale).await;
+    let order = buy_one(&running, &sale, "ada").await;
+    at_rest(&running, &sale).await;
+    everything_is_witnessed(&running, &sale).await;
+    running.stop().await;
+    let database = Backup::of(&world);
+    database.make().await;
+
+    let mut front = Doorbuster::start(&world, "front").await;
+    until("the front is ready", LONG, async || {
+        let ready = try_request(front.operations, "GET", "/readyz", &[], b"").await?;
+        (ready.json["status"] == "ready").then_some(())
+    })
+    .await;
+    let paid = event("evt-1", "payment.succeeded", &sale, &order).send_to(front.buyers.unwrap()).await;
+    front.child.kill().await.unwrap();
+    assert_eq!((paid.status, paid.json["state"].as_str()), (200, Some("applied")), "{}", paid.text);
+    database.restore().await;
+
+    let running = world.running().await;
+    until("the loss is noticed", LONG, async || running.parts.store.behind()).await;
+    let (code, out, err) = run(Some(&world), &["replay", "run", "log", "--yes"]).await;
+    assert_eq!(code, 0, "{out}{err}");
+    until_status(&running, &order, OrderStatus::Paid).await;
     running.stop().await;
 }
 

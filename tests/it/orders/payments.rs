@@ -1,5 +1,6 @@
 //! Payment callbacks: only genuine ones count, each counts once, and none is dropped.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use doorbuster::domain::{Act, ActRequest, Millis, OrderStatus, Sale, Terms};
@@ -39,15 +40,18 @@ pub(super) fn event(id: &str, kind: &str, sale: &Sale, order: &str) -> Event {
 
 impl Event {
     pub(super) async fn send(&self, running: &Running) -> Answer {
-        let sent = self.sent.to_string();
-        let signature = signature(self.secret, &self.id, self.sent, &self.body).expect("signed");
-        self.send_signed(running, &sent, &signature).await
+        self.send_to(running.buyers.expect("a front")).await
     }
 
-    async fn send_signed(&self, running: &Running, sent: &str, signature: &str) -> Answer {
+    pub(super) async fn send_to(&self, at: SocketAddr) -> Answer {
+        let sent = self.sent.to_string();
+        let signature = signature(self.secret, &self.id, self.sent, &self.body).expect("signed");
+        self.send_signed(at, &sent, &signature).await
+    }
+
+    async fn send_signed(&self, at: SocketAddr, sent: &str, signature: &str) -> Answer {
         let headers =
             [("webhook-id", self.id.as_str()), ("webhook-timestamp", sent), ("webhook-signature", signature)];
-        let at = running.buyers.expect("a front");
         request(at, "POST", "/v1/payments/callback/acme", &headers, self.body.as_bytes()).await
     }
 }
@@ -90,16 +94,16 @@ async fn a_genuine_payment_counts_once_and_a_forged_one_not_at_all() {
         ("not base64", &now, "v1,***"),
         ("empty", &now, ""),
     ] {
-        let answer = paid.send_signed(&running, sent, signature).await;
+        let answer = paid.send_signed(running.buyers.unwrap(), sent, signature).await;
         assert_eq!((answer.status, answer.code()), (401, "bad_signature"), "{what}: {}", answer.text);
     }
     let changed = Event { body: paid.body.replace("succeeded", "refunded"), ..paid.clone() };
-    assert_eq!(changed.send_signed(&running, &now, &good).await.status, 401, "another body");
+    assert_eq!(changed.send_signed(running.buyers.unwrap(), &now, &good).await.status, 401, "another body");
     assert_eq!(status(&running, &order).await, Some(OrderStatus::Confirmed), "nothing has changed");
 
     // While a secret is being replaced, the first of several signatures may belong to the other secret.
     let both = format!("{foreign} {good}");
-    let answer = paid.send_signed(&running, &now, &both).await;
+    let answer = paid.send_signed(running.buyers.unwrap(), &now, &both).await;
     assert_eq!((answer.status, answer.json["state"].as_str()), (200, Some("applied")), "{}", answer.text);
     assert_eq!(status(&running, &order).await, Some(OrderStatus::Paid));
     for _ in 0..2 {

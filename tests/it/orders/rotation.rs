@@ -17,19 +17,19 @@ use super::tokens::login_key;
 use crate::support::{Answer, Buyer, Database, World, sale, until};
 
 /// One key of the login.
-struct LoginKey {
+pub(super) struct LoginKey {
     kid: &'static str,
     key: EncodingKey,
     jwk: Value,
 }
 
 impl LoginKey {
-    fn new(kid: &'static str) -> Self {
+    pub(super) fn new(kid: &'static str) -> Self {
         let (key, x) = login_key();
         Self { kid, key, jwk: json!({"kty": "OKP", "crv": "Ed25519", "use": "sig", "kid": kid, "x": x}) }
     }
 
-    fn token(&self, user: &str) -> String {
+    pub(super) fn token(&self, user: &str) -> String {
         let now = Millis::now().0 / 1000;
         let claims =
             json!({"sub": user, "iss": "doorbuster", "aud": "doorbuster", "exp": now + 600, "nbf": now - 5});
@@ -38,7 +38,7 @@ impl LoginKey {
     }
 }
 
-fn set_of(keys: &[&LoginKey]) -> String {
+pub(super) fn set_of(keys: &[&LoginKey]) -> String {
     json!({"keys": keys.iter().map(|key| &key.jwk).collect::<Vec<_>>()}).to_string()
 }
 

@@ -5,9 +5,11 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use doorbuster::domain::Millis;
+use doorbuster::front::{AuthSettings, Signer};
 use doorbuster::rehearsal::servers::Ending;
 use futures_util::StreamExt as _;
 
+use super::rotation::{LoginKey, set_of};
 use crate::faults::stalls::Session;
 use crate::support::{
     Database, Doorbuster, PAYMENT_SECRETS, World, ask_redis, private_redis, request, run, sale, send_raw,
@@ -65,6 +67,94 @@ async fn no_signature_costs_more_than_five_milliseconds() {
         }
         let each = (cpu(&front) - before) / REQUESTS;
         assert!(each <= MOST, "{each:?} for {} bytes of signatures", signatures.len());
+    }
+}
+
+/// What anybody can send to a front whose tokens come from a login: each kind, and the answers that may be given.
+fn of_strangers(
+    sale: &str,
+    key: &LoginKey,
+) -> Vec<(&'static str, &'static str, String, Sent, &'static [u16])> {
+    let orders = format!("/v1/sales/{sale}/orders");
+    let order = br#"{"sku":"shoe","quantity":1}"#.to_vec();
+    let bearer = |token: String| Sent { bearer: Some(token), body: order.clone() };
+    let nothing = || Sent { bearer: None, body: Vec::new() };
+    let body = |body: Vec<u8>| Sent { bearer: None, body };
+    let by_secret =
+        Signer::new(AuthSettings::with_secret("a secret that the front does not know, and long enough"));
+    let user = "eve".parse().unwrap();
+    let claims = key.token("eve").split('.').nth(1).unwrap().to_owned();
+    vec![
+        ("no token", "POST", orders.clone(), body(order.clone()), &[401]),
+        ("8,000 letters as a token", "POST", orders.clone(), bearer("x".repeat(8_000)), &[401]),
+        (
+            "an EdDSA token by another key",
+            "POST",
+            orders.clone(),
+            bearer(LoginKey::new("k1").token("eve")),
+            &[401],
+        ),
+        (
+            "a token by an unknown key",
+            "POST",
+            orders.clone(),
+            bearer(LoginKey::new("k2").token("eve")),
+            &[401],
+        ),
+        ("an HS256 token", "POST", orders.clone(), bearer(by_secret.mint(&user, None, 600)), &[401]),
+        (
+            "a token without a signature",
+            "POST",
+            orders.clone(),
+            bearer(format!("eyJhbGciOiJub25lIn0.{claims}.")),
+            &[401],
+        ),
+        ("60 KB for an order", "POST", orders.clone(), body(vec![b'x'; 60_000]), &[401, 413]),
+        ("4,000 brackets for an order", "POST", orders.clone(), body(vec![b'['; 4_000]), &[401]),
+        ("the orders of nobody", "GET", format!("{orders}/mine"), nothing(), &[401]),
+        ("a sale", "GET", format!("/v1/sales/{sale}"), nothing(), &[200]),
+        ("a sale that does not exist", "GET", "/v1/sales/nothing".into(), nothing(), &[404]),
+        ("a path that does not exist", "GET", format!("/{}", "x/".repeat(4_000)), nothing(), &[404]),
+        ("events of a sale that does not exist", "GET", "/v1/sales/nothing/events".into(), nothing(), &[404]),
+        ("the description of the API", "GET", "/openapi.json".into(), nothing(), &[200]),
+        ("the page for readers", "GET", "/docs".into(), nothing(), &[200]),
+    ]
+}
+
+struct Sent {
+    bearer: Option<String>,
+    body: Vec<u8>,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_request_of_a_stranger_costs_more_than_five_milliseconds() {
+    let mut world = World::new(Database::Sqlite).await;
+    let (folder, key) = (tempfile::tempdir().unwrap(), LoginKey::new("k1"));
+    let keys = folder.path().join("jwks.json");
+    std::fs::write(&keys, set_of(&[&key])).unwrap();
+    world.set("auth.secret=").set(&format!("auth.jwks={}", keys.display()));
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&world.parts().await, &sale).await;
+    let front = Doorbuster::start(&world, "front").await;
+    let at = front.buyers.expect("a front");
+    // The key is known, so that forgers have it verified.
+    let path = format!("/v1/sales/{}/orders/mine", sale.id);
+    let known = [("authorization", format!("Bearer {}", key.token("ada")))];
+    let known: Vec<_> = known.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    assert_eq!(request(at, "GET", &path, &known, b"").await.status, 200);
+
+    for (what, method, path, sent, answers) in of_strangers(sale.id.as_str(), &key) {
+        let authorization = sent.bearer.map(|token| format!("Bearer {token}"));
+        let headers: Vec<_> = authorization.iter().map(|value| ("authorization", value.as_str())).collect();
+        let before = cpu(&front);
+        // At once: those that name unknown keys wait for one reading of the keys, and the front's own work would count.
+        let all = (0..REQUESTS).map(|_| request(at, method, &path, &headers, &sent.body));
+        for answer in futures_util::future::join_all(all).await {
+            assert!(answers.contains(&answer.status), "{what}: {} {}", answer.status, answer.text);
+        }
+        let each = (cpu(&front) - before) / REQUESTS;
+        println!("{what}: {each:?}");
+        assert!(each <= MOST, "{what}: {each:?}");
     }
 }
 

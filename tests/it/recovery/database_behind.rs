@@ -12,7 +12,8 @@ use doorbuster::settlement::{SettlementError, give_back};
 use doorbuster::store::{Change, Changed, OrderRow, Return, Store, StoreError};
 
 use crate::support::{
-    Backup, Buyer, Database, World, at_rest, buy, everything_is_witnessed, run, run_with, sale, until,
+    Backup, Buyer, Database, World, at_rest, buy, everything_is_witnessed, request, run, run_with, sale,
+    until,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -62,6 +63,13 @@ async fn a_database_that_went_back_in_time_is_noticed_and_brought_up_to_date() {
     until("the audit says so", LONG, async || {
         let (code, out, _) = run(Some(&world), &["audit", "--sale", sale.id.as_str()]).await;
         (code == 4 && out.contains("the database has lost commits")).then_some(())
+    })
+    .await;
+    until("readiness says so", LONG, async || {
+        let ready = request(running.operations, "GET", "/readyz", &[], b"").await;
+        assert_eq!(ready.json["status"], "degraded", "{}", ready.text);
+        let database = &ready.json["dependencies"]["database"];
+        (database["up"] == false && database["detail"].as_str()?.contains("went back in time")).then_some(())
     })
     .await;
     // Many rounds of maintenance, which would expire what the backup believes to be unpaid.
@@ -292,4 +300,31 @@ async fn a_process_that_stops_leaves_no_change_out_of_the_order_log() {
     let store = Store::connect(&world.config().store()).await.unwrap();
     assert!(store.unlogged(100).await.unwrap().entries.is_empty());
     store.close().await;
+}
+
+/// No place shows such a loss. The gate still knows that the user has the order.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_whose_row_alone_is_gone_is_not_denied() {
+    let world = World::new(Database::Sqlite).await;
+    let running = world.running().await;
+    let sale = sale(&world.name, 30, 1);
+    world.open_sale(&running.parts, &sale).await;
+    buy(&running, &sale, 0..2).await;
+    at_rest(&running, &sale).await;
+    let rows = running.parts.store.orders_after(&sale.id, None, 10).await.unwrap();
+    let order = &rows.iter().find(|row| row.order.user.as_str() == "user1").unwrap().order;
+    Backup::of(&world).execute_in_place("DELETE FROM orders WHERE user_id = 'user1'").await;
+    let buyer = Buyer::of(&running, "user1");
+    let orders = format!("/v1/sales/{}/orders", sale.id);
+    for answer in [
+        buyer.get(&format!("{orders}/{}", order.id)).await,
+        buyer.get(&format!("{orders}/mine")).await,
+        buyer.post(&format!("{orders}/{}:cancel", order.id), &[], "").await,
+    ] {
+        assert_eq!((answer.status, answer.code()), (503, "status_unavailable"), "{}", answer.text);
+    }
+    // Of another id nothing is known.
+    let unknown = buyer.get(&format!("{orders}/{}", OrderId::generate())).await;
+    assert_eq!(unknown.status, 404, "{}", unknown.text);
+    running.stop().await;
 }
