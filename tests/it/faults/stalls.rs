@@ -236,8 +236,12 @@ async fn dead_connections_to_the_database_are_left_within_seconds() {
     let served = "SELECT pid::int8 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
     let dead = watcher.numbers(served.into()).await;
     assert!(!dead.is_empty());
-    // One that was in use a moment ago is used again without a test.
-    tokio::time::sleep(Duration::from_millis(150)).await;
+    // One that was in use within the last 100 ms is used again without a test.
+    let rested = format!("{served} AND clock_timestamp() - state_change > interval '150 ms'");
+    until("all of them have rested", LONG, async || {
+        (watcher.numbers(rested.clone()).await.len() == dead.len()).then_some(())
+    })
+    .await;
     signal(&dead, "-STOP");
     let began = Instant::now();
     let answered = store.check().await;
