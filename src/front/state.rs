@@ -13,7 +13,7 @@ use super::throttle::{BuyerLimit, ThrottleSettings};
 use crate::control::{Control, DeadLetterActs};
 use crate::gate::{Gate, OrderChanges};
 use crate::intake::Intake;
-use crate::orders::{Orders, Payments};
+use crate::orders::{Orders, PaymentBatches};
 use crate::queue::Depths;
 use crate::store::Store;
 
@@ -35,7 +35,7 @@ pub struct Buyers {
     /// Cancels orders.
     pub orders: Orders,
     /// Takes the events of payment providers.
-    pub payments: Payments,
+    pub payments: PaymentBatches,
     /// The providers that may call, with their secrets.
     pub providers: Providers,
     /// The limit per address.

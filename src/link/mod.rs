@@ -6,6 +6,7 @@ mod channels;
 mod error;
 mod gather;
 mod installation;
+mod keyed_batches;
 mod listener;
 mod redis;
 mod script;
@@ -18,5 +19,6 @@ pub use installation::{
     BROKER, DATABASE, Installation, InstallationId, NoInstallationId, OtherInstallation, REDIS,
     UNKNOWN_INSTALLATION,
 };
+pub use keyed_batches::KeyedBatches;
 pub use listener::{Listener, listen};
 pub use script::Script;

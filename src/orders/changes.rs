@@ -1,18 +1,23 @@
 //! Changes to one order on request: pay, cancel, refund.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::logged;
 use crate::domain::{Act, ActRequest, Invalid, Order, OrderId, OrderStatus, SaleId, Ticket, UserId};
 use crate::gate::{Gate, GateError};
 use crate::intake::{StatusUnknown, ensure_complete, ensure_none_is_held};
-use crate::lease::{COMMIT_MARGIN, Guard, LeaseError, LeaseOptions, Leases};
+use crate::lease::{COMMIT_MARGIN, Guard, LeaseError, LeaseOptions, Leases, Taken};
 use crate::queue::OrderLog;
 use crate::settlement::{SettlementError, give_back};
 use crate::store::{Change, Changed, Claim, OrderEvent, OrderRow, Return, Store, StoreError};
 
 /// How long a change may wait for the user's lease, and how long that lease lasts.
 const LEASE: Duration = Duration::from_secs(5);
+
+fn lease_options() -> LeaseOptions {
+    LeaseOptions::lasting(LEASE).max_hold(LEASE * 3)
+}
 
 /// Attempts of a change that keeps losing to concurrent ones.
 pub(super) const TRIES: u32 = 5;
@@ -198,20 +203,19 @@ impl Orders {
         }
         // An entry that is given back is gone; any other still says `accepted`.
         if given_back.is_err() || row.status == OrderStatus::Paid {
-            self.read_from_row(&order.sale, id).await?;
+            self.read_from_row(&order.sale, &[id]).await?;
         }
         logged?;
         Ok(Some(row))
     }
 
-    /// Has every later reading of an order go to its row. Call it before a change is answered: the entry of an order that
-    /// is not settled yet says `accepted`.
+    /// Has every later reading of these orders go to their rows. Call it before a change is answered: the entry of an order
+    /// that is not settled yet says `accepted`.
     ///
     /// On `Ok` the gate has also witnessed the change: if the database loses it, a process that starts later notices, though
     /// this one may be gone by then.
-    pub(super) async fn read_from_row(&self, sale: &SaleId, id: OrderId) -> Result<(), GateError> {
-        let ids = [id];
-        let (marked, witnessed) = tokio::join!(self.gate.mark_changed(sale, &ids), self.witness(sale));
+    pub(super) async fn read_from_row(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
+        let (marked, witnessed) = tokio::join!(self.gate.mark_changed(sale, ids), self.witness(sale));
         marked.and(witnessed)
     }
 
@@ -245,9 +249,18 @@ impl Orders {
 
     /// Takes the lease to act for a user, and waits while another process holds it.
     pub(super) async fn lease(&self, sale: &SaleId, user: &UserId) -> Result<Guard, OrderError> {
-        let options = LeaseOptions::lasting(LEASE).max_hold(LEASE * 3);
-        let guard = self.leases.acquire(sale.as_str(), [user.as_str()], options, LEASE).await?;
+        let guard = self.leases.acquire(sale.as_str(), [user.as_str()], lease_options(), LEASE).await?;
         guard.ok_or(OrderError::Busy)
+    }
+
+    /// Takes the leases of those users that are free. Says for each whether it was taken.
+    pub(super) async fn leases_that_are_free(
+        &self,
+        sale: &SaleId,
+        users: &BTreeSet<&UserId>,
+    ) -> Result<Taken, LeaseError> {
+        let names = users.iter().map(|user| user.as_str());
+        self.leases.take(sale.as_str(), names, lease_options()).await
     }
 
     /// The order from the gate while it is in flight, else from its row.

@@ -1,11 +1,12 @@
 //! Has the order log get a change before it is answered, so that a database which loses its last commits does not undo an
 //! answer.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::domain::{Entry, OrderId, SaleId};
 use crate::queue::{OrderLog, QueueError};
-use crate::store::{OrderRow, Store, StoreError};
+use crate::store::{OrderRow, Payment, Store, StoreError};
 
 /// How long an answer waits for the confirm, for which a healthy broker needs milliseconds. Providers wait between five and
 /// thirty seconds for an answer.
@@ -32,20 +33,17 @@ pub(super) struct Logging<'a> {
 }
 
 impl Logging<'_> {
-    /// On `Ok` the order log has the order as it is, every payment event of it, and what they have changed; one of these
-    /// entries `is_this`. The log writer appends all of it again later, with everything else that has changed.
-    pub(super) async fn append(
-        &self,
-        sale: &SaleId,
-        order: OrderId,
-        is_this: impl Fn(&Entry) -> bool,
-    ) -> Result<(), NotLogged> {
+    /// On `Ok` the order log has these payments of one sale, every other payment event of their orders, and the orders as
+    /// they are. The log writer appends all of it again later, with everything else that has changed.
+    pub(super) async fn append(&self, sale: &SaleId, payments: &[Payment]) -> Result<(), NotLogged> {
         // Nothing is read in vain: while the broker is away, providers and buyers send every request again and again.
         self.log.ensure_up().map_err(NotLogged::Log)?;
         // Before the rows are read, so that no place is above its entries.
         let places = self.store.places_of(std::slice::from_ref(sale)).await?;
-        let entries = self.store.payment_entries(order).await?;
-        if !entries.iter().any(is_this) {
+        let orders: Vec<OrderId> = payments.iter().map(|payment| payment.order).collect();
+        let entries = self.store.payment_entries(&orders).await?;
+        let recorded: HashSet<(&str, &str)> = entries.iter().filter_map(event_of).collect();
+        if !payments.iter().all(|payment| recorded.contains(&(&*payment.provider, &*payment.event_id))) {
             return Err(lost().into());
         }
         self.log.append_within(LOG_WITHIN, &entries, &places).await.map_err(NotLogged::Log)
@@ -79,6 +77,12 @@ async fn append_change(store: &Store, log: &OrderLog, row: &OrderRow) -> Result<
         }
     }
     log.append_within(LOG_WITHIN, &entries, &places).await.map_err(NotLogged::Log)
+}
+
+/// The provider and id of a payment event's entry.
+fn event_of(entry: &Entry) -> Option<(&str, &str)> {
+    let Entry::Payment(event) = entry else { return None };
+    Some((&event.provider, &event.event_id))
 }
 
 fn lost() -> StoreError {

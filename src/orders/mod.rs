@@ -9,8 +9,10 @@ mod changes;
 mod expiry;
 mod late_payments;
 mod logged;
+mod payment_batches;
 mod payments;
 
 pub use changes::{OrderError, Orders, Shown};
 pub use expiry::expire;
+pub use payment_batches::PaymentBatches;
 pub use payments::{PaymentError, PaymentLog, Payments};

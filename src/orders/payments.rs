@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::changes::{OrderError, Orders, TRIES, Target};
 use super::late_payments::{LatePayments, Next};
 use super::logged::{Logging, NotLogged};
-use crate::domain::{Act, ActRequest, Entry, Millis, OrderId};
+use crate::domain::{Act, ActRequest, Millis, OrderId, SaleId};
 use crate::gate::GateError;
 use crate::intake::Intake;
 use crate::lease::COMMIT_MARGIN;
@@ -19,7 +19,7 @@ const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
 /// Why an event was not accepted.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum PaymentError {
     /// The id belongs to another event; the provider has to choose a new one.
     #[error("another event of this provider has the same id")]
@@ -48,8 +48,8 @@ pub struct PaymentLog {
 /// Applies the events of payment providers. Cheap to clone.
 #[derive(Clone)]
 pub struct Payments {
-    store: Store,
-    orders: Orders,
+    pub(super) store: Store,
+    pub(super) orders: Orders,
     late: LatePayments,
     log: PaymentLog,
 }
@@ -71,24 +71,46 @@ impl Payments {
     /// has its present state, and no later reading shows its order in an earlier state. Maintenance retries a pending one. May be repeated.
     pub async fn receive(&self, payment: &Payment) -> Result<Payment, PaymentError> {
         let known = self.record(payment).await?;
-        if matches!(known.state, PaymentState::Applied | PaymentState::Retaken) {
-            self.orders.read_from_row(&known.sale, known.new_order.unwrap_or(known.order)).await?;
-        } else if let Err(error) = self.orders.witness(&known.sale).await {
-            // A payment that waits for Redis is answered all the same.
-            tracing::debug!(event = known.event_id, %error, "redis did not hear of a payment");
-        }
-        let is_this =
-            |entry: &Entry| matches!(entry, Entry::Payment(event) if event.event_id == payment.event_id);
+        self.before_the_answer(&known.sale, std::slice::from_ref(&known)).await?;
+        Ok(known)
+    }
+
+    /// What has to be true of payments of one sale before they are answered: later readings of their orders go to the rows,
+    /// Redis has witnessed them, and the order log has them.
+    pub(super) async fn before_the_answer(
+        &self,
+        sale: &SaleId,
+        payments: &[Payment],
+    ) -> Result<(), PaymentError> {
         let logging = Logging { store: &self.store, log: &self.log.log };
-        match logging.append(&known.sale, known.order, is_this).await {
-            Ok(()) => Ok(known),
+        let (in_redis, logged) =
+            tokio::join!(self.tell_redis(sale, payments), logging.append(sale, payments));
+        in_redis?;
+        match logged {
+            Ok(()) => Ok(()),
             Err(NotLogged::Store(error)) => Err(error.into()),
             Err(NotLogged::Log(error)) if self.log.may_wait => {
-                tracing::warn!(event = known.event_id, %error, "a payment was answered before the order log had it");
-                Ok(known)
+                let events = payments.len();
+                tracing::warn!(%sale, events, %error, "payments were answered before the order log had them");
+                Ok(())
             }
             Err(NotLogged::Log(error)) => Err(PaymentError::NotLogged(error)),
         }
+    }
+
+    async fn tell_redis(&self, sale: &SaleId, payments: &[Payment]) -> Result<(), GateError> {
+        let has_paid =
+            |payment: &&Payment| matches!(payment.state, PaymentState::Applied | PaymentState::Retaken);
+        let paid = payments.iter().filter(has_paid);
+        let paid: Vec<OrderId> = paid.map(|payment| payment.new_order.unwrap_or(payment.order)).collect();
+        if !paid.is_empty() {
+            return self.orders.read_from_row(sale, &paid).await;
+        }
+        if let Err(error) = self.orders.witness(sale).await {
+            // A payment that waits for Redis is answered all the same.
+            tracing::debug!(%sale, %error, "redis did not hear of a payment");
+        }
+        Ok(())
     }
 
     async fn record(&self, payment: &Payment) -> Result<Payment, PaymentError> {
@@ -245,6 +267,6 @@ fn wait_of(payment: &Payment) -> Duration {
     (Duration::from_millis(u64::try_from(age).unwrap_or(0)) / 4).clamp(SHORTEST_WAIT, LONGEST_WAIT)
 }
 
-fn act_request(payment: &Payment) -> ActRequest {
+pub(super) fn act_request(payment: &Payment) -> ActRequest {
     ActRequest::by(format!("payment {}", payment.provider)).because(Some(payment.event_id.clone()))
 }

@@ -40,7 +40,7 @@ pub use orders::{
     Backlog, Change, Changed, Claim, KnownTotals, OlderEpoch, OlderOrders, OrderEvent, OrderPages, OrderRow,
     OverdueOrder, Recorded, Return, SaleSnapshot, Totals,
 };
-pub use payments::{Applied, Applying, Payment};
+pub use payments::{Applied, Applying, NewPayment, Payment};
 pub use permits::READERS;
 pub use recovery::{PaymentPages, Restore, Restored, RestoredPayments, Run, Unlogged, WriteMode};
 pub use sales::{BegunAct, Erased, Erasure, ItemRow, NotBegun, Restock, SaleAct, SaleRow};

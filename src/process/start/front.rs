@@ -10,7 +10,7 @@ use crate::front::{self, BuyerLimit, BuyerTokens, Buyers, SaleStreams};
 use crate::gate::OrderChanges;
 use crate::intake::Intake;
 use crate::maintenance::{NotCompared, RestartCheck};
-use crate::orders::{PaymentLog, Payments};
+use crate::orders::{PaymentBatches, PaymentLog, Payments};
 use crate::process::config::WithoutBroker;
 use crate::process::listen::for_buyers;
 use crate::process::shared::Shared;
@@ -37,7 +37,7 @@ pub(in crate::process) fn start(
     let router = front::buyers(Buyers {
         intake,
         orders: orders.clone(),
-        payments: payments.clone(),
+        payments: PaymentBatches::of(payments.clone()),
         providers: config.providers(),
         throttle: config.throttle(),
         limit: BuyerLimit::new(config.buyer_rate().unwrap_or_default()),

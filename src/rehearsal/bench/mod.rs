@@ -19,6 +19,7 @@ mod load;
 mod memory;
 mod orders;
 mod parts;
+mod payments;
 mod persist;
 mod proc;
 mod refusals;

@@ -3,7 +3,9 @@
 use super::error::{BenchError, broken};
 use super::report::{Figure, Report};
 use super::world::World;
-use super::{accepted, events, fronts, growth, memory, parts, persist, refusals, restarts, rush, strangers};
+use super::{
+    accepted, events, fronts, growth, memory, parts, payments, persist, refusals, restarts, rush, strangers,
+};
 use crate::rehearsal::servers::Kind;
 
 /// The parts of the benchmark.
@@ -17,9 +19,11 @@ pub enum Part {
     Backlog,
     /// The same with three restarts of the worker.
     Restarts,
+    /// Payments over HTTP.
+    Payments,
     /// Latency at a fixed rate.
     Rush,
-    /// The same, next to a flood of forged tokens.
+    /// Latency at a fixed rate, next to a flood of forged tokens.
     Strangers,
     /// Streams of events: how soon a change arrives, and what open streams cost.
     Events,
@@ -36,11 +40,12 @@ pub enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Refusals,
         Self::Accepted,
         Self::Backlog,
         Self::Restarts,
+        Self::Payments,
         Self::Rush,
         Self::Strangers,
         Self::Events,
@@ -95,6 +100,7 @@ async fn measure(part: Part, world: &mut World, announce: &impl Fn(&str)) -> Res
         Part::Accepted => accepted::accepted(world, announce).await,
         Part::Backlog => persist::backlog(world, announce).await,
         Part::Restarts => restarts::restarts(world, announce).await,
+        Part::Payments => payments::payments(world, announce).await,
         Part::Rush => rush::rush(world, announce).await,
         Part::Strangers => strangers::strangers(world, announce).await,
         Part::Events => events::events(world, announce).await,

@@ -86,7 +86,7 @@ impl Recording {
     ) -> Result<Applied, StoreError> {
         let ended = Payment { state, detail: why.map(str::to_owned), ..self.payment };
         if self.is_new {
-            insert(transaction, &ended).await?;
+            insert(transaction, std::slice::from_ref(&ended)).await?;
         } else {
             set_state(transaction, &ended, state, why).await?;
         }
@@ -96,7 +96,7 @@ impl Recording {
     /// Leaves the event pending; on return it is recorded.
     pub(super) async fn keep(self, transaction: &DatabaseTransaction) -> Result<Payment, StoreError> {
         if self.is_new {
-            insert(transaction, &self.payment).await?;
+            insert(transaction, std::slice::from_ref(&self.payment)).await?;
         }
         Ok(self.payment)
     }
@@ -114,40 +114,47 @@ pub(super) async fn lock_event(
     Ok(Recording { payment, is_new })
 }
 
-/// Inserts a new event, and logs it. Of two copies at once, one violates the key and is retried.
-async fn insert(transaction: &DatabaseTransaction, payment: &Payment) -> Result<(), StoreError> {
-    let insertion = insertion_of(payment, transaction.get_database_backend())?;
+/// Inserts new events of one sale, and logs them. Of two copies at once, one violates the key and is retried.
+pub(super) async fn insert(
+    transaction: &DatabaseTransaction,
+    payments: &[Payment],
+) -> Result<(), StoreError> {
+    let Some(Payment { sale, .. }) = payments.first() else { return Ok(()) };
+    let insertion = insertion_of(payments, transaction.get_database_backend())?;
     transaction.execute(&insertion).await.map_err(|error| match error.sql_err() {
         Some(SqlErr::UniqueConstraintViolation(_)) => {
             StoreError::Away("another process is recording the same event".into())
         }
         _ => error.into(),
     })?;
-    log_event(transaction, payment).await
+    log(transaction, sale.as_str(), payments.iter().map(touched)).await
 }
 
-/// Inserts an event. The database's clock decides when a pending one is due: whichever front is to try it again may have
+/// Inserts events. The database's clock decides when a pending one is due: whichever front is to try it again may have
 /// another clock than the one that received it.
-fn insertion_of(payment: &Payment, backend: DbBackend) -> Result<InsertStatement, StoreError> {
+fn insertion_of(payments: &[Payment], backend: DbBackend) -> Result<InsertStatement, StoreError> {
     use payment_event::Column;
     let due = clock_of(backend).add(i64::try_from(OWN_TRY.as_millis()).unwrap_or(i64::MAX));
-    let columns: [(Column, SimpleExpr); 11] = [
-        (Column::Provider, payment.provider.as_str().into()),
-        (Column::EventId, payment.event_id.as_str().into()),
-        (Column::Kind, payment.kind.as_str().into()),
-        (Column::SaleId, payment.sale.as_str().into()),
-        (Column::OrderId, payment.order.uuid().into()),
-        (Column::UserId, payment.user.as_ref().map(ToString::to_string).into()),
-        (Column::State, payment.state.as_str().into()),
-        (Column::Detail, payment.detail.as_deref().into()),
-        (Column::ReceivedAtMs, payment.received_at.0.into()),
-        (Column::DueAtMs, due),
-        (Column::UpdatedAtMs, payment.received_at.0.into()),
-    ];
-    let (names, values): (Vec<Column>, Vec<SimpleExpr>) = columns.into_iter().unzip();
     let mut insertion = Query::insert();
-    insertion.into_table(payment_event::Entity).columns(names);
-    insertion.values(values).map_err(|error| StoreError::Broken(error.to_string()))?;
+    insertion.into_table(payment_event::Entity);
+    for payment in payments {
+        let columns: [(Column, SimpleExpr); 11] = [
+            (Column::Provider, payment.provider.as_str().into()),
+            (Column::EventId, payment.event_id.as_str().into()),
+            (Column::Kind, payment.kind.as_str().into()),
+            (Column::SaleId, payment.sale.as_str().into()),
+            (Column::OrderId, payment.order.uuid().into()),
+            (Column::UserId, payment.user.as_ref().map(ToString::to_string).into()),
+            (Column::State, payment.state.as_str().into()),
+            (Column::Detail, payment.detail.as_deref().into()),
+            (Column::ReceivedAtMs, payment.received_at.0.into()),
+            (Column::DueAtMs, due.clone()),
+            (Column::UpdatedAtMs, payment.received_at.0.into()),
+        ];
+        let (names, values): (Vec<Column>, Vec<SimpleExpr>) = columns.into_iter().unzip();
+        insertion.columns(names);
+        insertion.values(values).map_err(|error| StoreError::Broken(error.to_string()))?;
+    }
     Ok(insertion)
 }
 
@@ -188,8 +195,11 @@ pub(in crate::store) async fn log_event(
     transaction: &DatabaseTransaction,
     payment: &Payment,
 ) -> Result<(), StoreError> {
-    let touched = Touched::Payment { provider: &payment.provider, event_id: &payment.event_id };
-    log(transaction, payment.sale.as_str(), [touched]).await
+    log(transaction, payment.sale.as_str(), [touched(payment)]).await
+}
+
+fn touched(payment: &Payment) -> Touched<'_> {
+    Touched::Payment { provider: &payment.provider, event_id: &payment.event_id }
 }
 
 /// A payment event's row as a domain value.

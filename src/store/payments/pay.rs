@@ -3,7 +3,7 @@
 use sea_orm::DatabaseTransaction;
 
 use super::event::{Applied, Payment, Recording, lock_event, lock_events, set_state};
-use crate::domain::{Act, ActRequest, Order, OrderStatus};
+use crate::domain::{Act, ActRequest, Order, OrderStatus, SaleId};
 use crate::fault::fault;
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
@@ -55,11 +55,22 @@ impl Store {
                 transaction.rollback().await?;
                 return Ok(applied);
             }
-            self.commit_if(may_commit, transaction, &[payment.sale.as_str()]).await?;
-            fault!("paid.after", return Err(StoreError::Away("injected".into())));
+            self.commit_payments(may_commit, transaction, &payment.sale).await?;
             Ok(applied)
         })
         .await
+    }
+
+    /// Commits payments of one sale and their effect.
+    pub(super) async fn commit_payments(
+        &self,
+        may_commit: MayCommit<'_>,
+        transaction: DatabaseTransaction,
+        sale: &SaleId,
+    ) -> Result<(), StoreError> {
+        self.commit_if(may_commit, transaction, &[sale.as_str()]).await?;
+        fault!("paid.after", return Err(StoreError::Away("injected".into())));
+        Ok(())
     }
 
     async fn apply_paid(

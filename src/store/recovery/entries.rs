@@ -19,18 +19,19 @@ impl Store {
         self.within(order_entries(&self.db, rows.to_vec())).await
     }
 
-    /// What the order log must have so that no payment event of this order, and nothing that they have changed, is lost
+    /// What the order log must have so that no payment event of these orders, and nothing that they have changed, is lost
     /// with the database's last commits: the orders that they have changed, then the events. All are read at one moment:
     /// a database that is restored in between would have the events and not what they have changed.
-    pub async fn payment_entries(&self, order: OrderId) -> Result<Vec<Entry>, StoreError> {
+    pub async fn payment_entries(&self, orders: &[OrderId]) -> Result<Vec<Entry>, StoreError> {
+        let paid: Vec<Uuid> = orders.iter().map(|order| order.uuid()).collect();
         self.within(async {
             let snapshot = self.begin_snapshot().await?;
             let payments = payment_event::Entity::find()
-                .filter(payment_event::Column::OrderId.eq(order.uuid()))
+                .filter(is_one_of(&snapshot, payment_event::Column::OrderId, paid.iter().copied()))
                 .order_by_asc(payment_event::Column::ReceivedAtMs)
                 .all(&snapshot)
                 .await?;
-            let changed = payments.iter().filter_map(|payment| payment.new_order_id).chain([order.uuid()]);
+            let changed = payments.iter().filter_map(|payment| payment.new_order_id).chain(paid);
             let orders = order::Entity::find().filter(is_one_of(&snapshot, order::Column::Id, changed));
             let orders = orders.all(&snapshot).await?.into_iter().map(read_order);
             let mut entries = order_entries(&snapshot, orders.collect::<Result<_, _>>()?).await?;

@@ -127,6 +127,10 @@ async fn the_dashboard_is_written_once_and_replaced_only_on_request() {
     assert_eq!(std::fs::read_to_string(out.trim()).unwrap(), "mine");
     let (code, ..) = run(None, &[arguments.as_slice(), &["--force"]].concat()).await;
     assert_eq!((code, std::fs::read_to_string(out.trim()).unwrap() == text), (0, true));
-    let (code, _, err) = run(None, &["init", "grafana", "--into", "/nowhere"]).await;
-    assert!(code == 1 && err.contains("/nowhere"), "{code} {err}");
+    let new = folder.path().join("a/new/folder");
+    let (code, out, err) = run(None, &["init", "grafana", "--into", new.to_str().unwrap()]).await;
+    assert!(code == 0 && std::path::Path::new(out.trim()).starts_with(&new), "{code} {out}{err}");
+    let in_a_file = format!("{}/folder", out.trim());
+    let (code, _, err) = run(None, &["init", "grafana", "--into", &in_a_file]).await;
+    assert!(code == 1 && err.contains(&in_a_file), "{code} {err}");
 }

@@ -12,6 +12,7 @@ pub mod metrics;
 pub mod order_events;
 pub mod path;
 pub mod payments;
+pub mod payments_together;
 pub mod rotation;
 pub mod strangers;
 pub mod terms;

@@ -106,7 +106,7 @@ impl MidSale {
             users.join(", ")
         );
         backup.execute(&overdue).await;
-        backup.restore().await;
+        self.crowd.through_a_loss(backup.restore()).await;
     }
 
     /// The crowd goes on for a while and leaves. Then the books are exact, every order can be read, in the state that

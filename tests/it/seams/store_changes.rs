@@ -192,12 +192,13 @@ async fn a_reading_that_is_cancelled_while_it_begins_leaves_no_transaction_to_th
         let mut takes = Duration::MAX;
         for _ in 0..4 {
             let began = Instant::now();
-            store.payment_entries(order.id).await.unwrap();
+            store.payment_entries(&[order.id]).await.unwrap();
             takes = takes.min(began.elapsed());
         }
         // BEGIN is the third of six round trips.
         for nth in 0..20 {
-            let reading = store.payment_entries(order.id);
+            let id = [order.id];
+            let reading = store.payment_entries(&id);
             let _ = tokio::time::timeout(takes.mul_f64(0.3 + f64::from(nth) * 0.02), reading).await;
         }
         proxy.set(Weather::Fair);

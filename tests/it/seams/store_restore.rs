@@ -210,7 +210,7 @@ async fn a_payment_and_what_it_changed_are_read_at_one_moment() {
     let mut restore = Session::open(&world).await;
     restore.execute("BEGIN".into()).await;
     restore.execute("LOCK TABLE orders IN ACCESS EXCLUSIVE MODE".into()).await;
-    let reading = tokio::spawn(async move { store.payment_entries(order.id).await.unwrap() });
+    let reading = tokio::spawn(async move { store.payment_entries(&[order.id]).await.unwrap() });
     let mut observer = Session::open(&world).await;
     let waiting = "SELECT COUNT(*) FROM pg_locks WHERE NOT granted AND relation = 'orders'::regclass \
          AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";

@@ -74,20 +74,18 @@ impl Scene {
         let Ok(status) = status.parse::<OrderStatus>() else {
             return self.breaks_a_rule(history, &format!("{status:?} is no state"));
         };
-        let judged = history.lock().unwrap().judge(known.status, status);
+        let losses = self.losses.load(Ordering::SeqCst);
+        let judged = {
+            let mut history = history.lock().unwrap();
+            let judged = history.judge(known.status, status);
+            if judged.is_err() && history.was_undone(status, losses) { Ok(()) } else { judged }
+        };
         let old_states = self.old_states.load(Ordering::SeqCst);
         let may_be_old = old_states != known.old_states || !old_states.is_multiple_of(2);
         match judged {
             Err(why) if !may_be_old => self.breaks_a_rule(history, &why),
             Err(_) => {}
-            Ok(()) => {
-                let mut history = history.lock().unwrap();
-                history.read = Some(Instant::now());
-                // A slower answer may show less than a faster one has shown meanwhile.
-                if history.judge(history.seen, status).is_ok() {
-                    history.seen = status;
-                }
-            }
+            Ok(()) => history.lock().unwrap().sees(status, losses),
         }
     }
 

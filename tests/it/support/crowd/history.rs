@@ -28,6 +28,11 @@ pub struct History {
     /// Whether the payment or cancellation was sent, and when it was answered 200.
     pub acted: bool,
     pub answered: Option<Instant>,
+    /// A state that was read before the act that leads to it was answered: what the order was before, and how far
+    /// [`super::Scene::losses`] had counted.
+    unanswered: Option<(OrderStatus, u64)>,
+    /// The database has lost such a state.
+    undone: bool,
     /// A request to buy ended without an answer that says whether there is an order.
     pub unknown: bool,
     /// Every answer with its time in seconds. Answers that repeat the one before are counted.
@@ -46,6 +51,8 @@ impl History {
             read: None,
             acted: false,
             answered: None,
+            unanswered: None,
+            undone: false,
             unknown: false,
             answers: Vec::new(),
         }
@@ -79,6 +86,36 @@ impl History {
             (false, _) => Err(format!("it was {before} and is {status}")),
             (_, false) => Err(format!("it is {status}, which nobody asked for")),
         }
+    }
+
+    /// Takes note of a state that was read, and that may be.
+    pub fn sees(&mut self, status: OrderStatus, losses: u64) {
+        self.read = Some(Instant::now());
+        // A slower answer may show less than a faster one has shown meanwhile.
+        if status == self.seen || self.judge(self.seen, status).is_err() {
+            return;
+        }
+        if self.acted
+            && self.answered.is_none()
+            && matches!(status, OrderStatus::Paid | OrderStatus::Cancelled)
+        {
+            self.unanswered = Some((self.seen, losses));
+        }
+        self.seen = status;
+    }
+
+    /// Whether an order that was in state `before` may be in state `status` again, because the database has lost the change:
+    /// whoever asked for it got no answer, so the order log may not have it, and they have to ask again.
+    pub fn was_undone(&mut self, status: OrderStatus, losses: u64) -> bool {
+        if let Some((before, then)) = self.unanswered
+            && self.answered.is_none()
+            && (then != losses || !then.is_multiple_of(2))
+        {
+            self.seen = before;
+            self.unanswered = None;
+            self.undone = true;
+        }
+        self.undone && self.judge(self.seen, status).is_ok()
     }
 
     /// Whether this is how the order may end.

@@ -47,6 +47,8 @@ struct Scene {
     cancelling: Arc<RwLock<()>>,
     /// Odd while reads may show an older state.
     old_states: AtomicU64,
+    /// Counts up before the database loses commits and after, so it is odd meanwhile.
+    losses: AtomicU64,
     /// Orders that were given up as lost: they may be missing.
     lost: Mutex<BTreeSet<OrderId>>,
 }
@@ -83,6 +85,7 @@ impl Crowd {
             buying: Arc::default(),
             cancelling: Arc::default(),
             old_states: AtomicU64::new(0),
+            losses: AtomicU64::new(0),
             lost: Mutex::default(),
         });
         let mut tasks = JoinSet::new();
@@ -168,6 +171,13 @@ impl Crowd {
 
     pub fn states_are_new(&self) {
         assert!(!self.scene.old_states.fetch_add(1, Ordering::SeqCst).is_multiple_of(2));
+    }
+
+    /// Has the database lose commits.
+    pub async fn through_a_loss(&self, lose: impl Future<Output = ()>) {
+        self.scene.losses.fetch_add(1, Ordering::SeqCst);
+        lose.await;
+        self.scene.losses.fetch_add(1, Ordering::SeqCst);
     }
 
     /// From now on these orders may be missing.
