@@ -37,7 +37,9 @@ const SECRET: &str = "whsec_YmVuY2htYXJrLWtleS1vZi10d2VudHktZm91ci1ieXRlcw==";
 /// have it. The ceiling is one transaction for each payment that writes the order and the event, and nothing else.
 pub(super) async fn payments(world: &mut World, announce: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
     let (gate, store) = (world.gate()?, world.store(Kind::Postgres).await?);
-    let secrets = format!("payments.secrets=bench {SECRET}");
+    let file = world.folder().join("payment-secrets");
+    std::fs::write(&file, format!("bench {SECRET}\n")).map_err(broken)?;
+    let secrets = format!("payments.secrets_file={}", file.display());
     let front = world.process("front", &[&secrets]).await?;
     let url = world.url(Kind::Postgres)?;
     let mut rounds = Vec::new();
