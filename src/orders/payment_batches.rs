@@ -2,9 +2,8 @@
 //! much as what is in it: before a deadline thousands come within seconds. No sale waits for another.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
 
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 
 use super::changes::OrderError;
 use super::payments::{PaymentError, Payments, act_request};
@@ -19,8 +18,9 @@ const TOGETHER: usize = 64;
 /// Transactions of a sale at a time: while one waits for its commit, the next is prepared.
 const TRANSACTIONS: usize = 2;
 
-/// Events that are applied singly at a time. Most of them wait for a server or a lease.
-const SINGLY: usize = 128;
+/// Events of a sale that are applied singly at a time. With many more, each would wait for a connection so often that none
+/// is done before its provider gives up.
+const SINGLY: usize = 16;
 
 /// The same for payments whose batch met a locked row. A sale in which everything is locked must leave connections to the
 /// others.
@@ -30,9 +30,9 @@ const BEHIND_A_LOCK: usize = 2;
 #[derive(Clone)]
 pub struct PaymentBatches {
     payments: Payments,
-    waiting: KeyedBatches<SaleId, Waiting>,
-    singly: Arc<Semaphore>,
-    behind_a_lock: Arc<Semaphore>,
+    together: KeyedBatches<SaleId, Waiting>,
+    singly: KeyedBatches<SaleId, Waiting>,
+    behind_a_lock: KeyedBatches<SaleId, Waiting>,
 }
 
 /// A payment whose provider waits for the answer.
@@ -46,9 +46,9 @@ impl PaymentBatches {
     pub fn of(payments: Payments) -> Self {
         Self {
             payments,
-            waiting: KeyedBatches::new(TOGETHER, TRANSACTIONS),
-            singly: Arc::new(Semaphore::new(SINGLY)),
-            behind_a_lock: Arc::new(Semaphore::new(BEHIND_A_LOCK)),
+            together: KeyedBatches::new(TOGETHER, TRANSACTIONS),
+            singly: KeyedBatches::new(1, SINGLY),
+            behind_a_lock: KeyedBatches::new(1, BEHIND_A_LOCK),
         }
     }
 
@@ -57,7 +57,7 @@ impl PaymentBatches {
     pub async fn receive(&self, payment: &Payment) -> Result<Payment, PaymentError> {
         let (answer, answered) = oneshot::channel();
         let (this, waiting) = (self.clone(), Waiting { payment: payment.clone(), answer });
-        self.waiting.put(payment.sale.clone(), waiting, move |batch| {
+        self.together.put(payment.sale.clone(), waiting, move |batch| {
             let this = this.clone();
             async move { this.apply(batch).await }
         });
@@ -71,7 +71,7 @@ impl PaymentBatches {
         let batch: Vec<Waiting> = batch.into_iter().filter(|waiting| !waiting.answer.is_closed()).collect();
         let Some(sale) = batch.first().map(|first| first.payment.sale.clone()) else { return };
         let payments: Vec<&Payment> = batch.iter().map(|waiting| &waiting.payment).collect();
-        let (applied, places) = match self.apply_together(&sale, &payments).await {
+        let (applied, others) = match self.apply_together(&sale, &payments).await {
             Ok(applied) => (applied, &self.singly),
             Err(error) => {
                 tracing::debug!(%sale, payments = payments.len(), %error, "payments go singly");
@@ -88,21 +88,22 @@ impl PaymentBatches {
         for waiting in batch {
             match applied.remove(&key(&waiting.payment)) {
                 Some(payment) => drop(waiting.answer.send(ready.clone().map(|()| payment))),
-                None => self.go_singly(waiting, places.clone()),
+                None => self.put_singly(waiting, others),
             }
         }
     }
 
-    fn go_singly(&self, mut waiting: Waiting, places: Arc<Semaphore>) {
+    fn put_singly(&self, waiting: Waiting, queue: &KeyedBatches<SaleId, Waiting>) {
         let payments = self.payments.clone();
-        tokio::spawn(async move {
-            let place = tokio::select! {
-                place = places.acquire_owned() => place,
-                () = waiting.answer.closed() => return,
-            };
-            let answer = payments.receive(&waiting.payment).await;
-            drop(place);
-            let _ = waiting.answer.send(answer);
+        queue.put(waiting.payment.sale.clone(), waiting, move |one| {
+            let payments = payments.clone();
+            async move {
+                for Waiting { payment, answer } in one {
+                    if !answer.is_closed() {
+                        let _ = answer.send(payments.receive(&payment).await);
+                    }
+                }
+            }
         });
     }
 
