@@ -2,6 +2,7 @@ pub mod clocks;
 pub mod late_calls;
 pub mod lent;
 pub mod outages;
+pub mod over_tls;
 pub mod overload;
 pub mod plain_answers;
 pub mod points;

@@ -91,8 +91,15 @@ impl Doorbuster {
 
     /// Starts a process with a clock of its own.
     pub async fn start_with_clock(world: &World, verb: &str, clock: &FakeClock) -> Self {
+        let env = clock.env();
+        let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        Self::start_with_env(world, verb, &env).await
+    }
+
+    /// Starts a process with these variables in its environment.
+    pub async fn start_with_env(world: &World, verb: &str, env: &[(&str, &str)]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_doorbuster"));
-        command.envs(clock.env());
+        command.envs(env.iter().copied());
         Self::launch(command, world, verb).await.expect("the process starts")
     }
 
