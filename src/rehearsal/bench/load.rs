@@ -91,6 +91,16 @@ pub(super) async fn at_rate(
     run(address, requests, connections, requests.len(), Some(rate)).await
 }
 
+/// The same for some seconds, with the requests over and over.
+pub(super) async fn flood(
+    address: SocketAddr,
+    requests: &Arc<Vec<Vec<u8>>>,
+    connections: usize,
+    (rate, seconds): (u32, u32),
+) -> Result<Answers, BenchError> {
+    run(address, requests, connections, rate as usize * seconds as usize, Some(rate)).await
+}
+
 async fn run(
     address: SocketAddr,
     requests: &Arc<Vec<Vec<u8>>>,

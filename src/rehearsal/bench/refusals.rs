@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use super::buyers::{LONG_TIMEOUTS, requests, tokens};
-use super::error::{BenchError, broken};
+use super::buyers::{LONG_TIMEOUTS, Login, requests, tokens};
+use super::error::BenchError;
 use super::load::{self, order};
 use super::orders::until_persisted;
 use super::report::{Figure, Wanted};
 use super::sample::{open_sale, sale, user};
 use super::world::{Process, World};
-use crate::domain::{Millis, UserId};
 use crate::rehearsal::servers::Kind;
 
 const CONNECTIONS: usize = 128;
@@ -85,33 +84,6 @@ async fn sell_out(world: &mut World, front: &Process) -> Result<Arc<Vec<Vec<u8>>
     until_persisted(&gate, &gone).await?;
     world.end(worker).await;
     Ok(owners)
-}
-
-/// An identity provider that signs with Ed25519.
-struct Login {
-    key: jsonwebtoken::EncodingKey,
-    /// The public key in the form of `auth.public_key`.
-    x: String,
-}
-
-impl Login {
-    fn new() -> Result<Self, BenchError> {
-        use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
-        use base64::Engine as _;
-        let key = Ed25519KeyPair::generate().map_err(broken)?;
-        let x = base64::prelude::BASE64_URL_SAFE_NO_PAD.encode(key.public_key().as_ref());
-        let key = jsonwebtoken::EncodingKey::from_ed_der(key.to_pkcs8().map_err(broken)?.as_ref());
-        Ok(Self { key, x })
-    }
-
-    fn token(&self, user: &UserId) -> Result<String, BenchError> {
-        let now = Millis::now().0 / 1000;
-        let claims = serde_json::json!({
-            "sub": user, "iss": "doorbuster", "aud": "doorbuster", "exp": now + 86_400, "nbf": now,
-        });
-        let header = jsonwebtoken::Header::new(jsonwebtoken::Algorithm::EdDSA);
-        jsonwebtoken::encode(&header, &claims, &self.key).map_err(broken)
-    }
 }
 
 /// Sends the same requests to the front and to the bare route, alternately.
