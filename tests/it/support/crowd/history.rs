@@ -104,8 +104,8 @@ impl History {
         self.seen = status;
     }
 
-    /// Whether an order that was in state `before` may be in state `status` again, because the database has lost the change:
-    /// whoever asked for it got no answer, so the order log may not have it, and they have to ask again.
+    /// Whether the order may be back in state `status`, because the database has lost a change that was read and never
+    /// answered. The order log need not have such a change.
     pub fn was_undone(&mut self, status: OrderStatus, losses: u64) -> bool {
         if let Some((before, then)) = self.unanswered
             && self.answered.is_none()
