@@ -80,8 +80,9 @@ pub enum Answer {
     Overloaded,
     /// The gate could not decide, for this reason. Nothing was taken.
     GateUnavailable(String),
-    /// The unit may or may not be taken, for this reason. Repeating with the same key gives the outcome.
-    OutcomeUnknown(OrderId, String),
+    /// The unit may or may not be taken, for this reason. Repeating with the same key gives the outcome. The order is
+    /// named only if the gate has accepted it: a repeat then returns this order and no other.
+    OutcomeUnknown(Option<OrderId>, String),
 }
 
 impl Answer {

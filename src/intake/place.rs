@@ -45,10 +45,9 @@ impl Intake {
             sku,
             quantity: request.quantity,
         };
-        let id = attempt.id;
         let decided = self.gate.admit(attempt).await;
         let heard = Instant::now();
-        let answer = self.answer(decided, id, &request).await;
+        let answer = self.answer(decided, &request).await;
         // Usually no delay: the wait for the broker took longer.
         if answer.reveals_order() {
             until_refusals_expire(heard).await;
@@ -56,12 +55,7 @@ impl Intake {
         answer
     }
 
-    async fn answer(
-        &self,
-        decided: Result<Verdict, GateError>,
-        id: OrderId,
-        request: &OrderRequest,
-    ) -> Answer {
+    async fn answer(&self, decided: Result<Verdict, GateError>, request: &OrderRequest) -> Answer {
         match decided {
             Ok(Verdict::Accepted(order)) => self.accepted(order).await,
             // Repeats are boxed, so that a new order does not carry the space for them.
@@ -82,10 +76,11 @@ impl Intake {
                 }
                 Answer::refusal(verdict)
             }
-            Err(GateError::Late(why)) => Answer::OutcomeUnknown(id, why),
+            // If the script did not run, a repeat gets another id: a buyer is given none before it is certain.
+            Err(GateError::Late(why)) => Answer::OutcomeUnknown(None, why),
             Err(GateError::Full(_)) => Answer::Overloaded,
             // The script ran and its reply is unreadable, so the outcome is unknown.
-            Err(error @ GateError::Broken(_)) => Answer::OutcomeUnknown(id, error.to_string()),
+            Err(error @ GateError::Broken(_)) => Answer::OutcomeUnknown(None, error.to_string()),
             Err(error) => Answer::GateUnavailable(error.to_string()),
         }
     }
@@ -118,10 +113,10 @@ impl Intake {
     async fn accepted(&self, order: Order) -> Answer {
         let id = order.id;
         let published = self.publish(&order).await;
-        fault!("answer.before", return Answer::OutcomeUnknown(id, "injected".into()));
+        fault!("answer.before", return Answer::OutcomeUnknown(Some(id), "injected".into()));
         match published {
             Ok(durability) => Answer::Accepted { order, durability },
-            Err(unconfirmed) => Answer::OutcomeUnknown(id, unconfirmed.to_string()),
+            Err(unconfirmed) => Answer::OutcomeUnknown(Some(id), unconfirmed.to_string()),
         }
     }
 
@@ -131,7 +126,7 @@ impl Intake {
         if durability == Durability::Outbox {
             match self.publish(&order).await {
                 Ok(published) => durability = published,
-                Err(unconfirmed) => return Answer::OutcomeUnknown(order.id, unconfirmed.to_string()),
+                Err(unconfirmed) => return Answer::OutcomeUnknown(Some(order.id), unconfirmed.to_string()),
             }
         }
         // A gate that has lost writes may have the entry of an order that has a row.

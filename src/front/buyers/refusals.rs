@@ -49,7 +49,8 @@ pub(super) fn refused(answer: Answer) -> Box<Problem> {
         }
         Answer::OutcomeUnknown(id, why) => {
             let detail = "it is not known yet; repeat with the same Idempotency-Key, it is safe";
-            Problem::new(OUTCOME_UNKNOWN, detail).because(why).of_order(id).retry_after(SOON)
+            let problem = Problem::new(OUTCOME_UNKNOWN, detail).because(why).retry_after(SOON);
+            if let Some(id) = id { problem.of_order(id) } else { problem }
         }
         Answer::RepeatUnreadable(id) => {
             let detail = "you have this order, but its status cannot be read now";
