@@ -21,13 +21,18 @@ pub(super) struct KeyedLimit<K: Clone + Eq + Hash> {
     seen: AtomicU64,
 }
 
+/// The same rate for a limiter. `None` for a rate of nothing, which no configuration has.
+pub(super) fn quota(rate: Rate) -> Option<Quota> {
+    let burst = NonZeroU32::new(rate.count())?;
+    let every = Duration::from_secs(rate.seconds().into()) / rate.count();
+    Some(Quota::with_period(every)?.allow_burst(burst))
+}
+
 impl<K: Clone + Eq + Hash> KeyedLimit<K> {
     /// `None` for a rate of nothing, which no configuration has.
     pub(super) fn new(rate: Rate, of: RateOf) -> Option<Self> {
-        let burst = NonZeroU32::new(rate.count())?;
-        let every = Duration::from_secs(rate.seconds().into()) / rate.count();
         Some(Self {
-            limiter: RateLimiter::keyed(Quota::with_period(every)?.allow_burst(burst)),
+            limiter: RateLimiter::keyed(quota(rate)?),
             clock: DefaultClock::default(),
             rate,
             of,

@@ -19,6 +19,7 @@ mod order_errors;
 mod problem;
 mod readiness;
 mod refusal_log;
+mod refused_tokens;
 mod request;
 mod routes;
 mod server;

@@ -43,7 +43,7 @@ pub struct Buyers {
     /// The limit per buyer.
     pub limit: BuyerLimit,
     /// Verifies buyers' tokens.
-    pub tokens: BuyerTokens,
+    pub tokens: Arc<BuyerTokens>,
     /// Limits that hold for every request.
     pub settings: FrontSettings,
     /// The sales whose events somebody reads.

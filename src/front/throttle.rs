@@ -1,18 +1,22 @@
-//! A cheap limit per address, checked before any other work is done for a request.
+//! Cheap limits per address, checked before any other work is done for a request.
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::extract::{Request, State};
+use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 
 use super::addresses::{TrustedProxies, network};
+use super::auth::BuyerTokens;
 use super::codes::RATE_LIMITED;
 use super::keyed_limit::KeyedLimit;
 use super::problem::{Answered, Problem};
+use super::refused_tokens::RefusedTokens;
 use super::server::Peer;
 use crate::domain::{Limited, Rate, RateOf, UserId};
 
@@ -21,6 +25,8 @@ use crate::domain::{Limited, Rate, RateOf, UserId};
 pub struct ThrottleSettings {
     /// Requests per address; `None` for no limit.
     pub rate: Option<Rate>,
+    /// Tokens of suspected addresses that are verified; `None` for no limit. Has no effect without `rate`.
+    pub suspected: Option<Rate>,
     /// The proxies that name their clients.
     pub proxies: TrustedProxies,
     /// The header in which they do. Without it, requests that come from a proxy have no limit.
@@ -29,6 +35,9 @@ pub struct ThrottleSettings {
 
 pub(super) struct Throttle {
     limit: KeyedLimit<IpAddr>,
+    refused: RefusedTokens,
+    /// Knows which tokens are valid.
+    tokens: Arc<BuyerTokens>,
     proxies: TrustedProxies,
     header: Option<String>,
     /// How often an address above the limit is logged.
@@ -36,9 +45,12 @@ pub(super) struct Throttle {
 }
 
 impl Throttle {
-    pub(super) fn new(settings: &ThrottleSettings) -> Option<Arc<Self>> {
+    /// `None` without a rate per address.
+    pub(super) fn new(settings: &ThrottleSettings, tokens: &Arc<BuyerTokens>) -> Option<Arc<Self>> {
         Some(Arc::new(Self {
             limit: KeyedLimit::new(settings.rate?, RateOf::Address)?,
+            refused: RefusedTokens::new(settings.suspected),
+            tokens: tokens.clone(),
             proxies: settings.proxies.clone(),
             header: settings.header.clone(),
             warned: RateLimiter::direct(Quota::per_minute(NonZeroU32::MIN)),
@@ -57,7 +69,7 @@ impl Throttle {
     }
 }
 
-/// Middleware that refuses requests above the limit of their address.
+/// Middleware that refuses requests above the limit of their address, and tokens of addresses whose tokens were refused.
 pub(super) async fn throttle(
     State(throttle): State<Arc<Throttle>>,
     request: Request,
@@ -68,13 +80,24 @@ pub(super) async fn throttle(
         .and_then(|peer| throttle.proxies.client(peer, request.headers(), throttle.header.as_deref()))
         .map(network);
     let Some(client) = client else { return next.run(request).await };
-    match throttle.limit.check(&client) {
-        Ok(()) => next.run(request).await,
-        Err(limited) => {
-            throttle.warn_of(client);
-            rate_limited(&limited).of_request(request.headers()).into_response()
-        }
+    if let Err(limited) = throttle.limit.check(&client) {
+        throttle.warn_of(client);
+        return rate_limited(&limited).of_request(request.headers()).into_response();
     }
+    let now = Instant::now();
+    if throttle.refused.is_suspected(client, now)
+        && throttle.tokens.must_verify(request.headers())
+        && !throttle.refused.may_verify_one()
+    {
+        let detail = "too many tokens from your address were refused; this attempt took nothing";
+        let problem = Problem::new(RATE_LIMITED, detail).reason("refused_tokens").retry_after(1);
+        return problem.of_request(request.headers()).into_response();
+    }
+    let response = next.run(request).await;
+    if response.status() == StatusCode::UNAUTHORIZED {
+        throttle.refused.count(client, now);
+    }
+    response
 }
 
 /// 429, with the limit and the time to retry.

@@ -31,6 +31,11 @@ impl BuyerTokens {
         Self(Verifier::new(settings, &settings.audience, keys))
     }
 
+    /// Whether a request has a token that would have to be verified: it was not seen before, or refused.
+    pub(in crate::front) fn must_verify(&self, headers: &HeaderMap) -> bool {
+        bearer(headers).is_ok_and(|token| !self.0.remembers(token))
+    }
+
     /// The buyer who sends a request.
     pub(in crate::front) async fn user(&self, headers: &HeaderMap) -> Answered<UserId> {
         let known = self.0.claims(headers).await?;
@@ -163,6 +168,10 @@ impl<C: Claims> Verifier<C> {
                 Err(unauthenticated("unknown_key", "the token is not valid: no key of the login fits it"))
             }
         }
+    }
+
+    fn remembers(&self, token: &str) -> bool {
+        self.known.get(token, Millis::now().0 / 1000, self.keys.current().version).is_some()
     }
 
     fn verify(&self, token: &str, keys: &Keys) -> Result<Arc<Known<C>>, Refused> {

@@ -23,7 +23,7 @@ use super::throttle::{Throttle, throttle};
 
 /// `described` are further routes, below the same limit per address.
 pub(super) fn router(buyers: Arc<Buyers>, described: Router<Arc<Buyers>>) -> Router {
-    let limit = Throttle::new(&buyers.throttle);
+    let limit = Throttle::new(&buyers.throttle, &buyers.tokens);
     let router = Router::new()
         .route("/v1/sales/{sale}/orders", post(place::place))
         .route("/v1/sales/{sale}/orders/mine", get(read::my_orders))

@@ -45,6 +45,9 @@ fn listeners(config: &Config, mistakes: &mut Vec<String>) {
     if let Err(wrong) = config.address_rate() {
         mistakes.push(format!("front.address_rate is {:?}; {wrong}", config.front.address_rate));
     }
+    if let Err(wrong) = config.suspected_rate() {
+        mistakes.push(format!("front.suspected_rate is {:?}; {wrong}", config.front.suspected_rate));
+    }
 }
 
 fn secrets(config: &Config, needs_secret: bool, signs: bool, mistakes: &mut Vec<String>) {

@@ -46,7 +46,7 @@ sections! {
     }
     Front {
         listen: String, connections: u64, header_within_ms: u64, body_within_ms: u64,
-        request_within_ms: u64, body_limit_bytes: u64, address_rate: String,
+        request_within_ms: u64, body_limit_bytes: u64, address_rate: String, suspected_rate: String,
         address_connections: u64, event_streams: u64, buyer_rate: String, trusted_proxies: String, address_header: String,
     }
     Operations { listen: String, exposed: bool, monitoring_listen: String }

@@ -180,6 +180,11 @@ impl Config {
         rate(&self.front.address_rate)
     }
 
+    /// How many tokens of suspected addresses are verified.
+    pub(super) fn suspected_rate(&self) -> Result<Option<Rate>, Invalid> {
+        rate(&self.front.suspected_rate)
+    }
+
     /// How often one buyer may read and cancel.
     pub fn buyer_rate(&self) -> Result<Option<Rate>, Invalid> {
         rate(&self.front.buyer_rate)
@@ -195,6 +200,7 @@ impl Config {
         let header = Some(self.front.address_header.to_lowercase()).filter(|header| !header.is_empty());
         ThrottleSettings {
             rate: self.address_rate().unwrap_or_default(),
+            suspected: self.suspected_rate().unwrap_or_default(),
             proxies: self.trusted_proxies(),
             header,
         }

@@ -41,7 +41,7 @@ pub(in crate::process) fn start(
         providers: config.providers(),
         throttle: config.throttle(),
         limit: BuyerLimit::new(config.buyer_rate().unwrap_or_default()),
-        tokens: BuyerTokens::new(&shared.auth, shared.keys.clone()),
+        tokens: Arc::new(BuyerTokens::new(&shared.auth, shared.keys.clone())),
         settings: config.front(),
         streams: Arc::<SaleStreams>::default(),
         room: config.stream_room(),

@@ -230,6 +230,72 @@ async fn an_address_that_is_no_proxy_has_its_own_limits() {
     front.stop().await;
 }
 
+/// All are counted. The log has ten lines a second of them at most, and none has a token.
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_are_counted_and_a_few_of_them_logged() {
+    const REFUSED: usize = 300;
+    let world = World::new(Database::Sqlite).await;
+    world.parts().await;
+    let front = Doorbuster::start(&world, "front").await;
+    let at = front.buyers.expect("a front");
+    let stranger = AuthSettings::with_secret("a secret that the front does not know, and long enough");
+    let token = Signer::new(stranger).mint(&"eve".parse().unwrap(), None, 600);
+    let bearer = format!("Bearer {token}");
+    let headers = [("authorization", bearer.as_str())];
+    let begun = std::time::Instant::now();
+    let all = (0..REFUSED).map(|_| request(at, "GET", "/v1/sales/shoes/orders/mine", &headers, b""));
+    for answer in futures_util::future::join_all(all).await {
+        assert_eq!(answer.status, 401, "{}", answer.text);
+    }
+    let counted =
+        front.metric("doorbuster_front_problems_total{code=\"unauthenticated\",reason=\"signature\"}").await;
+    assert_eq!(counted, REFUSED as f64);
+    let seconds = usize::try_from(begun.elapsed().as_secs()).unwrap();
+    let lines = front.logged("refused a request");
+    assert!((1..=10 * (seconds + 2)).contains(&lines.len()), "{} lines in {seconds} s", lines.len());
+    let secrets = token.split('.').collect::<Vec<_>>();
+    let leaked = front.logged("").into_iter().find(|line| secrets.iter().any(|part| line.contains(part)));
+    assert_eq!(leaked, None);
+}
+
+/// A stranger behind the same address as buyers sends forged tokens. Buyers whose tokens are known go on, and so does every
+/// other address.
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_of_an_address_that_forges_are_not_all_verified() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("front.address_header=x-forwarded-for").set("front.suspected_rate=3/1000s");
+    let front = world.running_as(doorbuster::process::Role::Front).await;
+    let (at, sale) = (front.buyers.unwrap(), sale(&world.name, 9, 1));
+    world.open_sale(&front.parts, &sale).await;
+    let (shop, stranger) = (
+        Signer::new(world.config().auth()),
+        Signer::new(AuthSettings::with_secret("a secret that the front does not know, and long enough")),
+    );
+    let path = format!("/v1/sales/{}/orders", sale.id);
+    let post = async |signer: &Signer, user: &str, address: &str| {
+        let token = format!("Bearer {}", signer.mint(&user.parse().unwrap(), None, 600));
+        let headers = [("authorization", token.as_str()), ("x-forwarded-for", address)];
+        request(at, "POST", &path, &headers, b"").await
+    };
+    let shared = "203.0.113.9";
+    assert_eq!(post(&shop, "ada", shared).await.status, 202);
+    // Ten make the address suspected, and three more are verified.
+    for nth in 0..13 {
+        assert_eq!(post(&stranger, "eve", shared).await.status, 401, "{nth}");
+    }
+    let refused = post(&stranger, "eve", shared).await;
+    assert_eq!((refused.status, refused.code()), (429, "rate_limited"), "{}", refused.text);
+    assert_eq!(refused.headers["retry-after"], "1");
+    assert_eq!(post(&shop, "ada", shared).await.status, 202, "her token is known");
+    assert_eq!(post(&shop, "bob", shared).await.status, 429);
+    assert_eq!(post(&shop, "bob", "203.0.113.10").await.status, 202, "another address");
+    assert_eq!(post(&shop, "bob", shared).await.status, 202, "and now this token is known");
+    let open =
+        request(at, "GET", &format!("/v1/sales/{}", sale.id), &[("x-forwarded-for", shared)], b"").await;
+    assert_eq!(open.status, 200, "no token, nothing to verify: {}", open.text);
+    front.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn one_buyer_may_read_and_cancel_only_so_often() {
     let mut world = World::new(Database::Sqlite).await;
