@@ -1,7 +1,9 @@
 //! `backup`: when the database was last backed up, and whether the order log reaches back that far.
 
 use super::ended::{Ended, Failed};
+use super::terms::Reason;
 use super::time;
+use crate::control::recorded;
 use crate::domain::Millis;
 use crate::process::{Config, Parts};
 use crate::queue::OrderLog;
@@ -18,6 +20,8 @@ pub(super) enum Verb {
         /// now.
         #[arg(long, value_parser = time::parse)]
         at: Option<Millis>,
+        #[command(flatten)]
+        reason: Reason,
     },
     /// Show when the database was last backed up, and how far back the order log reaches.
     #[command(after_help = "Example:\n  doorbuster backup show")]
@@ -26,12 +30,16 @@ pub(super) enum Verb {
 
 pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
     let store = Parts::open(config).await?.store;
-    if let Verb::Mark { at } = verb {
+    if let Verb::Mark { at, reason } = verb {
         let (now, at) = (Millis::now(), at.unwrap_or_else(Millis::now));
+        let request = reason.request();
+        request.check()?;
         if at > now {
             return Err(Failed::Usage(format!("--at {at}: no backup was made in the future")));
         }
-        store.mark_backup(at).await?;
+        let act = ("backup mark", "the database");
+        let marking = async { Ok::<_, Failed>(store.mark_backup(at).await?) };
+        recorded(&store, act, &request, marking, |()| format!("backed up at {at}")).await?;
     }
     let last = store.last_backup().await?;
     match last {

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use super::ended::{Ended, Failed};
 use super::output::Output;
+use super::terms::Reason;
+use crate::control::recorded;
 use crate::lease::{Lease, Leases};
-use crate::process::Config;
+use crate::process::{Config, Parts};
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
@@ -41,6 +43,8 @@ pub(super) enum Verb {
         /// The token that `show` prints. A lease that has been taken again since then is not touched.
         #[arg(long)]
         token: i64,
+        #[command(flatten)]
+        reason: Reason,
     },
 }
 
@@ -66,8 +70,17 @@ pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
             }
             None => Err(Failed::Other(format!("nobody holds {name} in {scope}"))),
         },
-        Verb::Release { scope, name, token } => {
-            if leases.force_release(&scope, &name, token).await? {
+        Verb::Release { scope, name, token, reason } => {
+            let (request, store) = (reason.request(), Parts::open(config).await?.store);
+            request.check()?;
+            // The name would be a person's.
+            let act = ("lease release", scope.as_str());
+            let releasing = async { Ok::<_, Failed>(leases.force_release(&scope, &name, token).await?) };
+            let describe = |released: &bool| match released {
+                true => format!("released token {token}"),
+                false => format!("nothing released: no lease has token {token}"),
+            };
+            if recorded(&store, act, &request, releasing, describe).await? {
                 println!("{name} in {scope} is free");
                 return Ok(Ended::Done);
             }

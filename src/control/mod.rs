@@ -17,4 +17,5 @@ mod sales;
 pub use check::{CLOCK_TOLERANCE, Check};
 pub use dead_letters::{DeadLetterActs, DeadLetterEnd, DeadLetterError, DeadLetterJson};
 pub use error::ControlError;
+pub(crate) use operator_acts::recorded;
 pub use sales::{Control, SaleStatus};

@@ -4,7 +4,7 @@ use crate::domain::ActRequest;
 use crate::store::{Store, StoreError};
 
 /// Records an act, does it, and records how it ended. If the act cannot be recorded it is not done.
-pub(super) async fn recorded<T, E: From<StoreError> + std::fmt::Display>(
+pub(crate) async fn recorded<T, E: From<StoreError> + std::fmt::Display>(
     store: &Store,
     (kind, subject): (&str, &str),
     request: &ActRequest,

@@ -19,9 +19,10 @@ const RESULT: usize = 500;
 pub struct OperatorAct {
     /// When it began.
     pub at: Millis,
-    /// `create`, `erase`, `dead-letter replay`, `dead-letter fail`, or a kind of an act on a sale.
+    /// `create`, `erase`, `dead-letter replay`, `dead-letter fail`, `lease release`, `backup mark`, or a kind of an act on a
+    /// sale.
     pub kind: String,
-    /// What it was done to: the id of a sale or of a dead letter. Never the name of a person.
+    /// What it was done to: the id of a sale or of a dead letter, or a scope of leases. Never the name of a person.
     pub subject: String,
     /// Who requested it.
     pub by: String,

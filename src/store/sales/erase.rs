@@ -1,6 +1,6 @@
 //! Replacing the name of a person who asks to be forgotten.
 
-use sea_orm::sea_query::{Expr, ExprTrait as _};
+use sea_orm::sea_query::{Expr, ExprTrait as _, Func, SimpleExpr};
 use sea_orm::{
     ActiveValue::Set, ColumnTrait as _, DatabaseTransaction, EntityTrait as _, QueryFilter as _,
     QueryOrder as _, QuerySelect as _,
@@ -8,7 +8,9 @@ use sea_orm::{
 use uuid::Uuid;
 
 use crate::domain::{Millis, SaleId, SaleState, UserId};
-use crate::store::entities::{erasure, gate_return, order, order_event, payment_event, user_units};
+use crate::store::entities::{
+    erasure, gate_return, operator_act, order, order_event, payment_event, sale_act, user_units,
+};
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
 use crate::store::log_outbox::{Touched, log};
@@ -150,6 +152,7 @@ impl Store {
             .filter(is_one_of(&transaction, order::Column::Id, ids.iter().copied()))
             .exec(&transaction)
             .await?;
+        erase_in_reasons_of_acts(&transaction, sale, user).await?;
         erasure::Entity::delete_by_id((sale.to_string(), user.to_string())).exec(&transaction).await?;
         for ids in ids.chunks(CHUNK) {
             let touched = ids.iter().map(|id| Touched::Order((*id).into()));
@@ -158,6 +161,57 @@ impl Store {
         self.commit(transaction, &[sale.as_str()]).await?;
         Ok(orders.rows_affected)
     }
+}
+
+/// Clears the reasons of acts on this sale, and of acts on no sale, that name the user.
+async fn erase_in_reasons_of_acts(
+    transaction: &DatabaseTransaction,
+    sale: &SaleId,
+    user: &UserId,
+) -> Result<(), StoreError> {
+    // Finds more than whole words; the rest is sorted out below.
+    let may_name = |column: SimpleExpr| {
+        Expr::expr(Func::lower(column)).like(format!("%{}%", user.as_str().to_lowercase()))
+    };
+    let of_sale: Vec<(String, String)> = sale_act::Entity::find()
+        .select_only()
+        .columns([sale_act::Column::Key, sale_act::Column::Reason])
+        .filter(sale_act::Column::SaleId.eq(sale.as_str()))
+        .filter(may_name(Expr::col(sale_act::Column::Reason)))
+        .into_tuple()
+        .all(transaction)
+        .await?;
+    let keys = of_sale.into_iter().filter(|(_, reason)| names(reason, user)).map(|(key, _)| key);
+    sale_act::Entity::update_many()
+        .col_expr(sale_act::Column::Reason, Expr::val(Option::<String>::None))
+        .filter(sale_act::Column::SaleId.eq(sale.as_str()))
+        .filter(is_one_of(transaction, sale_act::Column::Key, keys))
+        .exec(transaction)
+        .await?;
+    let others: Vec<(Uuid, String)> = operator_act::Entity::find()
+        .select_only()
+        .columns([operator_act::Column::Id, operator_act::Column::Reason])
+        .filter(may_name(Expr::col(operator_act::Column::Reason)))
+        .into_tuple()
+        .all(transaction)
+        .await?;
+    let ids = others.into_iter().filter(|(_, reason)| names(reason, user)).map(|(id, _)| id);
+    operator_act::Entity::update_many()
+        .col_expr(operator_act::Column::Reason, Expr::val(Option::<String>::None))
+        .filter(is_one_of(transaction, operator_act::Column::Id, ids))
+        .exec(transaction)
+        .await?;
+    Ok(())
+}
+
+/// Whether a text has the name as a word of its own, in any case of letters.
+fn names(text: &str, user: &UserId) -> bool {
+    let (text, name) = (text.to_lowercase(), user.as_str().to_lowercase());
+    text.match_indices(&name).any(|(at, _)| {
+        let before = text[..at].chars().next_back();
+        let after = text[at + name.len()..].chars().next();
+        !before.is_some_and(char::is_alphanumeric) && !after.is_some_and(char::is_alphanumeric)
+    })
 }
 
 fn pseudonym() -> Result<UserId, StoreError> {
@@ -192,4 +246,17 @@ async fn erase_in_payments(
         .await?;
     let touched = events.iter().map(|(provider, event_id)| Touched::Payment { provider, event_id });
     log(transaction, sale.as_str(), touched).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_found_as_a_word() {
+        let named = |text: &str, user: &str| names(text, &UserId::parse(user).expect("a user"));
+        assert!(named("Ada called us", "ada") && named("asked by (ada).", "ada") && named("7", "7"));
+        assert!(!named("the adapter broke", "ada") && !named("17 boxes", "7") && !named("", "ada"));
+        assert!(named("canada, then Ada", "ada"), "a later word counts too");
+    }
 }

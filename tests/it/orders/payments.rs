@@ -10,12 +10,12 @@ use doorbuster::store::{Change, Changed, Payment, PaymentKind, PaymentState};
 
 use crate::support::{Answer, Buyer, Database, World, at_rest, request, sale, until};
 
-pub(super) const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+pub const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const NEXT_SECRET: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
-pub(super) const LONG: Duration = Duration::from_secs(40);
+pub const LONG: Duration = Duration::from_secs(40);
 
 /// A front and a worker that know the provider `acme`, and an open sale of two units with these terms.
-pub(super) async fn with_open_sale(terms: Terms) -> (World, Running, Sale) {
+pub async fn with_open_sale(terms: Terms) -> (World, Running, Sale) {
     let mut world = World::new(Database::Postgres).await;
     world.set("maintenance.every_ms=200").set(&format!("payments.secrets=acme {SECRET} {NEXT_SECRET}"));
     let running = world.running().await;
@@ -26,24 +26,24 @@ pub(super) async fn with_open_sale(terms: Terms) -> (World, Running, Sale) {
 
 /// A payment provider's event.
 #[derive(Clone)]
-pub(super) struct Event {
+pub struct Event {
     id: String,
     body: String,
     sent: i64,
     secret: &'static str,
 }
 
-pub(super) fn event(id: &str, kind: &str, sale: &Sale, order: &str) -> Event {
+pub fn event(id: &str, kind: &str, sale: &Sale, order: &str) -> Event {
     let body = serde_json::json!({ "type": kind, "data": { "sale_id": sale.id, "order_id": order } });
     Event { id: id.into(), body: body.to_string(), sent: Millis::now().0 / 1000, secret: SECRET }
 }
 
 impl Event {
-    pub(super) async fn send(&self, running: &Running) -> Answer {
+    pub async fn send(&self, running: &Running) -> Answer {
         self.send_to(running.buyers.expect("a front")).await
     }
 
-    pub(super) async fn send_to(&self, at: SocketAddr) -> Answer {
+    pub async fn send_to(&self, at: SocketAddr) -> Answer {
         let sent = self.sent.to_string();
         let signature = signature(self.secret, &self.id, self.sent, &self.body).expect("signed");
         self.send_signed(at, &sent, &signature).await
@@ -56,11 +56,11 @@ impl Event {
     }
 }
 
-pub(super) async fn status(running: &Running, order: &str) -> Option<OrderStatus> {
+pub async fn status(running: &Running, order: &str) -> Option<OrderStatus> {
     running.parts.store.order(order.parse().unwrap()).await.unwrap().map(|row| row.status)
 }
 
-pub(super) async fn until_status(running: &Running, order: &str, wanted: OrderStatus) {
+pub async fn until_status(running: &Running, order: &str, wanted: OrderStatus) {
     until(&format!("the order is {wanted}"), LONG, async || {
         (status(running, order).await == Some(wanted)).then_some(())
     })
@@ -68,7 +68,7 @@ pub(super) async fn until_status(running: &Running, order: &str, wanted: OrderSt
 }
 
 /// An order that has a row. It may already have expired.
-pub(super) async fn buy_one(running: &Running, sale: &Sale, user: &str) -> String {
+pub async fn buy_one(running: &Running, sale: &Sale, user: &str) -> String {
     let order = Buyer::of(running, user).buy(sale.id.as_str(), "k").await;
     assert_eq!(order.status, 202, "{}", order.text);
     until("the order has a row", LONG, async || status(running, order.order_id()).await).await;

@@ -37,9 +37,11 @@ async fn a_backup_that_the_log_does_not_reach_back_to_is_reported() {
     assert!(out.contains("everything since the first sale"), "{out}");
     let (code, out, err) = run(Some(&world), &["backup", "mark", "--at", "2999-01-01T00:00:00Z"]).await;
     assert!(code == 2 && err.contains("in the future"), "{code} {out}{err}");
-    let (code, out, err) = run(Some(&world), &["backup", "mark"]).await;
+    let (code, out, err) = run(Some(&world), &["backup", "mark", "--by", "cron"]).await;
     assert!(code == 0 && out.contains("last backed up at"), "{code} {out}{err}");
     assert_eq!(show().await.0, 0);
+    let acts = run(Some(&world), &["acts", "--limit", "1"]).await.1;
+    assert!(acts.contains("backup mark") && acts.contains("operator cron"), "{acts}");
 
     // A sale that is older than the log: without its beginning, nothing before can be restored.
     running.parts.store.mark_backup(Millis(Millis::now().0 - 3_600_000)).await.unwrap();

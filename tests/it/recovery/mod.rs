@@ -3,6 +3,7 @@ pub mod bad_days;
 pub mod compare;
 pub mod ctrl_c;
 pub mod database_behind;
+pub mod erase;
 pub mod installation;
 pub mod log_reach;
 pub mod losses;

@@ -355,6 +355,7 @@ async fn bad_options_and_names_are_refused_with_the_reason() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_lists_shows_and_releases_leases() {
     let (world, leases) = leases().await;
+    world.parts().await;
     let guard = leases.take("sale", ["ada", "bob"], LeaseOptions::default()).await.unwrap().guard.unwrap();
     let leader = LeaseOptions::default().renewed_manually();
     let _other = leases.take("_jobs", ["nightly"], leader).await.unwrap();
@@ -380,12 +381,18 @@ async fn an_operator_lists_shows_and_releases_leases() {
     assert!(code == 2 && err.contains("is not a valid scope"), "{err}");
 
     let release = ["lease", "release", "sale", "ada", "--token"];
-    let with = |token: &'static str| [&release[..], &[token]].concat();
+    let why = ["--by", "grace", "--reason", "its host is gone"];
+    let with = |token: &'static str| [&release[..], &[token], &why].concat();
     let (code, _, err) = run(Some(&world), &with("1")).await;
     assert!(code == 1 && err.contains("nothing released: ada in sale is held with token"), "{err}");
     let token: &'static str = guard.token().to_string().leak();
     let (code, out, err) = run(Some(&world), &with(token)).await;
     assert!(code == 0 && out.contains("ada in sale is free"), "{out}{err}");
+    let (_, acts, err) = run(Some(&world), &["acts", "--limit", "1", "--output", "json"]).await;
+    let acts: serde_json::Value = serde_json::from_str(&acts).unwrap_or_else(|_| panic!("{acts}{err}"));
+    let act = &acts["acts"][0];
+    assert_eq!((&act["kind"], &act["subject"]), (&"lease release".into(), &"sale".into()), "{act}");
+    assert_eq!((&act["by"], &act["reason"]), (&"operator grace".into(), &"its host is gone".into()), "{act}");
     assert!(!guard.renew().await.unwrap(), "the holder learns that its lease is gone");
     guard.lost().await;
     let (code, _, err) = run(Some(&world), &with(token)).await;
