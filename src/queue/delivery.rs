@@ -36,12 +36,16 @@ impl Delivery {
         let headers = delivery.properties.headers().as_ref();
         // Quorum queues count redeliveries; a classic queue only says whether there was one.
         let redeliveries = headers::count(headers, DELIVERY_COUNT);
+        let redeliveries = redeliveries.unwrap_or_else(|| u64::from(delivery.redelivered));
+        if redeliveries > 0 {
+            metrics::counter!("doorbuster_worker_redeliveries_total").increment(1);
+        }
         Self {
             _loan: prefetch.lend(weight(&orders)),
             orders,
             taken_at: Instant::now(),
             replays: headers::replays(headers),
-            redeliveries: redeliveries.unwrap_or_else(|| u64::from(delivery.redelivered)),
+            redeliveries,
             id: delivery.properties.message_id().as_ref().map(ToString::to_string),
             payload: delivery.data,
             acker: delivery.acker,

@@ -97,6 +97,10 @@ pub const METRICS: &[Metric] = &[
         "Orders that waited because another process held their lease.",
     ),
     counter("doorbuster_worker_waits_total", "Failed attempts at a batch, while a server did not answer."),
+    counter(
+        "doorbuster_worker_redeliveries_total",
+        "Deliveries of messages that a worker had been given before.",
+    ),
     counter("doorbuster_worker_suspects_total", "Deliveries that were in a batch when their worker ended."),
     counter(
         "doorbuster_worker_late_acks_total",

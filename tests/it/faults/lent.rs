@@ -12,7 +12,7 @@ use doorbuster::queue::{Consumer, Publisher};
 
 use crate::faults::stalls::Session;
 use crate::seams::queue::{connected, logged};
-use crate::support::{Buyer, Database, Doorbuster, World, order, request, sale, until};
+use crate::support::{Buyer, Database, Doorbuster, World, order, sale, until};
 
 const LONG: Duration = Duration::from_secs(60);
 const LINGER: Duration = Duration::from_millis(20);
@@ -88,13 +88,6 @@ async fn the_broker_lends_orders_and_not_messages() {
     assert!((900..=2_000).contains(&large), "{large} orders lent");
 }
 
-/// What a worker has counted.
-async fn counted(worker: &Doorbuster, counter: &str) -> f64 {
-    let metrics = request(worker.operations, "GET", "/metrics", &[], b"").await.text;
-    let value = metrics.lines().find_map(|line| line.strip_prefix(counter)?.trim().parse().ok());
-    value.unwrap_or_default()
-}
-
 async fn all_sold(parts: &Parts, sale: &Sale, units: i64) {
     until("every order has its row", LONG, async || {
         let row = parts.store.sale(&sale.id).await.unwrap().expect("a row");
@@ -126,7 +119,7 @@ async fn what_dead_workers_merely_held_is_not_suspected() {
     parts.gate.begin_tries(&[begun]).await.unwrap();
     let worker = Doorbuster::start(&world, "worker").await;
     all_sold(&parts, &sale, 1_000).await;
-    assert_eq!(counted(&worker, "doorbuster_worker_suspects_total").await, 1.0);
+    assert_eq!(worker.metric("doorbuster_worker_suspects_total").await, 1.0);
     until("its try has ended", LONG, async || {
         (parts.gate.tries(&[begun]).await.unwrap() == [0]).then_some(())
     })

@@ -8,7 +8,7 @@ use doorbuster::rehearsal::servers::FakeClock;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
-use super::World;
+use super::{World, request};
 
 /// Gives a process the settings of its world: secrets in the environment, as the command refuses them as options.
 pub fn configure(command: &mut Command, world: &World) {
@@ -159,6 +159,13 @@ impl Doorbuster {
     /// Has the process logged a line with these words?
     pub fn has_logged(&self, words: &str) -> bool {
         !self.logged(words).is_empty()
+    }
+
+    /// A metric of the process, with its labels; 0 if it has none of that name.
+    pub async fn metric(&self, name: &str) -> f64 {
+        let metrics = request(self.operations, "GET", "/metrics", &[], b"").await.text;
+        let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+        value.unwrap_or_default()
     }
 
     pub fn has_ended(&mut self) -> bool {
