@@ -1,5 +1,6 @@
 //! `doorbuster dev` as its user meets it, and what it leaves behind: nothing.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -218,6 +219,8 @@ async fn a_running_dev_is_found_from_its_folder_and_below_and_one_that_ended_is_
     std::fs::create_dir_all(&below).unwrap();
     let mut dev = Dev::start(&["--data-dir", here.join(".doorbuster").to_str().unwrap()]);
     dev.says("buyers  ").await;
+    let settings = std::fs::metadata(here.join(".doorbuster/config.toml")).unwrap();
+    assert_eq!(settings.permissions().mode() & 0o777, 0o600, "it has secrets");
 
     let (code, out, err) = run_in(&here, &["sale", "list"], &[]).await;
     assert_eq!((code, err.as_str()), (0, "using .doorbuster/config.toml\n"), "{out}");

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+const PRELOAD: &str = "LD_PRELOAD";
+
 /// The clock of one process, as a file that the process reads again each second.
 #[derive(Clone)]
 pub struct FakeClock {
@@ -29,10 +31,18 @@ impl FakeClock {
         std::fs::rename(new, &self.file)
     }
 
+    /// The same for a program that uses jemalloc, which asks for the time before libfaketime is ready. glibc's own allocator
+    /// takes its place.
+    pub(super) fn env_without_jemalloc(&self) -> Vec<(&'static str, String)> {
+        let preload = format!("libc_malloc_debug.so.0:{}", self.preload.display());
+        let env = self.env().into_iter();
+        env.map(|(name, value)| (name, if name == PRELOAD { preload.clone() } else { value })).collect()
+    }
+
     /// What the process needs in its environment. Its monotonic clock stays right.
     pub fn env(&self) -> Vec<(&'static str, String)> {
         vec![
-            ("LD_PRELOAD", self.preload.display().to_string()),
+            (PRELOAD, self.preload.display().to_string()),
             ("FAKETIME_TIMESTAMP_FILE", self.file.display().to_string()),
             ("FAKETIME_CACHE_DURATION", "1".into()),
             ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::command::Command;
 use super::error::ServerError;
+use super::fake_clock::FakeClock;
 use super::proc::end_leftover;
 use super::server::{Kind, Server};
 use super::{folder, ports, programs};
@@ -13,8 +14,8 @@ use super::{folder, ports, programs};
 /// How long a start may take; Redis first reads its whole append-only file.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
-/// Starts Redis on the data in `home`, and returns when it answers PING.
-pub(super) async fn start(home: &Path) -> Result<Server, ServerError> {
+/// Starts Redis on the data in `home`, with the host's clock or another, and returns when it answers PING.
+pub(super) async fn start(home: &Path, clock: Option<&FakeClock>) -> Result<Server, ServerError> {
     let program = programs::find("redis-server", "redis-server")
         .or_else(|_| programs::find("valkey-server", "redis-server"))?;
     folder::private(home)?;
@@ -30,8 +31,8 @@ pub(super) async fn start(home: &Path) -> Result<Server, ServerError> {
     let file = home.join("redis.conf");
     std::fs::write(&file, settings).map_err(ServerError::io("writing redis.conf"))?;
     let args = vec![file.display().to_string()];
-    let child = Command { name: "redis-server", program: &program, args, env: Vec::new(), home, user: None }
-        .spawn()?;
+    let env = clock.map(FakeClock::env_without_jemalloc).unwrap_or_default();
+    let child = Command { name: "redis-server", program: &program, args, env, home, user: None }.spawn()?;
     let ready = |answer: &[u8]| answer.starts_with(b"+PONG");
     let greeting = ports::Greeting { port, bytes: b"PING\r\n", ready };
     ports::until_ready(&child, &greeting, READY_WITHIN).await?;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use doorbuster::domain::{Millis, OrderStatus, Sale, Terms};
 use doorbuster::front::Signer;
-use doorbuster::rehearsal::servers::FakeClock;
+use doorbuster::rehearsal::servers::{Ending, FakeClock, Server};
 
-use crate::support::{Buyer, Database, Doorbuster, World, id, sale, until};
+use crate::support::{Buyer, Database, Doorbuster, World, ask_redis, at_rest, id, sale, until};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -73,4 +73,44 @@ async fn orders_are_persisted_and_expire_in_time_by_wrong_clocks() {
         assert!((3_000..30_000).contains(&lived), "expired after {lived} ms");
     }
     drop((front, worker));
+}
+
+/// A failover brings a master whose host has another time, and another one brings the first back. Leases, rates and the
+/// deadlines of clicks are counted by this clock.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_of_redis_that_steps_stops_no_sale() {
+    let (mut world, folder) = (World::new(Database::Postgres).await, tempfile::tempdir().unwrap());
+    let steps = clock(folder.path(), "redis-clock", 0);
+    let redis = Server::start_redis_with_clock(folder.path(), &steps).await.expect("a private Redis");
+    world.set(&format!("redis.url={}", redis.url));
+    let running = world.running().await;
+    let terms = Terms { user_rate: "3/3600s".parse().ok(), ..Terms::default() };
+    let sale = Sale { terms, ..sale(&world.name, 1_000, 1) };
+    world.open_sale(&running.parts, &sale).await;
+    let (mut bought, mut slowest) = (0, Duration::ZERO);
+    for ahead_s in [0, 10, 0, -10, 0] {
+        steps.set(ahead_s).unwrap();
+        let mut has_stepped = false;
+        let mut after_the_step = 0;
+        while after_the_step < 40 {
+            let began = std::time::Instant::now();
+            let answer = Buyer::of(&running, &format!("user{bought}")).buy(sale.id.as_str(), "k").await;
+            assert_eq!(answer.status, 202, "{ahead_s} s ahead: {}", answer.text);
+            bought += 1;
+            slowest = slowest.max(began.elapsed());
+            let now: (i64, i64) = ask_redis(&redis.url, "TIME").await;
+            let ahead = now.0 * 1_000 - Millis::now().0;
+            has_stepped |= (ahead - ahead_s * 1_000).abs() < 3_000;
+            after_the_step += u32::from(has_stepped);
+        }
+    }
+    assert!(slowest < Duration::from_secs(5), "{slowest:?}");
+    // Each buyer has used one of three attempts: nobody waits for a clock that was set back.
+    for key in ["k", "k"] {
+        let again = Buyer::of(&running, "user0").buy(sale.id.as_str(), key).await;
+        assert!([200, 202].contains(&again.status), "{}", again.text);
+    }
+    assert_eq!(at_rest(&running, &sale).await.live_orders, bought);
+    running.stop().await;
+    redis.stop(Ending::AtOnce).await;
 }

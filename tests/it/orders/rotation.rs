@@ -149,6 +149,25 @@ async fn a_withdrawn_key_is_worth_nothing_and_a_broken_set_changes_nothing() {
     running.stop().await;
 }
 
+/// Nobody names an unknown key here, which would have the set read at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_withdrawn_key_is_noticed_without_any_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("keys.json");
+    let (old, new) = (LoginKey::new("old"), LoginKey::new("new"));
+    publish(&file, &[&old]);
+    let (_world, running, path) = front(file.to_str().unwrap(), 1).await;
+    let token = old.token("ada");
+    assert_eq!(post(&running, &path, token.clone()).await.status, 202);
+    publish(&file, &[&new]);
+    let answer = until("the set is read again", Duration::from_secs(20), async || {
+        Some(post(&running, &path, token.clone()).await).filter(|answer| answer.status >= 400)
+    })
+    .await;
+    assert_eq!((answer.status, answer.code()), (401, "unauthenticated"), "{}", answer.text);
+    running.stop().await;
+}
+
 /// Serves the set over HTTP, while it is given one, and counts how often it was asked for.
 async fn login_server(set: Arc<Mutex<Option<String>>>) -> (SocketAddr, Arc<AtomicU32>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

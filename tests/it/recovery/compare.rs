@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use doorbuster::domain::{Act, ActRequest, OrderStatus, SaleState};
+use doorbuster::gate::Versions;
 use doorbuster::lease::LeaseOptions;
 use doorbuster::process::{Role, Running};
 use doorbuster::queue::OrderLog;
 use doorbuster::recovery::{Compare, DifferenceKind, MOST_SUSPECTS, compare};
+use doorbuster::settlement::Settler;
 
-use crate::recovery::repair::{assert_none_failed, left, lost_mid_sale, rebuild};
+use crate::recovery::repair::{assert_none_failed, forget, left, lost_mid_sale, rebuild};
 use crate::seams::queue::channel;
 use crate::support::{
     Database, World, ask_redis, at_rest, attempt, buy, id, run, sale, servers, until, verdicts,
@@ -33,6 +35,31 @@ async fn an_order_known_only_from_a_message_is_adopted_once_it_has_its_row() {
     assert_none_failed(&front, &sale).await;
     worker.stop().await;
     front.stop().await;
+}
+
+/// Whoever holds the lease may be ending the order.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_is_adopted_under_its_users_lease() {
+    let world = World::new(Database::Sqlite).await;
+    let running = world.running().await;
+    let (sale, parts) = (sale(&world.name, 2, 1), &running.parts);
+    world.open_sale(parts, &sale).await;
+    let order = buy(&running, &sale, 0..1).await[0];
+    at_rest(&running, &sale).await;
+    forget(&world, &sale).await;
+    parts.gate.load(&sale, &Versions { epoch: 2, ..Default::default() }).await.unwrap();
+    let held = parts.leases.take(sale.id.as_str(), ["user0"], LeaseOptions::lasting(LONG)).await.unwrap();
+    let guard = held.guard.expect("free");
+    let settler = Settler { gate: &parts.gate, store: &parts.store, leases: &parts.leases };
+    assert!(!settler.adopt(&sale.id, &id("user0"), order).await.unwrap());
+    assert_eq!(left(parts, &sale).await, 2);
+    guard.release().await.unwrap();
+    until("it is adopted", LONG, async || {
+        let _ = settler.adopt(&sale.id, &id("user0"), order).await;
+        (left(parts, &sale).await == 1).then_some(())
+    })
+    .await;
+    running.stop().await;
 }
 
 /// Makes each kind of difference that can be made by hand.
