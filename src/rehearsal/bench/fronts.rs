@@ -9,7 +9,7 @@ use super::error::{BenchError, broken};
 use super::report::{Figure, Wanted};
 use super::sample::{PLENTY, open_sale, sale};
 use super::world::World;
-use crate::domain::{Item, Sale, SaleId, Sku};
+use crate::domain::{Item, SaleId, Sku};
 use crate::gate::{Changes, Gate, REFUSAL_PACE};
 use crate::rehearsal::servers::Kind;
 
@@ -20,7 +20,8 @@ const FOR: Duration = Duration::from_secs(5);
 /// Rounds of each measurement.
 const ROUNDS: usize = 3;
 
-/// The share of a core that Redis needs for ten fronts, with one item and with a hundred.
+/// The share of a core that Redis needs for ten fronts, with one item and with a hundred, and next to it for the same number
+/// of PINGs: the least that so many calls cost on this machine.
 pub(super) async fn fronts(world: &World, announce: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
     let store = world.store(Kind::Postgres).await?;
     let gates = (0..FRONTS).map(|_| world.gate()).collect::<Result<Vec<_>, _>>()?;
@@ -29,22 +30,29 @@ pub(super) async fn fronts(world: &World, announce: &impl Fn(&str)) -> Result<Ve
         let mut sale = sale(id, PLENTY)?;
         sale.items = (0..items).map(item).collect::<Result<_, _>>()?;
         open_sale(&gates[0], &store, &sale).await?;
-        let mut rounds = Vec::new();
+        let (mut read, mut pinged) = (Vec::new(), Vec::new());
         for round in 0..ROUNDS {
             announce(&format!("{FRONTS} fronts, {items} items, round {} of {ROUNDS}", round + 1));
-            rounds.push(share(world, &gates, &sale).await?);
+            read.push(
+                share(world, gates.iter().map(|gate| keep_reading(gate.clone(), sale.id.clone()))).await?,
+            );
+            pinged.push(share(world, gates.iter().map(|_| keep_pinging(world.url(Kind::Redis)))).await?);
         }
-        rounds.sort_by(f64::total_cmp);
-        shares.push(rounds[ROUNDS / 2]);
+        let [read, pinged] = [read, pinged].map(|mut rounds| {
+            rounds.sort_by(f64::total_cmp);
+            rounds[ROUNDS / 2]
+        });
+        shares.push((read, pinged));
     }
     Ok(vec![
         Figure::limit(
             "ten fronts read a hot sale of 1 item: Redis",
             "% of a core",
-            shares[0],
+            shares[0].0,
             Wanted::AtMost(5.0),
         ),
-        Figure::limit("the same with 100 items", "% of a core", shares[1], Wanted::AtMost(5.0)),
+        Figure::limit("the same number of PINGs", "% of a core", shares[0].1, Wanted::Informational),
+        Figure::limit("the same with 100 items", "% of a core", shares[1].0, Wanted::AtMost(5.0)),
     ])
 }
 
@@ -54,14 +62,13 @@ fn item(nth: u32) -> Result<Item, BenchError> {
 }
 
 /// The percentage of a core that Redis used meanwhile.
-async fn share(world: &World, gates: &[Gate], sale: &Sale) -> Result<f64, BenchError> {
+async fn share<R>(world: &World, fronts: impl Iterator<Item = R>) -> Result<f64, BenchError>
+where
+    R: Future<Output = Result<(), BenchError>> + Send + 'static,
+{
     let before = redis_seconds(world)?;
     let begin = Instant::now();
-    let reading = gates.iter().map(|gate| {
-        let (gate, sale) = (gate.clone(), sale.id.clone());
-        tokio::spawn(async move { keep_reading(&gate, &sale).await })
-    });
-    for read in try_join_all(reading).await.map_err(broken)? {
+    for read in try_join_all(fronts.map(tokio::spawn)).await.map_err(broken)? {
         read?;
     }
     let elapsed = begin.elapsed().as_secs_f64();
@@ -69,16 +76,28 @@ async fn share(world: &World, gates: &[Gate], sale: &Sale) -> Result<f64, BenchE
 }
 
 /// Reads the sale as often as a front does whose buyers never pause.
-async fn keep_reading(gate: &Gate, sale: &SaleId) -> Result<(), BenchError> {
+async fn keep_reading(gate: Gate, sale: SaleId) -> Result<(), BenchError> {
     let end = Instant::now() + FOR;
     let known =
-        gate.describe(sale).await.map_err(broken)?.ok_or_else(|| broken("the gate lacks the sale"))?;
+        gate.describe(&sale).await.map_err(broken)?.ok_or_else(|| broken("the gate lacks the sale"))?;
     while Instant::now() < end {
         let begin = tokio::time::Instant::now();
-        let changes = gate.describe_changes(sale, &known).await.map_err(broken)?;
+        let changes = gate.describe_changes(&sale, &known).await.map_err(broken)?;
         if let Changes::Some(_) = changes {
             return Err(broken("the sale has changed"));
         }
+        tokio::time::sleep_until(begin + REFUSAL_PACE).await;
+    }
+    Ok(())
+}
+
+async fn keep_pinging(url: Result<String, BenchError>) -> Result<(), BenchError> {
+    let client = redis::Client::open(url?).map_err(broken)?;
+    let mut connection = client.get_multiplexed_async_connection().await.map_err(broken)?;
+    let end = Instant::now() + FOR;
+    while Instant::now() < end {
+        let begin = tokio::time::Instant::now();
+        let _: String = redis::cmd("PING").query_async(&mut connection).await.map_err(broken)?;
         tokio::time::sleep_until(begin + REFUSAL_PACE).await;
     }
     Ok(())
