@@ -9,6 +9,7 @@ use super::output::Output;
 use super::reading::Reading;
 use super::terms::operator;
 use crate::audit::AuditError;
+use crate::control::recorded;
 use crate::domain::{ActRequest, SaleId, SaleState};
 use crate::process::{Config, Parts};
 use crate::queue::{OrderLog, Publisher};
@@ -149,7 +150,12 @@ impl Auditing {
             return Ok(Audited { found, repaired: None });
         }
         let request = ActRequest::by(operator(None)).because(Some(why.into()));
-        let repaired = self.repair.apply(&found, &request).await;
+        let repairing = async { Ok::<_, Failed>(self.repair.apply(&found, &request).await) };
+        let describe = |repaired: &Repaired| {
+            format!("{} differences repaired, {} left", repaired.done.len(), repaired.left.len())
+        };
+        let repaired =
+            recorded(&self.parts.store, ("repair", sale.as_str()), &request, repairing, describe).await?;
         if !self.args.output.is_json() {
             print_repaired(&repaired);
         }

@@ -63,7 +63,8 @@ async fn erase(config: &Config, user: &UserId, reason: Reason) -> Result<Ended, 
     }
     println!("{user} is {} now, in {} orders", erased.pseudonym, erased.orders);
     println!(
-        "the order log has the name until its entries are {} hours old; exports and backups keep it until you delete them",
+        "the order log has the name until its entries are {} hours old, and dead letters until they are replayed or failed \
+         (`doorbuster dead-letters list`); exports and backups keep it until you delete them",
         config.queue.log_hours
     );
     if erased.left.is_empty() {

@@ -97,18 +97,18 @@ pub fn signature(secret: &str, id: &str, timestamp: i64, body: &str) -> Result<S
 pub(super) fn verified_id(secrets: &[hmac::Key], headers: &HeaderMap, body: &[u8]) -> Answered<String> {
     let header = |name: &str| {
         let text = headers.get(name).and_then(|value| value.to_str().ok());
-        text.ok_or_else(|| Problem::new(BAD_SIGNATURE, format!("there is no readable {name} header")))
+        text.ok_or_else(|| refused("no_header", format!("there is no readable {name} header")))
     };
     let (id, timestamp, signatures) =
         (header("webhook-id")?, header("webhook-timestamp")?, header("webhook-signature")?);
     if !(1..=100).contains(&id.len()) || !id.bytes().all(|c| c.is_ascii_graphic()) {
-        return Err(Problem::new(BAD_SIGNATURE, "webhook-id must be 1 to 100 visible ASCII characters"));
+        return Err(refused("id", "webhook-id must be 1 to 100 visible ASCII characters"));
     }
     let age_s = timestamp.parse::<i64>().ok().and_then(|sent| (Millis::now().0 / 1000).checked_sub(sent));
     if !age_s.is_some_and(|age| (-FRESH_S..=FRESH_S).contains(&age)) {
         metrics::counter!("doorbuster_payments_stale_total").increment(1);
         let detail = format!("webhook-timestamp must be within {FRESH_S} seconds of now");
-        return Err(Problem::new(BAD_SIGNATURE, detail));
+        return Err(refused("time", detail));
     }
     let tags = tags(signatures)?;
     let mut signed = format!("{id}.{timestamp}.").into_bytes();
@@ -120,9 +120,13 @@ pub(super) fn verified_id(secrets: &[hmac::Key], headers: &HeaderMap, body: &[u8
     });
     if !genuine {
         metrics::counter!("doorbuster_payments_forged_total").increment(1);
-        return Err(Problem::new(BAD_SIGNATURE, "no secret of this provider made this signature"));
+        return Err(refused("signature", "no secret of this provider made this signature"));
     }
     Ok(id.to_owned())
+}
+
+fn refused(reason: &'static str, detail: impl Into<String>) -> Box<Problem> {
+    Problem::new(BAD_SIGNATURE, detail).reason(reason)
 }
 
 /// The signatures of version 1 that have the right length.
@@ -130,7 +134,7 @@ fn tags(signatures: &str) -> Answered<Vec<[u8; 32]>> {
     let signatures: Vec<&str> = signatures.split(' ').take(MOST_SIGNATURES + 1).collect();
     if signatures.len() > MOST_SIGNATURES {
         let detail = format!("webhook-signature may have {MOST_SIGNATURES} signatures");
-        return Err(Problem::new(BAD_SIGNATURE, detail));
+        return Err(refused("too_many_signatures", detail));
     }
     let tags = signatures.iter().filter_map(|signature| {
         let text = signature.strip_prefix("v1,").filter(|text| text.len() == BASE64_LENGTH)?;

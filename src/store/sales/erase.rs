@@ -43,10 +43,12 @@ pub struct Erasure {
 
 impl Store {
     /// Replaces a user by a pseudonym in every archived sale, one sale after the other. For the others that know them,
-    /// and for those of `in_gate`, it records that the name is to go. May be repeated, with a different pseudonym for
-    /// the sales that were left.
+    /// and for those of `in_gate`, it records that the name is to go. Clears the reasons of all acts that name the user as
+    /// a word. May be repeated, with a different pseudonym for the sales that were left.
     pub async fn erase_user(&self, user: &UserId, in_gate: &[SaleId]) -> Result<Erased, StoreError> {
         let mut erased = Erased { pseudonym: pseudonym()?, orders: 0, left: Vec::new() };
+        // People write names into reasons. No sale needs the reasons of its acts to run.
+        self.within(self.erase_in_reasons_of_acts(user)).await?;
         // Sale by sale, because the indexes begin with the sale.
         for row in self.sales().await? {
             let sale = row.sale.id;
@@ -83,6 +85,8 @@ impl Store {
     /// Erases a name from an archived sale, under a new pseudonym, and forgets that it was asked for. Returns how many
     /// orders had it. May be repeated.
     pub async fn finish_erasure(&self, erasure: &Erasure) -> Result<u64, StoreError> {
+        // Of acts since it was asked for.
+        self.within(self.erase_in_reasons_of_acts(&erasure.user)).await?;
         self.within(self.rename(&erasure.sale, &erasure.user, &pseudonym()?)).await
     }
 
@@ -113,6 +117,43 @@ impl Store {
             Ok(units || orders.await?.is_some())
         })
         .await
+    }
+
+    /// Acts on sales, and others. Both tables have a row per act of an operator.
+    async fn erase_in_reasons_of_acts(&self, user: &UserId) -> Result<(), StoreError> {
+        // Finds more than whole words; the rest is sorted out below.
+        let may_name = |column: SimpleExpr| {
+            Expr::expr(Func::lower(column)).like(format!("%{}%", user.as_str().to_lowercase()))
+        };
+        let of_sales: Vec<(String, String, String)> = sale_act::Entity::find()
+            .select_only()
+            .columns([sale_act::Column::SaleId, sale_act::Column::Key, sale_act::Column::Reason])
+            .filter(may_name(Expr::col(sale_act::Column::Reason)))
+            .into_tuple()
+            .all(&self.db)
+            .await?;
+        for (sale, key, _) in of_sales.into_iter().filter(|(_, _, reason)| names(reason, user)) {
+            sale_act::Entity::update_many()
+                .col_expr(sale_act::Column::Reason, Expr::val(Option::<String>::None))
+                .filter(sale_act::Column::SaleId.eq(sale))
+                .filter(sale_act::Column::Key.eq(key))
+                .exec(&self.db)
+                .await?;
+        }
+        let others: Vec<(Uuid, String)> = operator_act::Entity::find()
+            .select_only()
+            .columns([operator_act::Column::Id, operator_act::Column::Reason])
+            .filter(may_name(Expr::col(operator_act::Column::Reason)))
+            .into_tuple()
+            .all(&self.db)
+            .await?;
+        let ids = others.into_iter().filter(|(_, reason)| names(reason, user)).map(|(id, _)| id);
+        operator_act::Entity::update_many()
+            .col_expr(operator_act::Column::Reason, Expr::val(Option::<String>::None))
+            .filter(is_one_of(&self.db, operator_act::Column::Id, ids))
+            .exec(&self.db)
+            .await?;
+        Ok(())
     }
 
     async fn rename(&self, sale: &SaleId, user: &UserId, to: &UserId) -> Result<u64, StoreError> {
@@ -152,7 +193,6 @@ impl Store {
             .filter(is_one_of(&transaction, order::Column::Id, ids.iter().copied()))
             .exec(&transaction)
             .await?;
-        erase_in_reasons_of_acts(&transaction, sale, user).await?;
         erasure::Entity::delete_by_id((sale.to_string(), user.to_string())).exec(&transaction).await?;
         for ids in ids.chunks(CHUNK) {
             let touched = ids.iter().map(|id| Touched::Order((*id).into()));
@@ -161,47 +201,6 @@ impl Store {
         self.commit(transaction, &[sale.as_str()]).await?;
         Ok(orders.rows_affected)
     }
-}
-
-/// Clears the reasons of acts on this sale, and of acts on no sale, that name the user.
-async fn erase_in_reasons_of_acts(
-    transaction: &DatabaseTransaction,
-    sale: &SaleId,
-    user: &UserId,
-) -> Result<(), StoreError> {
-    // Finds more than whole words; the rest is sorted out below.
-    let may_name = |column: SimpleExpr| {
-        Expr::expr(Func::lower(column)).like(format!("%{}%", user.as_str().to_lowercase()))
-    };
-    let of_sale: Vec<(String, String)> = sale_act::Entity::find()
-        .select_only()
-        .columns([sale_act::Column::Key, sale_act::Column::Reason])
-        .filter(sale_act::Column::SaleId.eq(sale.as_str()))
-        .filter(may_name(Expr::col(sale_act::Column::Reason)))
-        .into_tuple()
-        .all(transaction)
-        .await?;
-    let keys = of_sale.into_iter().filter(|(_, reason)| names(reason, user)).map(|(key, _)| key);
-    sale_act::Entity::update_many()
-        .col_expr(sale_act::Column::Reason, Expr::val(Option::<String>::None))
-        .filter(sale_act::Column::SaleId.eq(sale.as_str()))
-        .filter(is_one_of(transaction, sale_act::Column::Key, keys))
-        .exec(transaction)
-        .await?;
-    let others: Vec<(Uuid, String)> = operator_act::Entity::find()
-        .select_only()
-        .columns([operator_act::Column::Id, operator_act::Column::Reason])
-        .filter(may_name(Expr::col(operator_act::Column::Reason)))
-        .into_tuple()
-        .all(transaction)
-        .await?;
-    let ids = others.into_iter().filter(|(_, reason)| names(reason, user)).map(|(id, _)| id);
-    operator_act::Entity::update_many()
-        .col_expr(operator_act::Column::Reason, Expr::val(Option::<String>::None))
-        .filter(is_one_of(transaction, operator_act::Column::Id, ids))
-        .exec(transaction)
-        .await?;
-    Ok(())
 }
 
 /// Whether a text has the name as a word of its own, in any case of letters.

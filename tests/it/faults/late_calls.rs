@@ -112,6 +112,8 @@ async fn a_former_master_answers_no_buyer() {
             let read = ada.get(&path).await;
             assert_eq!((read.status, read.code()), (503, "status_unavailable"), "{}", read.text);
         }
+        let shown = ada.get(&format!("/v1/sales/{}", sale.id)).await;
+        assert_eq!(shown.status, 503, "{}", shown.text);
     }
     front.stop().await;
     redis.stop(Ending::AtOnce).await;
