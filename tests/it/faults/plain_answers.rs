@@ -94,6 +94,7 @@ async fn no_answer_to_a_buyer_names_a_server() {
         for weather in [Weather::Down, Weather::Frozen, Weather::AnswersLost] {
             proxy.set(weather);
             for (what, answer) in answers(&running, &world, &owner, &location).await {
+                assert!(!answer.headers.contains_key("server"), "{what}: {:?}", answer.headers);
                 if answer.status < 400 {
                     continue;
                 }
