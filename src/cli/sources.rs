@@ -69,16 +69,16 @@ fn refuse_secret(pair: &str) -> Result<(), Failed> {
     let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
     let is_secret = match key {
         "auth.secret" | "payments.secrets" => !value.is_empty(),
-        "redis.url" | "queue.url" | "database.url" => redact(value) != value,
+        "redis.url" | "queue.url" | "database.url" | "auth.jwks" => redact(value) != value,
         _ => false,
     };
     if !is_secret {
         return Ok(());
     }
     let variable = format!("DOORBUSTER__{}", key.to_uppercase().replace('.', "__"));
+    let file = if key == "auth.jwks" { String::new() } else { format!(", or name a file with {key}_file") };
     Err(Failed::Usage(format!(
-        "--set {key} holds a secret, and every user of this host can read it there; set {variable}, or name a file with \
-         {key}_file"
+        "--set {key} holds a secret, and every user of this host can read it there; set {variable}{file}"
     )))
 }
 

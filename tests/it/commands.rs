@@ -147,13 +147,21 @@ async fn an_address_in_use_is_said() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_front_without_a_key_asks_for_those_of_the_login() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("auth.secret=");
+    let (code, _, err) = run(Some(&world), &["front"]).await;
+    assert!(code == 2 && err.contains("no key verifies tokens: set auth.jwks"), "{code} {err}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_shown_configuration_hides_secrets() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("secrets.toml");
     let url_file = folder.path().join("redis");
     std::fs::write(&url_file, "rediss://:hunter2@cache\n").unwrap();
     let secrets = format!(
-        "[auth]\nsecret = \"0123456789abcdef0123456789abcdef\"\n[redis]\nurl_file = {:?}\n[database]\nurl = \
+        "[auth]\nsecret = \"0123456789abcdef0123456789abcdef\"\njwks = \"https://shop:hunter2@login/keys\"\n[redis]\nurl_file = {:?}\n[database]\nurl = \
          \"postgres://h/d?user=a&password=hunter2&sslmode=require\"\n",
         url_file.display().to_string()
     );
@@ -196,11 +204,14 @@ async fn a_secret_on_the_command_line_is_refused_and_not_repeated() {
         "redis.url=redis://:hunter2@cache",
         "queue.url=amqp://shop:hunter2@rabbit",
         "database.url=postgres://db/shop?password=hunter2",
+        "auth.jwks=https://shop:hunter2@login/keys",
     ] {
         let (code, out, err) = run(None, &["config", "show", "--set", pair]).await;
         assert_eq!(code, 2, "{pair}: {out}{err}");
         let key = pair.split('=').next().unwrap();
-        assert!(err.contains(&format!("{key}_file")) && err.contains("DOORBUSTER__"), "{err}");
+        let has_file = key != "auth.jwks";
+        assert_eq!(err.contains(&format!("{key}_file")), has_file, "{err}");
+        assert!(err.contains("DOORBUSTER__"), "{err}");
         assert!(!err.contains("hunter2"), "{err}");
     }
 }

@@ -73,7 +73,7 @@ pub(super) async fn sale_events(
 async fn open(app: Arc<Operations>, path: PathOf<String>, headers: &HeaderMap) -> Answered {
     app.tokens.operator(headers, Role::Viewer).await?;
     let sale = sale_id(&in_path(path)?)?;
-    let client = Client::new(headers, app.room.for_anybody().map_err(no_room)?, app.stop.clone());
+    let client = Client::new(headers, app.room.for_operator().map_err(no_room)?, app.stop.clone());
     let frames = ForOperators { app: app.clone(), sale: sale.clone(), before: None };
     Ok(answer(follow(&app.streams, sale, frames, client).await?, "no-store"))
 }

@@ -13,6 +13,9 @@ use crate::front::{JwkSetSource, Providers, TrustedProxies, check_public_key};
 const SHORT_SECRET: &str = "auth.secret has fewer than 32 bytes; set DOORBUSTER__AUTH__SECRET, or auth.secret_file, \
      for example to the output of `openssl rand -hex 32`";
 
+const NO_KEY: &str = "no key verifies tokens: set auth.jwks or auth.public_key to the public keys of your login, or, for a \
+     trial, DOORBUSTER__AUTH__SECRET to the output of `openssl rand -hex 32`";
+
 /// Reports every mistake. With `signs`, the secret is required even if there is a public key.
 pub(super) fn check(config: &Config, needs_secret: bool, signs: bool, mistakes: &mut Vec<String>) {
     listeners(config, mistakes);
@@ -58,7 +61,7 @@ fn secrets(config: &Config, needs_secret: bool, signs: bool, mistakes: &mut Vec<
         mistakes.push(format!("auth.public_key: {wrong}"));
     }
     if let Err(wrong) = JwkSetSource::parse(&config.auth.jwks) {
-        mistakes.push(format!("auth.jwks is {:?}; {wrong}", config.auth.jwks));
+        mistakes.push(format!("auth.jwks is {:?}; {wrong}", redact(&config.auth.jwks)));
     }
     if config.auth.audience == config.auth.operators_audience {
         mistakes
@@ -72,7 +75,8 @@ fn secrets(config: &Config, needs_secret: bool, signs: bool, mistakes: &mut Vec<
     let has_public_key = !config.auth.public_key.is_empty() || !config.auth.jwks.is_empty();
     let can_do_without = !needs_secret || (!signs && has_public_key);
     if length < 32 && (length > 0 || !can_do_without) {
-        mistakes.push(SHORT_SECRET.into());
+        let has_no_key = length == 0 && !signs;
+        mistakes.push(if has_no_key { NO_KEY.into() } else { SHORT_SECRET.into() });
     }
 }
 

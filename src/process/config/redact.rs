@@ -42,7 +42,8 @@ impl Config {
                 *secret = "***".into();
             }
         }
-        for url in [&mut shown.redis.url, &mut shown.queue.url, &mut shown.database.url] {
+        for url in [&mut shown.redis.url, &mut shown.queue.url, &mut shown.database.url, &mut shown.auth.jwks]
+        {
             *url = redact(url);
         }
         toml::to_string(&shown).unwrap_or_default()
