@@ -103,6 +103,29 @@ async fn a_settlement_does_not_hide_what_redis_lost() {
     redis.stop(Ending::AtOnce).await;
 }
 
+/// Without the order log nobody can tell what Redis has lost. Until then its buyers hear nothing that may be wrong.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_redis_lost_is_not_denied_before_it_is_compared() {
+    let (mut world, folder) = (World::new(Database::Sqlite).await, tempfile::tempdir().unwrap());
+    let (redis, sale, [_, lost]) = without_the_last_order(&mut world, folder.path()).await;
+    let queue = world.config().queue.url;
+    world.set("queue.url=amqp://127.0.0.1:1");
+    let front = world.running_as(Role::Front).await;
+    let (bob, orders) = (Buyer::of(&front, "user1"), format!("/v1/sales/{}/orders", sale.id));
+    for _ in 0..10 {
+        for path in [format!("{orders}/{lost}"), format!("{orders}/mine")] {
+            let read = bob.get(&path).await;
+            assert_eq!((read.status, read.code()), (503, "status_unavailable"), "{path}: {}", read.text);
+        }
+        let again = bob.buy(sale.id.as_str(), "k").await;
+        assert_eq!(again.status, 503, "{}", again.text);
+    }
+    front.stop().await;
+    world.set(&format!("queue.url={queue}"));
+    sells_nothing_until_it_is_rebuilt(&world, &sale, 7).await;
+    redis.stop(Ending::AtOnce).await;
+}
+
 /// Redis comes back with the entry of an order that has been confirmed and paid since. A settlement takes no number, so
 /// the gate is behind only if it has forgotten another order, too.
 async fn reads_an_order_whose_settlement_redis_lost(forgets_another: bool) {
