@@ -18,3 +18,4 @@ pub mod replay_runs;
 pub mod restarted_redis;
 pub mod size;
 pub mod slow;
+pub mod watch;
