@@ -58,7 +58,7 @@ async fn mistakes_in_the_configuration_are_told_together_and_nothing_starts() {
     for says in [
         "redis.url is \"http://x\"; it must begin with redis://",
         "gate.batch is 0; it must be 1 to 256",
-        "auth.secret",
+        "auth.jwks",
     ] {
         assert!(err.contains(says), "{says:?} is not in {err}");
     }

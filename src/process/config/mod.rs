@@ -113,12 +113,12 @@ mod tests {
     const SECRET: &str = "auth.secret=0123456789abcdef0123456789abcdef";
 
     #[test]
-    fn the_defaults_need_only_a_secret() {
+    fn the_defaults_need_only_a_key() {
         let config = load(&[SECRET]).expect("valid");
         let secret = SECRET.split_once('=').expect("a pair").1;
         assert_eq!(config.auth(), crate::front::AuthSettings::with_secret(secret));
-        let error = load(&[]).expect_err("no secret").to_string();
-        assert!(error.contains("auth.secret"), "{error}");
+        let error = load(&[]).expect_err("no key").to_string();
+        assert!(error.contains("auth.jwks"), "{error}");
     }
 
     #[test]

@@ -110,7 +110,7 @@ async fn an_order_that_redis_lost_is_not_denied_before_it_is_compared() {
     let (redis, sale, [_, lost]) = without_the_last_order(&mut world, folder.path()).await;
     let queue = world.config().queue.url;
     world.set("queue.url=amqp://127.0.0.1:1");
-    let front = world.running_as(Role::Front).await;
+    let front = Running::start(&world.config(), Role::Front).await.unwrap();
     let (bob, orders) = (Buyer::of(&front, "user1"), format!("/v1/sales/{}/orders", sale.id));
     for _ in 0..10 {
         for path in [format!("{orders}/{lost}"), format!("{orders}/mine")] {
