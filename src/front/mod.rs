@@ -38,24 +38,25 @@ pub use auth::{
 pub use events::{SaleStreams, StreamRoom};
 pub use openapi::Api;
 pub use readiness::{Dependency, Readiness};
-pub use server::{ServerSettings, serve};
+pub use server::{App, ServerSettings, serve};
 pub use signatures::{Providers, SecretsError, signature};
 pub use state::{Buyers, FrontSettings, Monitoring, Operations};
 pub use throttle::{BuyerLimit, ThrottleSettings};
 
 /// The routes for buyers and payment providers.
-pub fn buyers(buyers: Buyers) -> axum::Router {
+pub fn buyers(buyers: Buyers) -> App {
     let buyers = Arc::new(buyers);
-    // A provider sends from few addresses and signs its calls, so it is exempt from the limit per address.
-    buyers::router(buyers.clone(), Api::Buyers.routes()).merge(webhooks::router(buyers))
+    let throttle = throttle::Throttle::new(&buyers.throttle, &buyers.tokens);
+    let router = buyers::router(buyers.clone(), Api::Buyers.routes()).merge(webhooks::router(buyers));
+    App { router, throttle }
 }
 
 /// The routes for operators and monitoring.
-pub fn operations(operations: Operations) -> axum::Router {
-    operations::router(operations, Api::Operations.routes())
+pub fn operations(operations: Operations) -> App {
+    App { router: operations::router(operations, Api::Operations.routes()), throttle: None }
 }
 
 /// The routes for monitoring alone.
-pub fn monitoring(monitoring: Monitoring) -> axum::Router {
-    operations::monitoring_router(monitoring)
+pub fn monitoring(monitoring: Monitoring) -> App {
+    App { router: operations::monitoring_router(monitoring), throttle: None }
 }

@@ -1,6 +1,6 @@
 //! A listener with limits on header time, request time and connections. `axum::serve` has none of these.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,6 +21,7 @@ use super::codes::{INTERNAL, OUTCOME_UNKNOWN, STATUS_UNAVAILABLE};
 use super::connection;
 use super::problem::{Problem, request_id};
 use super::routes::Route;
+use super::throttle::Throttle;
 
 /// How long a peer may leave a response unread, in milliseconds.
 #[cfg(target_os = "linux")]
@@ -45,12 +46,16 @@ pub struct ServerSettings {
     pub drain: Duration,
 }
 
-/// The address of the connection that a request came on.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Peer(pub(super) SocketAddr);
+/// What a listener serves.
+#[derive(Clone)]
+pub struct App {
+    pub(super) router: Router,
+    /// The limits per address; `None` for none.
+    pub(super) throttle: Option<Arc<Throttle>>,
+}
 
 /// Serves until `stop`, then lets open requests finish, and cuts off those that are still open after the drain.
-pub async fn serve(listener: TcpListener, router: Router, settings: ServerSettings, stop: CancellationToken) {
+pub async fn serve(listener: TcpListener, app: App, settings: ServerSettings, stop: CancellationToken) {
     let open = TaskTracker::new();
     let slots = Arc::new(Semaphore::new(settings.connections));
     let of_address = settings.of_address.map(|most| Connections::new(most, settings.proxies.clone()));
@@ -68,14 +73,11 @@ pub async fn serve(listener: TcpListener, router: Router, settings: ServerSettin
         // Without this, a peer that never reads would hold its connection for ever.
         #[cfg(target_os = "linux")]
         let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, UNREAD_MS);
-        let (router, settings, stop) = (router.clone(), settings.clone(), stop.clone());
+        let (app, settings, stop) = (app.clone(), settings.clone(), stop.clone());
         let connection = Counted::new(&connections);
         open.spawn(async move {
             let request_within = settings.request_within;
-            let answer = |mut request: Request<Body>| {
-                request.extensions_mut().insert(Peer(peer));
-                answer_timed(router.clone(), request, request_within)
-            };
+            let answer = |request| answer_timed(app.clone(), peer.ip(), request, request_within);
             connection::serve(stream, settings.header_within, &stop, answer).await;
             drop((slot, place, connection));
         });
@@ -124,16 +126,30 @@ async fn accept(
     }
 }
 
-/// As [`answer`], and records how long it took.
-async fn answer_timed(router: Router, request: Request<Body>, within: Duration) -> Response {
+/// As [`answer_within_limits`], and records how long it took.
+async fn answer_timed(app: App, peer: IpAddr, request: Request<Body>, within: Duration) -> Response {
     let (begun, method, route) = (Instant::now(), request.method().clone(), Route::of(request.uri().path()));
-    let mut response = answer(router, request, within).await;
+    let mut response = answer_within_limits(app, peer, request, within).await;
     if response.status() == StatusCode::METHOD_NOT_ALLOWED
         && let Some(allowed) = route.allows()
     {
         response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
     }
     route.record(&method, response.status(), begun.elapsed());
+    response
+}
+
+/// As [`answer`], unless the address has reached a limit.
+async fn answer_within_limits(app: App, peer: IpAddr, request: Request<Body>, within: Duration) -> Response {
+    let Some(throttle) = app.throttle else { return answer(app.router, request, within).await };
+    let client = match throttle.admit(peer, &request) {
+        Ok(client) => client,
+        Err(problem) => return problem.of_request(request.headers()).into_response(),
+    };
+    let response = answer(app.router, request, within).await;
+    if let Some(client) = client {
+        throttle.note(client, response.status());
+    }
     response
 }
 

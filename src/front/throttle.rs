@@ -1,14 +1,13 @@
-//! Cheap limits per address, checked before any other work is done for a request.
+//! Cheap limits per address, checked before any other work is done for a request. They are no layer of the router: one would
+//! cost each request an allocation and a boxed future.
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Instant;
 
-use axum::extract::{Request, State};
-use axum::http::StatusCode;
-use axum::middleware::Next;
-use axum::response::{IntoResponse as _, Response};
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 
 use super::addresses::{TrustedProxies, network};
@@ -17,8 +16,10 @@ use super::codes::RATE_LIMITED;
 use super::keyed_limit::KeyedLimit;
 use super::problem::{Answered, Problem};
 use super::refused_tokens::RefusedTokens;
-use super::server::Peer;
 use crate::domain::{Limited, Rate, RateOf, UserId};
+
+/// The calls of payment providers: they come from few addresses, and are signed.
+const EXEMPT: &str = "/v1/payments/callback/";
 
 /// The limit per address, and where the address is read from.
 #[derive(Debug, Clone)]
@@ -57,6 +58,35 @@ impl Throttle {
         }))
     }
 
+    /// Admits a request, or refuses it because its address has reached its limit, or sends a token and others of that address
+    /// were refused. Returns the address whose refused tokens count; `None` if the request is exempt.
+    pub(super) fn admit(&self, peer: IpAddr, request: &Request<Body>) -> Answered<Option<IpAddr>> {
+        if request.uri().path().starts_with(EXEMPT) {
+            return Ok(None);
+        }
+        let client = self.proxies.client(peer, request.headers(), self.header.as_deref()).map(network);
+        let Some(client) = client else { return Ok(None) };
+        if let Err(limited) = self.limit.check(&client) {
+            self.warn_of(client);
+            return Err(rate_limited(&limited));
+        }
+        if self.refused.is_suspected(client, Instant::now())
+            && self.tokens.must_verify(request.headers())
+            && !self.refused.may_verify_one()
+        {
+            let detail = "too many tokens from your address were refused; this attempt took nothing";
+            return Err(Problem::new(RATE_LIMITED, detail).reason("refused_tokens").retry_after(1));
+        }
+        Ok(Some(client))
+    }
+
+    /// Learns how a request of this address was answered.
+    pub(super) fn note(&self, client: IpAddr, status: StatusCode) {
+        if status == StatusCode::UNAUTHORIZED {
+            self.refused.count(client, Instant::now());
+        }
+    }
+
     /// A proxy that is not named would have one limit for everybody behind it, so an operator must learn of it.
     fn warn_of(&self, client: IpAddr) {
         if self.warned.check().is_ok() {
@@ -67,37 +97,6 @@ impl Throttle {
             );
         }
     }
-}
-
-/// Middleware that refuses requests above the limit of their address, and tokens of addresses whose tokens were refused.
-pub(super) async fn throttle(
-    State(throttle): State<Arc<Throttle>>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let peer = request.extensions().get::<Peer>().map(|peer| peer.0.ip());
-    let client = peer
-        .and_then(|peer| throttle.proxies.client(peer, request.headers(), throttle.header.as_deref()))
-        .map(network);
-    let Some(client) = client else { return next.run(request).await };
-    if let Err(limited) = throttle.limit.check(&client) {
-        throttle.warn_of(client);
-        return rate_limited(&limited).of_request(request.headers()).into_response();
-    }
-    let now = Instant::now();
-    if throttle.refused.is_suspected(client, now)
-        && throttle.tokens.must_verify(request.headers())
-        && !throttle.refused.may_verify_one()
-    {
-        let detail = "too many tokens from your address were refused; this attempt took nothing";
-        let problem = Problem::new(RATE_LIMITED, detail).reason("refused_tokens").retry_after(1);
-        return problem.of_request(request.headers()).into_response();
-    }
-    let response = next.run(request).await;
-    if response.status() == StatusCode::UNAUTHORIZED {
-        throttle.refused.count(client, now);
-    }
-    response
 }
 
 /// 429, with the limit and the time to retry.

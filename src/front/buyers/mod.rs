@@ -19,12 +19,10 @@ pub(super) use views::{OrderJson, SaleJson};
 
 use super::problem::{method_not_allowed, no_such_path};
 use super::state::Buyers;
-use super::throttle::{Throttle, throttle};
 
-/// `described` are further routes, below the same limit per address.
+/// `described` are further routes.
 pub(super) fn router(buyers: Arc<Buyers>, described: Router<Arc<Buyers>>) -> Router {
-    let limit = Throttle::new(&buyers.throttle, &buyers.tokens);
-    let router = Router::new()
+    Router::new()
         .route("/v1/sales/{sale}/orders", post(place::place))
         .route("/v1/sales/{sale}/orders/mine", get(read::my_orders))
         .route("/v1/sales/{sale}/orders/{id}", get(read::order).post(cancel::cancel))
@@ -34,9 +32,5 @@ pub(super) fn router(buyers: Arc<Buyers>, described: Router<Arc<Buyers>>) -> Rou
         .merge(described)
         .fallback(no_such_path)
         .method_not_allowed_fallback(method_not_allowed)
-        .with_state(buyers);
-    match limit {
-        Some(limit) => router.layer(axum::middleware::from_fn_with_state(limit, throttle)),
-        None => router,
-    }
+        .with_state(buyers)
 }

@@ -34,7 +34,7 @@ pub(in crate::process) fn start(
     let payment_log = PaymentLog { log: log.clone(), may_wait };
     let payments = Payments::new(parts.store.clone(), orders.clone(), intake.clone(), payment_log);
     let relay = intake.relay().clone();
-    let router = front::buyers(Buyers {
+    let app = front::buyers(Buyers {
         intake,
         orders: orders.clone(),
         payments: PaymentBatches::of(payments.clone()),
@@ -48,7 +48,7 @@ pub(in crate::process) fn start(
         changes: OrderChanges::of(&parts.gate),
         stop: stop.clone(),
     });
-    tasks.spawn("the buyers' listener", front::serve(listener, router, for_buyers(config), stop.clone()));
+    tasks.spawn("the buyers' listener", front::serve(listener, app, for_buyers(config), stop.clone()));
     maintenance::start(shared, tasks, Maintained { relay, payments, log });
     compared
 }

@@ -27,7 +27,7 @@ pub(in crate::process) fn start(
     let (parts, config) = (shared.parts, shared.config);
     let dead_letters = shared.dead_letters.clone();
     let (gate, store) = (parts.gate.clone(), parts.store.ahead_of_buyers(AT_ONCE));
-    let router = front::operations(Operations {
+    let app = front::operations(Operations {
         control: shared.control.clone(),
         dead_letters: DeadLetterActs::new(shared.dead_letters.clone(), gate.clone(), store.clone()),
         orders: shared.orders.on(store.clone()),
@@ -41,12 +41,12 @@ pub(in crate::process) fn start(
         stop: shared.stop.clone(),
         monitoring: monitoring.clone(),
     });
-    let serving = front::serve(listener, router, for_operators(config), shared.stop.clone());
+    let serving = front::serve(listener, app, for_operators(config), shared.stop.clone());
     tasks.spawn("the operations listener", serving);
     if let Some(listener) = monitoring_listener {
-        let router = front::monitoring(monitoring);
+        let app = front::monitoring(monitoring);
         let settings = ServerSettings { name: "monitoring", ..for_operators(config) };
-        let serving = front::serve(listener, router, settings, shared.stop.clone());
+        let serving = front::serve(listener, app, settings, shared.stop.clone());
         tasks.spawn("the monitoring listener", serving);
     }
 }
