@@ -37,7 +37,7 @@ async fn an_order_known_only_from_a_message_is_adopted_once_it_has_its_row() {
     front.stop().await;
 }
 
-/// Whoever holds the lease may be ending the order.
+/// The holder of the lease may be about to end the order.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_is_adopted_under_its_users_lease() {
     let world = World::new(Database::Sqlite).await;
