@@ -6,7 +6,7 @@ use super::error::GateError;
 use super::fields::read_state;
 use super::keys::SaleKeys;
 use super::wire::{order_id, read_entry};
-use crate::domain::{Number, OrderId, SaleId, SaleState, Ticket};
+use crate::domain::{Number, OrderId, Place, SaleId, SaleState, Ticket};
 
 /// The gate's answer about an order.
 #[derive(Debug, Clone)]
@@ -15,7 +15,12 @@ pub struct InFlight {
     pub ticket: Option<Ticket>,
     /// Whether the ticket is as new as anything that this process knows. Otherwise the order may have a row.
     pub is_believed: bool,
+    /// The highest place of the database in this sale that the gate witnesses.
+    pub place: Place,
 }
+
+/// The state of a sale, its number and its place.
+type Fields = (Option<String>, Option<i64>, Option<i64>, Option<i64>, Option<i64>);
 
 /// A command that counts as a write and changes nothing. A replica refuses it, and with it the reading in the same
 /// transaction: a former master that this process is still connected to must not answer buyers.
@@ -44,17 +49,18 @@ impl Gate {
         let mut commands = redis::pipe();
         commands.atomic();
         commands.cmd("HGET").arg(keys.outbox()).arg(order_id(id));
-        commands.cmd("HMGET").arg(keys.sale()).arg(&["state", "epoch", "seq"]);
+        commands.cmd("HMGET").arg(keys.sale()).arg(&["state", "epoch", "seq", "place_line", "place_number"]);
         commands.add_command(self.link.ask_for_script(&self.scripts.admit).await?);
         commands.add_command(refused_by_replicas(&keys)).ignore();
         // Before the gate is asked: what is taken meanwhile does not put it behind.
         let highest = self.highest_number(sale);
-        type Reply = (Option<String>, (Option<String>, Option<i64>, Option<i64>), Vec<bool>);
-        let (entry, (state, epoch, seq), compared): Reply = self.link.query_at_once(&commands).await?;
+        let reply: (Option<String>, Fields, Vec<bool>) = self.link.query_at_once(&commands).await?;
+        let (entry, (state, epoch, seq, line, place), compared) = reply;
         let state = state.as_deref().map(read_state).transpose()?;
         let number = Number { epoch: epoch.unwrap_or_default(), seq: seq.unwrap_or_default() };
         let is_believed = compared == [true] && state != Some(SaleState::Frozen) && number >= highest;
         let ticket = entry.as_deref().map(|entry| read_entry(sale, entry)).transpose()?;
-        Ok(InFlight { ticket, is_believed })
+        let place = Place { line: line.unwrap_or_default(), number: place.unwrap_or_default() };
+        Ok(InFlight { ticket, is_believed, place })
     }
 }

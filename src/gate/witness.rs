@@ -21,6 +21,14 @@ impl Gate {
         Ok(known)
     }
 
+    /// The highest place that the gate witnesses of a sale; `None` if the gate does not have the sale.
+    pub async fn place(&self, sale: &SaleId) -> Result<Option<Place>, GateError> {
+        let mut command = redis::cmd("HMGET");
+        command.arg(self.keys(sale).sale()).arg(&["place_line", "place_number"]);
+        let (line, number): (Option<i64>, Option<i64>) = self.read(sale, command).await?;
+        Ok(line.zip(number).map(|(line, number)| Place { line, number }))
+    }
+
     /// Has Redis remember the place of a sale that the gate has lost: [`Gate::witness`] needs a loaded sale. A lower
     /// place than the one remembered changes nothing. May be repeated.
     pub async fn remember_place(&self, sale: &SaleId, place: Place) -> Result<(), GateError> {

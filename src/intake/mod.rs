@@ -18,7 +18,7 @@ mod status;
 
 pub use self::core::{DurabilityPolicy, Intake, IntakeSettings};
 pub use answer::{Answer, OrderRequest};
-pub use completeness::{ensure_complete, ensure_none_is_held};
+pub use completeness::{ensure_complete, ensure_current_in, ensure_none_is_held};
 pub use known_sales::SaleUnknown;
 pub use order_view::{OrderView, StatusUnknown};
 pub use relay::Relay;

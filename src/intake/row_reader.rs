@@ -3,13 +3,13 @@
 //! may hold all the others, as when each waits for a locked row, and buyers who only ask how their order stands would wait
 //! behind them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::domain::{OrderId, OrderStatus};
+use crate::domain::{OrderId, OrderStatus, SaleId};
 use crate::link::work_together;
 use crate::store::{OrderEvent, OrderRow, Payment, READERS, Store, StoreError};
 
@@ -126,6 +126,9 @@ async fn read(store: &Store, ids: &[OrderId]) -> Result<HashMap<OrderId, FoundRo
     let over: Vec<OrderId> = rows.iter().filter(is_over).map(|row| row.order.id).collect();
     let mut events = store.histories(&changed).await?;
     let mut payments = store.payments_of(&over).await?;
+    // After everything else: what was read is then no older than what is witnessed.
+    let sales: BTreeSet<SaleId> = rows.iter().map(|row| row.order.sale.clone()).collect();
+    store.ensure_current_in(&sales).await?;
     let found = rows.into_iter().map(|row| {
         let id = row.order.id;
         let events = events.remove(&id).unwrap_or_default();

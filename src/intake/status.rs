@@ -62,7 +62,10 @@ impl Intake {
     ) -> Result<Option<OrderView>, StatusUnknown> {
         let (ticket, is_believed) = match self.gate.in_flight_now(sale, id).await {
             // An order that has ended in its row is read from the row.
-            Ok(InFlight { ticket, is_believed }) => (Ok(ticket.filter(|ticket| !ticket.ended)), is_believed),
+            Ok(InFlight { ticket, is_believed, place }) => {
+                self.store.observe_place(sale, place);
+                (Ok(ticket.filter(|ticket| !ticket.ended)), is_believed)
+            }
             Err(error @ GateError::Broken(_)) => return Err(error.into()),
             // While Redis is away, a committed row still answers.
             Err(error) => (Err(error), false),

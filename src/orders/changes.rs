@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::logged;
 use crate::domain::{Act, ActRequest, Invalid, Order, OrderId, OrderStatus, SaleId, Ticket, UserId};
 use crate::gate::{Gate, GateError};
-use crate::intake::{StatusUnknown, ensure_complete, ensure_none_is_held};
+use crate::intake::{StatusUnknown, ensure_complete, ensure_current_in, ensure_none_is_held};
 use crate::lease::{COMMIT_MARGIN, Guard, LeaseError, LeaseOptions, Leases, Taken};
 use crate::queue::OrderLog;
 use crate::settlement::{SettlementError, give_back};
@@ -178,7 +178,12 @@ impl Orders {
         let change = Change { id, act, asked: request.clone(), fence };
         let line = self.store.line().await?;
         let changed = self.store.change(std::slice::from_ref(&change), &may_commit).await?.pop();
-        let (row, now) = match changed.unwrap_or(Changed::NoRow) {
+        let changed = changed.unwrap_or(Changed::NoRow);
+        if !matches!(changed, Changed::Now(_)) {
+            // A commit would have been compared; what was only read has not been.
+            ensure_current_in(&self.gate, &self.store, &order.sale).await?;
+        }
+        let (row, now) = match changed {
             Changed::Now(row) => (row, true),
             Changed::Already(row) => (row, false),
             Changed::Refused(row) => return Err(OrderError::NotAllowed { from: row.status, act }),
@@ -278,7 +283,7 @@ impl Orders {
     /// The order's row, from a database that is not known to be behind.
     async fn row(&self, sale: &SaleId, id: OrderId) -> Result<Option<OrderRow>, StoreError> {
         let row = self.store.order(id).await?;
-        self.store.ensure_current().await?;
+        ensure_current_in(&self.gate, &self.store, sale).await?;
         Ok(row.filter(|row| row.order.sale == *sale))
     }
 

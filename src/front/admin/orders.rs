@@ -8,7 +8,6 @@ use axum::extract::{RawQuery, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 
-use super::errors::control_problem;
 use super::views::{AdminOrderJson, OrderPage, OrderWithHistory};
 use crate::domain::{Act, ActRequest, OrderId, SaleId};
 use crate::front::auth::Role;
@@ -18,6 +17,7 @@ use crate::front::order_errors::order_problem;
 use crate::front::problem::{Answered, Problem, respond_to_operator};
 use crate::front::request::{PathOf, in_path, order_and_act, query_after, sale_id};
 use crate::front::state::Operations;
+use crate::intake::ensure_current_in;
 use crate::orders::{OrderError, Shown};
 use crate::store::StoreError;
 
@@ -34,9 +34,10 @@ pub(super) async fn list(
     let answer = async {
         app.tokens.operator(&headers, Role::Viewer).await?;
         let after = query_after(query.as_deref())?;
-        let store = |error: StoreError| control_problem(error.into());
-        let rows = app.store.orders_after(&sale_id(&in_path(path)?)?, after, PAGE).await.map_err(store)?;
-        app.store.ensure_current().await.map_err(store)?;
+        let sale = sale_id(&in_path(path)?)?;
+        let store = |error: StoreError| order_problem(error.into(), &[]);
+        let rows = app.store.orders_after(&sale, after, PAGE).await.map_err(store)?;
+        ensure_current_in(&app.gate, &app.store, &sale).await.map_err(store)?;
         let orders = rows.iter().map(AdminOrderJson::of).collect();
         Ok(Json(OrderPage { orders, page_size: PAGE }).into_response())
     };

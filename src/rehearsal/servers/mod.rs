@@ -26,5 +26,6 @@ pub use error::ServerError;
 pub use fake_clock::FakeClock;
 pub use folder::{Folder, Secret};
 pub use ports::free as free_port;
+pub use programs::postgres as postgres_program;
 pub use rabbitmq::Starting;
 pub use server::{Kind, Server};

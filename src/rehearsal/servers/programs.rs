@@ -29,7 +29,7 @@ pub(super) fn rabbitmq() -> Result<PathBuf, ServerError> {
 }
 
 /// A program of the newest installed PostgreSQL: each version has a separate folder.
-pub(super) fn postgres(name: &str) -> Result<PathBuf, ServerError> {
+pub fn postgres(name: &str) -> Result<PathBuf, ServerError> {
     let mut versions: Vec<(u32, PathBuf)> = POSTGRES
         .iter()
         .filter_map(|(base, prefix)| Some((std::fs::read_dir(base).ok()?, prefix)))

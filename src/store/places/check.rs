@@ -88,6 +88,24 @@ impl Store {
         self.witnesses.behind().map_or(Ok(()), |behind| Err(behind.into()))
     }
 
+    /// Like [`Store::ensure_current`], and compares the places of these sales now: also a database that was put back under
+    /// open connections a moment ago is found behind. Pass what other stores have witnessed to [`Store::observe_place`]
+    /// first. What was read of these sales before this call is then no older than any commit that they or this process
+    /// knew of.
+    pub async fn ensure_current_in(
+        &self,
+        sales: impl IntoIterator<Item = &SaleId>,
+    ) -> Result<(), StoreError> {
+        self.ensure_current().await?;
+        let place = |sale: &SaleId| (sale.to_string(), self.witnesses.highest(sale.as_str()));
+        let mut witnessed: BTreeMap<String, Place> = sales.into_iter().map(place).collect();
+        witnessed.retain(|_, place| *place > Place::default());
+        let found = self.read_places(witnessed.keys().map(String::as_str)).await?;
+        let Some(behind) = first_behind(witnessed, &found) else { return Ok(()) };
+        self.witnesses.judge(Some(behind.clone()));
+        Err(behind.into())
+    }
+
     async fn settle_doubts(&self) -> Result<(), StoreError> {
         let doubts = self.witnesses.doubts();
         self.check_installation().await?;
@@ -113,7 +131,11 @@ impl Store {
         &self,
         sales: impl Iterator<Item = &str>,
     ) -> Result<BTreeMap<String, Place>, StoreError> {
-        self.within(find_places(&self.db, sales.map(str::to_owned).collect())).await
+        let sales: Vec<String> = sales.map(str::to_owned).collect();
+        if sales.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        self.within(find_places(&self.db, sales)).await
     }
 
     /// Whether the database is behind, as far as these sales show it in a transaction that has not advanced them. Other

@@ -133,6 +133,28 @@ impl MidSale {
     }
 }
 
+/// Tests that run a scenario on a database: the first ones always, the others with `make test-mid-sale`, because together
+/// they take minutes.
+macro_rules! on_databases {
+    ($($always:ident = $scenario:ident($database:ident);)+
+        #[ignore = $why:literal] $($on_demand:ident = $same:ident($other:ident);)+) => {
+        $(
+            #[tokio::test(flavor = "multi_thread")]
+            async fn $always() {
+                $scenario(Database::$database).await;
+            }
+        )+
+        $(
+            #[tokio::test(flavor = "multi_thread")]
+            #[ignore = $why]
+            async fn $on_demand() {
+                $same(Database::$other).await;
+            }
+        )+
+    };
+}
+pub(super) use on_databases;
+
 /// Starts a server again under the same address, with what is in its folder.
 pub async fn start_again(kind: Kind, folder: &Path, proxy: &Proxy) -> Server {
     let server = Server::start(kind, folder).await.unwrap();
@@ -147,9 +169,8 @@ pub async fn start_empty(kind: Kind, folder: &Path, proxy: &Proxy) -> Server {
     start_again(kind, folder, proxy).await
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_broker_is_wiped_in_mid_sale() {
-    let mut world = World::new(Database::Mariadb).await;
+async fn the_broker_is_wiped(database: Database) {
+    let mut world = World::new(database).await;
     let folder = tempfile::tempdir().unwrap();
     let broker = Server::start(Kind::Rabbitmq, folder.path()).await.unwrap();
     world.set(&format!("queue.url={}", broker.url));
@@ -161,13 +182,12 @@ async fn the_broker_is_wiped_in_mid_sale() {
     stage.running.publisher_is_up(LONG).await.unwrap();
     let (code, said) = stage.command(&["replay", "run", "outbox", "--yes"]).await;
     assert_eq!(code, 0, "{said}");
-    stage.ends_well("the broker was wiped", fault).await;
+    stage.ends_well(&format!("the broker was wiped ({database:?})"), fault).await;
     broker.stop(Ending::AtOnce).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn redis_is_emptied_in_mid_sale() {
-    let mut world = World::new(Database::Sqlite).await;
+async fn redis_is_emptied(database: Database) {
+    let mut world = World::new(database).await;
     let folder = tempfile::tempdir().unwrap();
     let (redis, proxy) = private_redis_behind(&mut world, folder.path()).await;
     let stage = MidSale::begin(world).await;
@@ -178,15 +198,14 @@ async fn redis_is_emptied_in_mid_sale() {
     assert!(code == 4 && said.contains("IS NOT IN REDIS"), "{code} {said}");
     let (code, said) = stage.command(&["rebuild", "--sale", stage.sale.id.as_str(), "--yes"]).await;
     assert_eq!(code, 0, "{said}");
-    stage.ends_well("redis was emptied", fault).await;
+    stage.ends_well(&format!("redis was emptied ({database:?})"), fault).await;
     redis.stop(Ending::AtOnce).await;
 }
 
 /// Redis has forgotten orders, and it has entries of others that were in flight for a moment without a worker and were
 /// confirmed, paid and cancelled since.
-#[tokio::test(flavor = "multi_thread")]
-async fn redis_loses_its_last_writes_in_mid_sale() {
-    let mut world = World::new(Database::Postgres).await;
+async fn redis_loses_its_last_writes(database: Database) {
+    let mut world = World::new(database).await;
     let folder = tempfile::tempdir().unwrap();
     let (redis, proxy) = private_redis_behind(&mut world, folder.path()).await;
     let mut stage = MidSale::begin_with_worker(world).await;
@@ -201,14 +220,13 @@ async fn redis_loses_its_last_writes_in_mid_sale() {
     roll_redis_back(folder.path(), second);
     let redis = start_again(Kind::Redis, folder.path(), &proxy).await;
     stage.is_rebuilt(before).await;
-    stage.ends_well("the append-only file was cut", fault).await;
+    stage.ends_well(&format!("the append-only file was cut ({database:?})"), fault).await;
     redis.stop(Ending::AtOnce).await;
 }
 
 /// The replica lacks the same writes.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_stale_replica_of_redis_is_promoted_in_mid_sale() {
-    let mut world = World::new(Database::Mariadb).await;
+async fn a_stale_replica_of_redis_is_promoted(database: Database) {
+    let mut world = World::new(database).await;
     let (folder, other_folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (master, proxy) = private_redis_behind(&mut world, folder.path()).await;
     let mut stage = MidSale::begin_with_worker(world).await;
@@ -230,48 +248,65 @@ async fn a_stale_replica_of_redis_is_promoted_in_mid_sale() {
     proxy.point_to(vec![address(&replica.url)]);
     proxy.reset();
     stage.is_rebuilt(before).await;
-    stage.ends_well("a stale replica was promoted", fault).await;
+    stage.ends_well(&format!("a stale replica was promoted ({database:?})"), fault).await;
     master.stop(Ending::AtOnce).await;
     replica.stop(Ending::AtOnce).await;
 }
 
-/// In PostgreSQL the database is replaced, as by `pg_restore --create --clean`. In MariaDB and SQLite its rows are
-/// replaced in one transaction, as by a dump that is loaded into the running database. No connection is cut then, and
-/// until the process has looked at the place of the database, once a second, a read may show an older state: decision
-/// 41 names this limit. So older states are allowed for as long, and nothing else.
-async fn the_database_is_restored_in_mid_sale(database: Database) {
-    let stage = MidSale::begin(World::new(database).await).await;
-    let backup = Backup::of(&stage.world);
+/// Whether the connections are cut or not: from the moment of the loss on, no read shows an older state.
+async fn the_database_is_restored(stage: MidSale, backup: Backup, how: &str) {
     backup.make().await;
     stage.crowd.goes_on(SOME).await;
-    let under_connections = database != Database::Postgres;
-    if under_connections {
-        stage.crowd.states_may_be_old();
-    }
     let fault = Instant::now();
     stage.restore(&backup).await;
     stage.is_behind().await;
-    if under_connections {
-        stage.crowd.states_are_new();
-    }
     println!("noticed after {:.1} s", fault.elapsed().as_secs_f64());
     // The front sells on.
     stage.crowd.buys(SOME).await;
     stage.replay_the_log().await;
-    stage.ends_well(&format!("the database was restored ({database:?})"), fault).await;
+    stage.ends_well(&format!("the database was restored ({how})"), fault).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_postgres_database_is_restored_in_mid_sale() {
-    the_database_is_restored_in_mid_sale(Database::Postgres).await;
+    let stage = MidSale::begin(World::new(Database::Postgres).await).await;
+    let backup = Backup::of(&stage.world);
+    the_database_is_restored(stage, backup, "PostgreSQL, replaced").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mariadb_database_is_restored_in_mid_sale() {
-    the_database_is_restored_in_mid_sale(Database::Mariadb).await;
+async fn a_dump_is_loaded_into_postgres_in_mid_sale() {
+    let stage = MidSale::begin(World::new(Database::Postgres).await).await;
+    let backup = Backup::as_dump_of(&stage.world);
+    the_database_is_restored(stage, backup, "PostgreSQL, a dump").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dump_is_loaded_into_mariadb_in_mid_sale() {
+    let stage = MidSale::begin(World::new(Database::Mariadb).await).await;
+    let backup = Backup::of(&stage.world);
+    the_database_is_restored(stage, backup, "MariaDB, a dump").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sqlite_database_is_restored_in_mid_sale() {
-    the_database_is_restored_in_mid_sale(Database::Sqlite).await;
+    let stage = MidSale::begin(World::new(Database::Sqlite).await).await;
+    let backup = Backup::of(&stage.world);
+    the_database_is_restored(stage, backup, "SQLite").await;
+}
+
+on_databases! {
+    the_broker_is_wiped_in_mid_sale = the_broker_is_wiped(Mariadb);
+    redis_is_emptied_in_mid_sale = redis_is_emptied(Sqlite);
+    redis_loses_its_last_writes_in_mid_sale = redis_loses_its_last_writes(Postgres);
+    a_stale_replica_of_redis_is_promoted_in_mid_sale = a_stale_replica_of_redis_is_promoted(Mariadb);
+    #[ignore = "make test-mid-sale"]
+    the_broker_is_wiped_on_postgres = the_broker_is_wiped(Postgres);
+    the_broker_is_wiped_on_sqlite = the_broker_is_wiped(Sqlite);
+    redis_is_emptied_on_postgres = redis_is_emptied(Postgres);
+    redis_is_emptied_on_mariadb = redis_is_emptied(Mariadb);
+    redis_loses_its_last_writes_on_mariadb = redis_loses_its_last_writes(Mariadb);
+    redis_loses_its_last_writes_on_sqlite = redis_loses_its_last_writes(Sqlite);
+    a_stale_replica_of_redis_is_promoted_on_postgres = a_stale_replica_of_redis_is_promoted(Postgres);
+    a_stale_replica_of_redis_is_promoted_on_sqlite = a_stale_replica_of_redis_is_promoted(Sqlite);
 }

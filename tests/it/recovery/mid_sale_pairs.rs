@@ -7,13 +7,12 @@ use doorbuster::domain::OrderId;
 use doorbuster::rehearsal::servers::{Ending, Kind, Server};
 use tokio::time::Instant;
 
-use super::mid_sale::{LONG, MidSale, SOME, start_again, start_empty};
+use super::mid_sale::{LONG, MidSale, SOME, on_databases, start_again, start_empty};
 use super::pages::private_redis_behind;
 use crate::support::{Backup, Database, World, behind_proxy, redis_second, roll_redis_back, until};
 
-#[tokio::test(flavor = "multi_thread")]
-async fn redis_is_emptied_and_the_database_restored_in_mid_sale() {
-    let mut world = World::new(Database::Postgres).await;
+async fn redis_is_emptied_and_the_database_restored(database: Database) {
+    let mut world = World::new(database).await;
     let folder = tempfile::tempdir().unwrap();
     let (redis, proxy) = private_redis_behind(&mut world, folder.path()).await;
     let stage = MidSale::begin(world).await;
@@ -31,13 +30,12 @@ async fn redis_is_emptied_and_the_database_restored_in_mid_sale() {
     stage.replay_the_log().await;
     let (code, said) = stage.command(&rebuild).await;
     assert_eq!(code, 0, "{said}");
-    stage.ends_well("redis was emptied and the database restored", fault).await;
+    stage.ends_well(&format!("redis was emptied and the database restored ({database:?})"), fault).await;
     redis.stop(Ending::AtOnce).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_database_is_restored_and_redis_goes_back_in_time_later_in_mid_sale() {
-    let mut world = World::new(Database::Postgres).await;
+async fn redis_goes_back_in_time_after_the_database(database: Database) {
+    let mut world = World::new(database).await;
     let folder = tempfile::tempdir().unwrap();
     let (redis, proxy) = private_redis_behind(&mut world, folder.path()).await;
     let stage = MidSale::begin(world).await;
@@ -58,7 +56,12 @@ async fn the_database_is_restored_and_redis_goes_back_in_time_later_in_mid_sale(
     stage.replay_the_log().await;
     println!("the second loss came {:.1} s after the first", (later_fault - fault).as_secs_f64());
     stage.is_rebuilt(before).await;
-    stage.ends_well("the database was restored, and redis went back in time later", later_fault).await;
+    stage
+        .ends_well(
+            &format!("the database was restored, and redis went back in time later ({database:?})"),
+            later_fault,
+        )
+        .await;
     redis.stop(Ending::AtOnce).await;
 }
 
@@ -76,9 +79,8 @@ async fn held_by_nobody(stage: &MidSale) -> BTreeSet<OrderId> {
 
 /// The one pair that costs orders: those that had no row yet, because no worker ran for a moment, and that Redis forgot.
 /// The broker alone still had them. Nothing else is lost, and the rebuild says that something may be.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_broker_is_wiped_and_redis_goes_back_in_time_in_mid_sale() {
-    let mut world = World::new(Database::Sqlite).await;
+async fn the_broker_is_wiped_and_redis_goes_back_in_time(database: Database) {
+    let mut world = World::new(database).await;
     // A person decides about the loss.
     world.set("gate.rebuild=manual");
     let folder = tempfile::tempdir().unwrap();
@@ -113,7 +115,24 @@ async fn the_broker_is_wiped_and_redis_goes_back_in_time_in_mid_sale() {
     assert!(code == 3 && said.contains("the order log begins at"), "{code} {said}");
     println!("{} of {} accepted orders are lost", lost.len(), stage.crowd.accepted().len());
     stage.start_worker().await;
-    stage.ends_well("the broker was wiped and redis went back in time", fault).await;
+    stage.ends_well(&format!("the broker was wiped and redis went back in time ({database:?})"), fault).await;
     redis.stop(Ending::AtOnce).await;
     broker.stop(Ending::AtOnce).await;
+}
+
+on_databases! {
+    redis_is_emptied_and_the_database_restored_in_mid_sale = redis_is_emptied_and_the_database_restored(Postgres);
+    the_database_is_restored_and_redis_goes_back_in_time_later_in_mid_sale =
+        redis_goes_back_in_time_after_the_database(Postgres);
+    the_broker_is_wiped_and_redis_goes_back_in_time_in_mid_sale =
+        the_broker_is_wiped_and_redis_goes_back_in_time(Sqlite);
+    #[ignore = "make test-mid-sale"]
+    redis_is_emptied_and_the_database_restored_on_mariadb = redis_is_emptied_and_the_database_restored(Mariadb);
+    redis_is_emptied_and_the_database_restored_on_sqlite = redis_is_emptied_and_the_database_restored(Sqlite);
+    redis_goes_back_in_time_after_the_database_on_mariadb = redis_goes_back_in_time_after_the_database(Mariadb);
+    redis_goes_back_in_time_after_the_database_on_sqlite = redis_goes_back_in_time_after_the_database(Sqlite);
+    the_broker_is_wiped_and_redis_goes_back_in_time_on_postgres =
+        the_broker_is_wiped_and_redis_goes_back_in_time(Postgres);
+    the_broker_is_wiped_and_redis_goes_back_in_time_on_mariadb =
+        the_broker_is_wiped_and_redis_goes_back_in_time(Mariadb);
 }

@@ -9,6 +9,7 @@ pub mod log_reach;
 pub mod losses;
 pub mod mid_sale;
 pub mod mid_sale_pairs;
+pub mod old_states;
 pub mod pages;
 pub mod pairs;
 pub mod rebuild_by_itself;

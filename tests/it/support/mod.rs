@@ -4,11 +4,13 @@ mod backup;
 mod binary;
 mod books;
 mod crowd;
+mod dump;
 mod events;
 mod http;
 mod private_servers;
-mod row_copy;
 mod servers;
+mod sqlite_copy;
+mod template;
 mod wait;
 mod world;
 

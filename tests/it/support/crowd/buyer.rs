@@ -21,12 +21,6 @@ const TRIES: u32 = 40;
 /// How often a buyer reads the order while it is not confirmed.
 const READS: u32 = 8;
 
-/// What a buyer knew when they sent a request.
-struct Known {
-    status: OrderStatus,
-    old_states: u64,
-}
-
 struct Life {
     scene: Arc<Scene>,
     pace: Interval,
@@ -55,10 +49,6 @@ impl Scene {
         Buyer::with(self.front, &self.tokens, &history.lock().unwrap().user, None)
     }
 
-    fn known(&self, history: &Mutex<History>) -> Known {
-        Known { old_states: self.old_states.load(Ordering::SeqCst), status: history.lock().unwrap().seen }
-    }
-
     fn note(&self, history: &Mutex<History>, what: String) {
         history.lock().unwrap().note(self.began, what);
     }
@@ -70,21 +60,18 @@ impl Scene {
     }
 
     /// Judges a state that an answer has shown.
-    fn shows(&self, history: &Mutex<History>, known: &Known, status: &str) {
+    fn shows(&self, history: &Mutex<History>, known: OrderStatus, status: &str) {
         let Ok(status) = status.parse::<OrderStatus>() else {
             return self.breaks_a_rule(history, &format!("{status:?} is no state"));
         };
         let losses = self.losses.load(Ordering::SeqCst);
         let judged = {
             let mut history = history.lock().unwrap();
-            let judged = history.judge(known.status, status);
+            let judged = history.judge(known, status);
             if judged.is_err() && history.was_undone(status, losses) { Ok(()) } else { judged }
         };
-        let old_states = self.old_states.load(Ordering::SeqCst);
-        let may_be_old = old_states != known.old_states || !old_states.is_multiple_of(2);
         match judged {
-            Err(why) if !may_be_old => self.breaks_a_rule(history, &why),
-            Err(_) => {}
+            Err(why) => self.breaks_a_rule(history, &why),
             Ok(()) => history.lock().unwrap().sees(status, losses),
         }
     }
@@ -97,7 +84,7 @@ impl Scene {
     /// Reads an order that was accepted. Returns whether it could be read.
     async fn read(&self, buyer: &Buyer, history: &Mutex<History>) -> bool {
         let order = history.lock().unwrap().order.expect("accepted");
-        let known = self.known(history);
+        let known = history.lock().unwrap().seen;
         let answer = buyer.try_get(&format!("/v1/sales/{}/orders/{order}", self.sale.id)).await;
         self.requests.fetch_add(1, Ordering::Relaxed);
         let Some(answer) = answer else {
@@ -107,7 +94,7 @@ impl Scene {
         let status = answer.json["status"].as_str().unwrap_or_default();
         self.note(history, format!("read: {} {}", answer.status, said(&answer)));
         match answer.status {
-            200 => self.shows(history, &known, status),
+            200 => self.shows(history, known, status),
             503 => return false,
             404 if self.is_lost(history) => return false,
             _ => self.breaks_a_rule(history, &answer.text),
@@ -118,13 +105,13 @@ impl Scene {
     /// Reads all orders of a buyer, which have to contain the one that was accepted.
     async fn read_all(&self, buyer: &Buyer, history: &Mutex<History>) {
         let order = history.lock().unwrap().order.expect("accepted").to_string();
-        let known = self.known(history);
+        let known = history.lock().unwrap().seen;
         let answer = buyer.try_get(&format!("/v1/sales/{}/orders/mine", self.sale.id)).await;
         self.requests.fetch_add(1, Ordering::Relaxed);
         let Some(answer) = answer.filter(|answer| answer.status != 503) else { return };
         let orders = answer.json["orders"].as_array().cloned().unwrap_or_default();
         match orders.iter().find(|found| found["order_id"] == order.as_str()) {
-            Some(found) => self.shows(history, &known, found["status"].as_str().unwrap_or_default()),
+            Some(found) => self.shows(history, known, found["status"].as_str().unwrap_or_default()),
             None if self.is_lost(history) => {}
             None => self.breaks_a_rule(history, &format!("`mine` lacks it: {}", answer.text)),
         }
@@ -171,7 +158,7 @@ impl Life {
                 return false;
             }
             let buying = self.scene.buying.clone().read_owned().await;
-            let known = self.scene.known(&self.history);
+            let known = self.history.lock().unwrap().seen;
             let answer = self.buyer.try_buy(self.scene.sale.id.as_str(), "k").await;
             self.scene.requests.fetch_add(1, Ordering::Relaxed);
             drop(buying);
@@ -189,7 +176,7 @@ impl Life {
                     history.order = Some(id(answer.order_id()));
                     history.accepted = Some(Instant::now());
                     drop(history);
-                    self.scene.shows(&self.history, &known, said(&answer));
+                    self.scene.shows(&self.history, known, said(&answer));
                     return true;
                 }
                 503 => {}

@@ -45,8 +45,6 @@ struct Scene {
     /// Held for reading while a request to buy, or to cancel, is under way.
     buying: Arc<RwLock<()>>,
     cancelling: Arc<RwLock<()>>,
-    /// Odd while reads may show an older state.
-    old_states: AtomicU64,
     /// Counts up before the database loses commits and after, so it is odd meanwhile.
     losses: AtomicU64,
     /// Orders that were given up as lost: they may be missing.
@@ -84,7 +82,6 @@ impl Crowd {
             broken: Mutex::default(),
             buying: Arc::default(),
             cancelling: Arc::default(),
-            old_states: AtomicU64::new(0),
             losses: AtomicU64::new(0),
             lost: Mutex::default(),
         });
@@ -162,15 +159,6 @@ impl Crowd {
     /// The same for requests to cancel.
     pub async fn pause_cancelling(&self) -> OwnedRwLockWriteGuard<()> {
         self.scene.cancelling.clone().write_owned().await
-    }
-
-    /// Until [`Crowd::states_are_new`], a read may show an older state of an order. It is still an order that exists.
-    pub fn states_may_be_old(&self) {
-        assert!(self.scene.old_states.fetch_add(1, Ordering::SeqCst).is_multiple_of(2));
-    }
-
-    pub fn states_are_new(&self) {
-        assert!(!self.scene.old_states.fetch_add(1, Ordering::SeqCst).is_multiple_of(2));
     }
 
     /// Has the database lose commits.
