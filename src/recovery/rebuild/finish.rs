@@ -39,6 +39,8 @@ pub struct Rebuilt {
     pub in_flight: usize,
     /// What Redis had forgotten; `None` if it had the last write, or nothing of the sale.
     pub forgotten: Option<Forgotten>,
+    /// From when on the order log was read: every order that was accepted earlier had its row.
+    pub log_read_from: Millis,
     /// When the log begins, if that is later than the database's position in it: it may lack orders without a row.
     pub log_begins_at: Option<Millis>,
     /// Log entries and dead letters that this build cannot read: orders in them are not counted.
@@ -97,6 +99,7 @@ impl Rebuild {
             users,
             in_flight,
             forgotten,
+            log_read_from: gathered.read_from(),
             log_begins_at: gathered.begins_at,
             unreadable: gathered.unreadable,
             books,

@@ -18,12 +18,13 @@ const DEAD_LETTERS: usize = 10_000;
 const AT_ONCE: usize = 1_000;
 
 /// What the outbox, the log and the dead-letter queue know of a sale.
-#[derive(Default)]
 pub struct Gathered {
     /// Accepted orders that had no row when they were looked up, by user. They may have one when the rows are read.
     pub(super) waiting: BTreeMap<UserId, BTreeMap<OrderId, Waiting>>,
     /// The highest number that the gate has given.
     pub(super) highest: Number,
+    /// From when on the log is needed: every order that was accepted earlier had its row.
+    log_needed_from: Millis,
     /// When the log begins, if it lacks entries that the database may need.
     pub begins_at: Option<Millis>,
     /// Log entries and dead letters that this build cannot read.
@@ -42,6 +43,18 @@ pub(super) struct Waiting {
 }
 
 impl Gathered {
+    fn nothing_yet(log_needed_from: Millis) -> Self {
+        Self {
+            waiting: BTreeMap::new(),
+            highest: Number::default(),
+            log_needed_from,
+            begins_at: None,
+            unreadable: 0,
+            accepted: HashMap::new(),
+            versions: HashMap::new(),
+        }
+    }
+
     fn accept(&mut self, order: Order, parked: bool) {
         self.highest = self.highest.max(order.number);
         let known = self.accepted.entry(order.id).or_insert(Waiting { order, parked });
@@ -59,6 +72,11 @@ impl Gathered {
             Entry::Sale(entry) => self.highest = self.highest.max(entry.number),
             Entry::Act(_) | Entry::Payment(_) => {}
         }
+    }
+
+    /// From when on the log is read, since clocks may differ.
+    pub fn read_from(&self) -> Millis {
+        self.log_needed_from.minus(CLOCK_SKEW)
     }
 
     fn unknown(&self) -> usize {
@@ -99,7 +117,7 @@ impl Rebuild {
     /// log, or has an older version of it.
     pub async fn gather(&self, rebuilding: &Rebuilding) -> Result<Gathered, RebuildError> {
         let sale = &rebuilding.sale;
-        let mut gathered = Gathered::default();
+        let mut gathered = Gathered::nothing_yet(self.log_from(sale).await?);
         // Of the entries that Redis had before it lost its last writes. Those that the rebuild adds are marked at its end.
         mark_recorded(&self.gate, &self.store, sale).await?;
         for ticket in self.gate.in_flight(sale).await? {
@@ -120,11 +138,9 @@ impl Rebuild {
     }
 
     async fn gather_log(&self, sale: &SaleId, gathered: &mut Gathered) -> Result<(), RebuildError> {
-        // Every order that was accepted earlier has its row, and the sale is frozen while the log is read.
-        let from = self.log_from(sale).await?;
         let begins_at = log_begins_at(&self.log, &self.store).await?;
-        gathered.begins_at = begins_at.filter(|at| *at > from.plus(CLOCK_SKEW));
-        let mut reader = self.log.read(LogFrom::Time(from.minus(CLOCK_SKEW))).await?;
+        gathered.begins_at = begins_at.filter(|at| *at > gathered.log_needed_from.plus(CLOCK_SKEW));
+        let mut reader = self.log.read(LogFrom::Time(gathered.read_from())).await?;
         while let Some(message) = reader.next().await? {
             for (sale, place) in &message.places {
                 self.store.observe_place(sale, *place);

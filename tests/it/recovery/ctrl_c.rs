@@ -118,7 +118,16 @@ async fn ctrl_c_ends_an_audit_an_export_and_a_rebuild() {
     let parts = world.parts().await;
     let name = sale.id.as_str();
 
-    interrupted_while_it_reads(&world, &["audit", "--sale", name]).await;
+    for command in [
+        &["audit", "--sale", name][..],
+        &["audit", "--sale", name, "--repair", "--yes"],
+        &["replay", "plan", "log", "--since", "1h"],
+    ] {
+        let (code, err) = interrupted_while_it_reads(&world, command).await;
+        assert!(code != Some(0) && !err.contains("panicked"), "{command:?}: {code:?} {err}");
+    }
+    let (code, out, err) = run(Some(&world), &["audit", "--sale", name]).await;
+    assert_eq!(code, 0, "{out}{err}");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("sale.jsonl");
     std::fs::write(&file, "the export of yesterday").unwrap();

@@ -233,3 +233,36 @@ async fn a_running_worker_writes_nothing_to_another_installations_database() {
     .await;
     running.stop().await;
 }
+
+/// A backup of an older build has sales, and no id.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_with_sales_and_no_id_joins_only_if_a_person_says_so() {
+    let world = World::new(Database::Sqlite).await;
+    let running = world.running().await;
+    let sale = sale(&world.name, 9, 1);
+    world.open_sale(&running.parts, &sale).await;
+    buy(&running, &sale, 0..3).await;
+    at_rest(&running, &sale).await;
+    everything_is_witnessed(&running, &sale).await;
+    running.stop().await;
+    let ours = id_in_redis(&world).await;
+    Backup::of(&world).execute_in_place("DELETE FROM installation").await;
+    let before = keys(&world).await;
+    let joins = format!("`doorbuster migrate --installation {ours}`");
+    for command in
+        [&["migrate"][..], &["audit", "--all", "--repair", "--yes"], &["replay", "run", "log", "--yes"]]
+    {
+        let (code, out, err) = run(Some(&world), command).await;
+        assert!(code == 2 && err.contains(&joins), "{command:?}: {code} {out}{err}");
+    }
+    for role in [Role::Front, Role::Worker] {
+        let refused = Running::start(&world.config(), role).await.err().expect("refused");
+        assert!(refused.to_string().contains(&joins), "{refused}");
+    }
+    assert_eq!(keys(&world).await, before);
+    let (code, out, err) = run(Some(&world), &["migrate", "--installation", &ours]).await;
+    assert!(code == 0 && out.contains(&ours), "{out}{err}");
+    let running = Running::start(&world.config(), Role::Both).await.unwrap();
+    assert_eq!(at_rest(&running, &sale).await.live_orders, 3);
+    running.stop().await;
+}

@@ -266,6 +266,13 @@ async fn one_process_compares_for_all_and_reads_only_the_end_of_the_log() {
     let line: serde_json::Value = serde_json::from_str(&comparisons[0]).unwrap();
     let log_from: Millis = line["fields"]["log_from"].as_str().unwrap().parse().unwrap();
     assert!(log_from.plus(2 * CLOCK_SKEW) >= position, "{log_from} is before {position}");
+    // A rebuild of the old sale reads no more of it.
+    let rebuild = ["rebuild", "--sale", busy.id.as_str(), "--yes", "--output", "json"];
+    let (code, out, err) = run(Some(&world), &rebuild).await;
+    assert_eq!(code, 0, "{out}{err}");
+    let rebuilt: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let read_from: Millis = serde_json::from_value(rebuilt["log_read_from"].clone()).unwrap();
+    assert!(read_from.plus(2 * CLOCK_SKEW) >= position, "{read_from} is before {position}");
     drop((one, other));
     redis.stop(Ending::AtOnce).await;
 }
