@@ -1,8 +1,9 @@
 #!lua flags=allow-oom
--- Lists the leases of one scope, one page at a time, and deletes those that have ended.
+-- Lists the leases of one scope, one page at a time, and deletes those that have ended for good.
 --
 -- KEYS  1 leases
 -- ARGV  1 cursor: 0 for the first page; 0 in the reply means that this was the last    2 one name, or ''
+--       3 ms by which the clock may step: see take.lua
 -- Reply {now in ms, cursor, {name, lease...}}
 
 local time = redis.call('TIME')
@@ -18,7 +19,7 @@ end
 local leases = {}
 for at = 1, #found, 2 do
   local ends = tonumber(string.match(found[at + 1], '^(%d+)|'))
-  if ends and ends > now then
+  if ends and ends > now - tonumber(ARGV[3]) then
     leases[#leases + 1] = found[at]
     leases[#leases + 1] = found[at + 1]
   elseif ends then

@@ -4,7 +4,7 @@
 --
 -- KEYS  1 leases; the message with the names goes to the channel of the same name
 -- ARGV  1 owner    2 minimum time of the leases, in ms since they were taken    then each name
--- Reply {1|0...}, 1 if the lease still belonged to the caller
+-- Reply {1|0...}, 1 if the lease still belonged to the caller: nobody has taken it, even if it has ended
 
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
@@ -12,17 +12,16 @@ local held = redis.call('HMGET', KEYS[1], '|waiting', unpack(ARGV, 3))
 
 local least = tonumber(ARGV[2])
 local reply, freed = {}, {}
-local text, ends, owner, rest
+local text, owner, rest
 for at = 1, #held - 1 do
   -- Leases taken in one call have the same text unless they were renewed, so it is parsed once.
   if held[at + 1] ~= text then
     text = held[at + 1]
-    ends, owner, rest = string.match(text or '', '^(%d+)|(%x+)(.*)$')
-    ends = tonumber(ends)
+    owner, rest = string.match(text or '', '^%d+|(%x+)(.*)$')
   end
   reply[at] = 0
   if owner == ARGV[1] then
-    if ends > now then reply[at] = 1 end
+    reply[at] = 1
     local stays = least > 0 and tonumber(string.match(rest, '^|%d+|(%d+)|')) + least or 0
     if stays > now then
       local value = stays .. '|' .. string.rep('0', 32) .. rest

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Extends leases of one scope, and never shortens one. A lease that has ended or belongs to someone else is left
--- unchanged. May be repeated.
+-- Extends leases of one scope, and never shortens one. A lease that belongs to someone else is left unchanged. One that has
+-- ended and that nobody has taken since is still its owner's: the clock may have stepped. May be repeated.
 --
 -- KEYS  1 leases
 -- ARGV  for each lease: owner, ms that it lasts from now on, name
@@ -17,7 +17,7 @@ for at = 1, #names do
   local owner, lasts = ARGV[3 * at - 2], tonumber(ARGV[3 * at - 1])
   local ends, held_by, rest = string.match(held[at] or '', '^(%d+)|(%x+)(|.*)$')
   ends = tonumber(ends)
-  if held_by == owner and ends > now then
+  if held_by == owner then
     reply[at] = 1
     writes[#writes + 1] = names[at]
     writes[#writes + 1] = math.max(ends, now + lasts) .. '|' .. owner .. rest

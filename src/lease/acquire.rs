@@ -11,7 +11,6 @@ use super::leases::{Leases, MAX_WAIT};
 use super::request::{Mode, Request};
 use super::take::{TakeReply, take};
 use super::waiters::Waiter;
-use super::wire::NameReply;
 use super::{LeaseError, LeaseOptions};
 use crate::link::{Backoff, Fault};
 
@@ -95,7 +94,7 @@ impl Waiting<'_> {
             self.use_up_wake_up();
             return Ok(Next::Return(None));
         }
-        let (name, ends_in) = busiest(&self.request.names, &reply.names, self.waiter.as_ref())?;
+        let (name, ends_in) = busiest(&self.request.names, &reply.busy_for, self.waiter.as_ref())?;
         if !self.waiter.as_ref().is_some_and(|waiter| waiter.waits_for(name)) {
             let before = self.waiter.replace(self.core.waiters.enter(&self.request.scope, name));
             let changed_lines = before.is_some();
@@ -154,14 +153,10 @@ impl Waiting<'_> {
 /// the one whose lease lasts longest.
 fn busiest<'a>(
     names: &'a [String],
-    replies: &[NameReply],
+    busy_for: &[Option<Duration>],
     waiter: Option<&Waiter>,
 ) -> Result<(&'a str, Duration), LeaseError> {
-    let busy = names.iter().zip(replies).filter_map(|(name, reply)| match reply {
-        NameReply::Busy(left) => Some((name.as_str(), *left)),
-        NameReply::Taken(_) | NameReply::Free => None,
-    });
-    busy.max_by_key(|(name, left)| (waiter.is_some_and(|waiter| waiter.waits_for(name)), *left)).ok_or_else(
-        || Fault::Broken(format!("no lease was granted, although no name is taken: {replies:?}")).into(),
-    )
+    let busy = names.iter().zip(busy_for).filter_map(|(name, left)| Some((name.as_str(), (*left)?)));
+    busy.max_by_key(|(name, left)| (waiter.is_some_and(|waiter| waiter.waits_for(name)), *left))
+        .ok_or_else(|| Fault::Broken("no lease was granted, although no name is taken".into()).into())
 }

@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use super::LeaseError;
 use super::held::Acquisition;
+use super::sightings::Sightings;
 use super::waiters::Waiters;
 use super::watchlist::{Place, Watchlist};
 use super::wire::{Extension, Wire};
@@ -32,6 +33,7 @@ pub(super) struct Core {
     /// Wakes the watchdog when an acquisition becomes the first on the list.
     pub(super) watchdog: Arc<Notify>,
     pub(super) waiters: Waiters,
+    pub(super) sightings: Sightings,
     /// Wakes the listener when somebody starts to wait.
     pub(super) listener: Arc<Notify>,
     /// When each scope was last recorded in Redis.

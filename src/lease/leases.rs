@@ -10,7 +10,7 @@ use super::core::Core;
 use super::guard::Guard;
 use super::request::{Mode, Request};
 use super::take::take;
-use super::wire::{NameReply, Wire};
+use super::wire::Wire;
 use super::{LeaseError, LeaseOptions, watchdog};
 use crate::link::{RedisLink, RedisSettings, listen};
 
@@ -43,6 +43,7 @@ impl Leases {
             watchlist: Default::default(),
             watchdog: Default::default(),
             waiters: Default::default(),
+            sightings: Default::default(),
             listener: Default::default(),
             scopes_recorded: Default::default(),
             tasks: TaskTracker::new(),
@@ -67,8 +68,7 @@ impl Leases {
         options: LeaseOptions,
     ) -> Result<Taken, LeaseError> {
         let reply = take(&self.core, Request::checked(scope, names, options, Mode::Free)?).await?;
-        let held = reply.names.iter().map(|reply| matches!(reply, NameReply::Taken(_))).collect();
-        Ok(Taken { held, guard: reply.guard })
+        Ok(Taken { held: reply.held, guard: reply.guard })
     }
 
     /// The number of acquisitions that this process holds.

@@ -6,9 +6,11 @@
 //! than its lease still believes that it holds it. So each acquisition carries a token that is higher than every
 //! earlier one, and the protected data must refuse a lower token.
 //!
-//! Only its owner releases a lease, and every lease expires by Redis's clock: nothing scans for stuck leases. A
-//! process judges its own leases by its monotonic clock, counted from before the request. If one of the two clocks is
-//! set or stops (a suspended machine), that judgement is wrong, and only the token still protects.
+//! Only its owner releases a lease, and every lease expires: nothing scans for stuck leases. A process judges its own leases
+//! by its monotonic clock, counted from before the request. Redis judges by its own clock, which may step at a failover. So a
+//! lease that has ended by it stays its owner's until a process has seen it unchanged for as long as it was taken for, or for
+//! ten seconds more: a step of up to ten seconds, ahead or back, makes others wait longer, and gives no lease two holders. If
+//! a process's own clock stops (a suspended machine), or Redis's steps by more, only the token still protects.
 //!
 //! # Use
 //!
@@ -89,6 +91,7 @@ mod options;
 mod record;
 mod request;
 mod scopes;
+mod sightings;
 mod sync;
 mod take;
 mod waiters;

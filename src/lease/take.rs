@@ -17,8 +17,10 @@ const IN_TRANSIT: Duration = Duration::from_secs(60);
 
 /// The reply to one call.
 pub(super) struct TakeReply {
-    /// In the order of the request's names.
-    pub(super) names: Vec<NameReply>,
+    /// In the order of the request's names: whether it was taken.
+    pub(super) held: Vec<bool>,
+    /// In the same order: how long someone else may still hold it, unless the lease is renewed.
+    pub(super) busy_for: Vec<Option<Duration>>,
     /// Of the names that were taken. `None` if there were none.
     pub(super) guard: Option<Guard>,
 }
@@ -32,21 +34,25 @@ pub(super) async fn take(core: &Arc<Core>, request: Request) -> Result<TakeReply
     let background = core.clone();
     let taking = core.in_background(async move { (call(&background, request).await, counted) });
     let (reply, _counted) = joined(taking.await)?;
-    let TakeReply { names, guard } = reply?;
-    Ok(TakeReply { names, guard: guard.map(Guard::handed_over) })
+    let reply = reply?;
+    Ok(TakeReply { guard: reply.guard.map(Guard::handed_over), ..reply })
 }
 
 async fn call(core: &Arc<Core>, request: Request) -> Result<TakeReply, LeaseError> {
     let owner = format!("{:032x}", rand::random::<u128>());
     // Taken before the request: Redis starts counting later than this.
     let sent = Instant::now();
-    match core.wire.take(&request, &owner, &core.holder).await {
+    let ended = core.sightings.ended(&request, sent);
+    match core.wire.take(&request, (&owner, &core.holder), &ended).await {
         Ok(names) => {
+            let busy_for = see(core, &request, &names);
+            let held = names.iter().map(|reply| matches!(reply, NameReply::Taken(_))).collect();
             let guard = taken(request, &names).map(|(taken, token)| {
+                core.sightings.forget(&taken.scope, taken.names.iter());
                 let held = Arc::new(Acquisition::new(taken, owner, token, sent));
                 Guard::new(core, held)
             });
-            Ok(TakeReply { names, guard })
+            Ok(TakeReply { held, busy_for, guard })
         }
         Err(fault) => {
             if may_have_run(&fault) {
@@ -55,6 +61,16 @@ async fn call(core: &Arc<Core>, request: Request) -> Result<TakeReply, LeaseErro
             Err(fault.into())
         }
     }
+}
+
+/// For each name that someone else holds: how long, as far as this process knows.
+fn see(core: &Core, request: &Request, replies: &[NameReply]) -> Vec<Option<Duration>> {
+    let now = Instant::now();
+    let left = |(name, reply): (&String, &NameReply)| match reply {
+        NameReply::Busy(held) => Some(core.sightings.see(&request.scope, name, *held, now)),
+        NameReply::Taken(_) | NameReply::Free => None,
+    };
+    request.names.iter().zip(replies).map(left).collect()
 }
 
 /// The request reduced to the names that were taken, and their token.

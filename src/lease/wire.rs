@@ -25,6 +25,10 @@ pub(super) struct Wire {
     list_scopes: Script,
 }
 
+/// By how much Redis's clock may step, ahead or back, without a lease having two holders: a failover brings the clock of
+/// another host.
+pub(super) const CLOCK_STEP: Duration = Duration::from_secs(10);
+
 /// The reply of `take.lua` for one name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NameReply {
@@ -32,8 +36,21 @@ pub(super) enum NameReply {
     Taken(i64),
     /// Free, but not taken because another name was not free.
     Free,
-    /// Someone else holds it, for this long unless it is renewed.
-    Busy(Duration),
+    /// Someone else holds it.
+    Busy(Held),
+}
+
+/// A lease that someone else holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Held {
+    /// The time until it ends by Redis's clock, unless it is renewed.
+    pub(super) left: Duration,
+    /// The time since it ended by that clock.
+    pub(super) ended_ago: Duration,
+    /// Its end by that clock, in ms: another one after each renewal.
+    pub(super) ends: i64,
+    /// The time from when it was taken to its end; no renewal extends it for longer.
+    pub(super) lasts: Duration,
 }
 
 /// One argument of `renew.lua`: an owner's lease, and how long it should last from now on.
@@ -66,12 +83,13 @@ impl Wire {
         channel.strip_prefix(&self.prefix)?.strip_prefix(":{")?.strip_suffix("}:leases")
     }
 
-    /// One reply for each name of the request, in that order.
+    /// One reply for each name of the request, in that order. `ended` has names of the request whose leases this process
+    /// knows to have ended, with their ends.
     pub(super) async fn take(
         &self,
         request: &Request,
-        owner: &str,
-        holder: &str,
+        (owner, holder): (&str, &str),
+        ended: &[(String, i64)],
     ) -> Result<Vec<NameReply>, Fault> {
         let mode = match request.mode {
             Mode::Free => "any",
@@ -83,15 +101,14 @@ impl Wire {
             ms(request.options.initial_duration()),
             holder.to_owned(),
             mode.to_owned(),
+            ms(CLOCK_STEP),
+            ended.len().to_string(),
         ];
+        args.extend(ended.iter().flat_map(|(name, ends)| [name.clone(), ends.to_string()]));
         args.extend_from_slice(&request.names);
-        let replies: Vec<i64> = self.link.run(&self.take, &[self.leases(&request.scope)], &args).await?;
-        let read = |reply: i64| match reply {
-            0 => NameReply::Free,
-            token if token > 0 => NameReply::Taken(token),
-            left => NameReply::Busy(Duration::from_millis(left.unsigned_abs())),
-        };
-        Ok(replies.into_iter().map(read).collect())
+        let replies: Vec<redis::Value> =
+            self.link.run(&self.take, &[self.leases(&request.scope)], &args).await?;
+        replies.iter().map(name_reply).collect()
     }
 
     /// For each lease: whether its owner still held it.
@@ -137,7 +154,7 @@ impl Wire {
         // A page may repeat leases of an earlier one.
         let mut leases = BTreeMap::new();
         loop {
-            let args = [cursor, name.unwrap_or_default().to_owned()];
+            let args = [cursor, name.unwrap_or_default().to_owned(), ms(CLOCK_STEP)];
             let (now, next, found): (i64, String, Vec<String>) =
                 self.link.run(&self.list, &[self.leases(scope)], &args).await?;
             for pair in found.chunks(2) {
@@ -150,6 +167,17 @@ impl Wire {
             cursor = next;
         }
     }
+}
+
+fn name_reply(reply: &redis::Value) -> Result<NameReply, Fault> {
+    if let redis::Value::Int(token) = reply {
+        return Ok(if *token == 0 { NameReply::Free } else { NameReply::Taken(*token) });
+    }
+    let read: Result<(i64, i64, i64), _> = redis::from_redis_value_ref(reply);
+    let (left, ends, lasts) =
+        read.map_err(|error| Fault::Broken(format!("a reply about a lease that cannot be read: {error}")))?;
+    let span = |ms: i64| Duration::from_millis(ms.max(0).unsigned_abs());
+    Ok(NameReply::Busy(Held { left: span(left), ended_ago: span(-left), ends, lasts: span(lasts) }))
 }
 
 /// Rounded up: a lease must not be shorter than its holder assumes.

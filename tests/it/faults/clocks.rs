@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use doorbuster::domain::{Millis, OrderStatus, Sale, Terms};
 use doorbuster::front::Signer;
+use doorbuster::lease::{LeaseOptions, Released};
 use doorbuster::rehearsal::servers::{Ending, FakeClock, Server};
 
 use crate::support::{Buyer, Database, Doorbuster, World, ask_redis, at_rest, id, sale, until};
@@ -88,6 +89,9 @@ async fn a_clock_of_redis_that_steps_stops_no_sale() {
     let sale = Sale { terms, ..sale(&world.name, 1_000, 9) };
     world.open_sale(&running.parts, &sale).await;
     let (mut bought, mut slowest) = (0, Duration::ZERO);
+    let options = LeaseOptions::lasting(Duration::from_secs(5));
+    let held = running.parts.leases.take("_probe", ["job"], options).await.unwrap().guard.expect("free");
+    let others = world.parts().await.leases;
     for ahead_s in [0, 10, 0, -10, 0] {
         steps.set(ahead_s).unwrap();
         let mut has_stepped = false;
@@ -98,6 +102,8 @@ async fn a_clock_of_redis_that_steps_stops_no_sale() {
             assert_eq!(answer.status, 202, "{ahead_s} s ahead: {}", answer.text);
             bought += 1;
             slowest = slowest.max(began.elapsed());
+            assert_eq!(others.take("_probe", ["job"], options).await.unwrap().held, [false], "{ahead_s} s");
+            assert!(held.is_valid_for(Duration::from_millis(1)), "{ahead_s} s ahead");
             let now: (i64, i64) = ask_redis(&redis.url, "TIME").await;
             let ahead = now.0 * 1_000 - Millis::now().0;
             has_stepped |= (ahead - ahead_s * 1_000).abs() < 3_000;
@@ -105,6 +111,8 @@ async fn a_clock_of_redis_that_steps_stops_no_sale() {
         }
     }
     assert!(slowest < Duration::from_secs(5), "{slowest:?}");
+    assert_eq!(held.release().await.unwrap(), Released::Freed);
+    assert_eq!(others.take("_probe", ["job"], options).await.unwrap().held, [true]);
     // The rate counts the first order from before the steps and three more, as it would without them.
     for (key, status) in [("b", 202), ("c", 202), ("d", 202), ("e", 429)] {
         let again = Buyer::of(&running, "user0").buy(sale.id.as_str(), key).await;

@@ -6,7 +6,7 @@ use doorbuster::lease::{LeaseError, LeaseOptions, Released};
 use doorbuster::rehearsal::chaos::Weather;
 
 use crate::seams::lease::{leases, leases_of, ms, script_calls};
-use crate::support::{ask_redis, behind_proxy, servers, until};
+use crate::support::{World, ask_redis, behind_proxy, servers, until};
 
 const LONG: Duration = Duration::from_secs(40);
 
@@ -111,22 +111,56 @@ async fn the_watchdog_survives_errors_and_reports_the_leases_they_cost() {
     assert!(after.is_valid_for(ms(1)) && long.is_valid_for(ms(1)));
 }
 
-/// A failover to a host whose clock is ten seconds ahead, as the record of a lease shows it. The database then decides by
-/// the token: a lower one than it has seen writes nothing.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lease_ended_by_a_clock_step_is_taken_with_a_higher_token_and_its_holder_hears_of_it() {
-    let (world, leases) = leases().await;
-    let first = leases.take("sale", ["ada"], LeaseOptions::lasting(ms(5_000))).await.unwrap().guard.unwrap();
+/// As if a failover had brought a clock that is so much further ahead. A lease that has ended by it stays as it is.
+async fn step_ahead(world: &World, name: &str, by_ms: i64) {
     let key = format!("{}:{{sale}}:leases", world.name);
-    let record: String = ask_redis(&servers().redis, &format!("HGET {key} ada")).await;
-    let (ends, rest) = record.split_once('|').expect("an end");
-    let ends: i64 = ends.parse().expect("a time");
-    let stepped = format!("HSET {key} ada {}|{rest}", ends - 10_000);
-    let _: i64 = ask_redis(&servers().redis, &stepped).await;
-    let second = leases.take("sale", ["ada"], LeaseOptions::lasting(LONG)).await.unwrap().guard.unwrap();
-    assert!(second.token() > first.token());
-    lost(&first).await;
-    assert!(second.is_valid_for(ms(1)));
+    let record: String = ask_redis(&servers().redis, &format!("HGET {key} {name}")).await;
+    let fields: Vec<&str> = record.splitn(5, '|').collect();
+    let [ends, owner, token, taken, holder] = fields[..] else { panic!("{record}") };
+    let (ends, taken): (i64, i64) = (ends.parse().unwrap(), taken.parse().unwrap());
+    let (seconds, _): (i64, i64) = ask_redis(&servers().redis, "TIME").await;
+    if ends > seconds * 1_000 {
+        let (ends, taken) = (ends - by_ms, taken - by_ms);
+        let stepped = format!("HSET {key} {name} {ends}|{owner}|{token}|{taken}|{holder}");
+        let _: i64 = ask_redis(&servers().redis, &stepped).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_a_clock_step_of_ten_seconds_has_ended_stays_its_holders() {
+    let (world, leases) = leases().await;
+    let others = leases_of(&world);
+    let options = LeaseOptions::lasting(ms(3_000));
+    let first = leases.take("sale", ["ada"], options).await.unwrap().guard.unwrap();
+    let began = Instant::now();
+    // Longer than the lease: the other process has seen it all the time, and it is renewed meanwhile.
+    while began.elapsed() < ms(7_000) {
+        step_ahead(&world, "ada", 10_000).await;
+        let second = others.take("sale", ["ada"], options).await.unwrap();
+        assert_eq!(second.held, [false]);
+        assert!(first.is_valid_for(ms(1)));
+        tokio::time::sleep(ms(100)).await;
+    }
+    assert_eq!(first.release().await.unwrap(), Released::Freed);
+    assert_eq!(others.take("sale", ["ada"], options).await.unwrap().held, [true]);
+}
+
+/// Its process has died. Another one waits once more for as long as the lease was taken for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_a_clock_step_has_ended_is_free_once_nobody_can_hold_it() {
+    let (world, leases) = leases().await;
+    let options = LeaseOptions::lasting(ms(2_000)).renewed_manually();
+    let first = leases.take("sale", ["ada"], options).await.unwrap().guard.unwrap();
+    let (began, token) = (Instant::now(), first.token());
+    first.abandon();
+    step_ahead(&world, "ada", 10_000).await;
+    let second = leases_of(&world).acquire("sale", ["ada"], options, LONG).await.unwrap().expect("free");
+    assert!(second.token() > token);
+    assert!((ms(1_900)..ms(9_000)).contains(&began.elapsed()), "{:?}", began.elapsed());
+    // No step explains a lease that ended so long ago.
+    second.abandon();
+    step_ahead(&world, "ada", 13_000).await;
+    assert_eq!(leases_of(&world).take("sale", ["ada"], options).await.unwrap().held, [true]);
 }
 
 /// The holder counts from before it sends the request. Redis counts from when the request arrives.
