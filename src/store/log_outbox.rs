@@ -1,11 +1,12 @@
 //! The outbox of the order log. A change writes a reference to its row in its own transaction; the log writer later
 //! logs the row as it stands by then, which is as new or newer.
 
-use sea_orm::{ActiveValue::Set, ConnectionTrait, EntityTrait as _};
+use sea_orm::{ActiveValue::Set, DatabaseTransaction};
 use uuid::Uuid;
 
 use super::entities::log_outbox;
 use super::error::StoreError;
+use super::many::insert_new;
 use crate::domain::{Millis, OrderId};
 
 pub(in crate::store) const ORDER: &str = "order";
@@ -26,7 +27,7 @@ pub(in crate::store) enum Touched<'a> {
 
 /// Puts changed rows of one sale into the outbox. Call it in the transaction of the change.
 pub(in crate::store) async fn log(
-    transaction: &impl ConnectionTrait,
+    transaction: &DatabaseTransaction,
     sale: &str,
     touched: impl IntoIterator<Item = Touched<'_>>,
 ) -> Result<(), StoreError> {
@@ -51,8 +52,5 @@ pub(in crate::store) async fn log(
             }
         })
         .collect();
-    if !rows.is_empty() {
-        log_outbox::Entity::insert_many(rows).exec_without_returning(transaction).await?;
-    }
-    Ok(())
+    insert_new(transaction, rows).await
 }

@@ -25,6 +25,12 @@ pub(in crate::store) struct OnExisting {
     pub(in crate::store) postgres: &'static str,
 }
 
+impl OnExisting {
+    fn on_conflict(&self) -> String {
+        format!("ON CONFLICT {}", self.postgres)
+    }
+}
+
 /// Inserts the rows. Returns how many rows the database says it wrote; MySQL counts skipped rows too.
 pub(in crate::store) async fn insert_many<A>(
     transaction: &DatabaseTransaction,
@@ -36,9 +42,7 @@ where
     <A::Entity as EntityTrait>::Model: IntoActiveModel<A>,
 {
     if transaction.get_database_backend() == DbBackend::Postgres {
-        let Some((sql, values)) = unnested(rows, existing.postgres)? else { return Ok(0) };
-        let statement = Statement::from_sql_and_values(DbBackend::Postgres, sql, values);
-        return Ok(transaction.execute_raw(statement).await?.rows_affected());
+        return insert_unnested(transaction, rows, &existing.on_conflict()).await;
     }
     let mut written = 0;
     for chunk in chunks(rows) {
@@ -46,6 +50,34 @@ where
         written += transaction.execute(&query).await?.rows_affected();
     }
     Ok(written)
+}
+
+/// Inserts rows whose keys do not exist: an existing one is an error.
+pub(in crate::store) async fn insert_new<A>(
+    transaction: &DatabaseTransaction,
+    rows: Vec<A>,
+) -> Result<(), StoreError>
+where
+    A: ActiveModelTrait + Send,
+    <A::Entity as EntityTrait>::Model: IntoActiveModel<A>,
+{
+    if transaction.get_database_backend() == DbBackend::Postgres {
+        return insert_unnested(transaction, rows, "").await.map(drop);
+    }
+    for chunk in chunks(rows) {
+        transaction.execute(&A::Entity::insert_many(chunk).into_query()).await?;
+    }
+    Ok(())
+}
+
+async fn insert_unnested<A: ActiveModelTrait>(
+    transaction: &DatabaseTransaction,
+    rows: Vec<A>,
+    on_conflict: &str,
+) -> Result<u64, StoreError> {
+    let Some((sql, values)) = unnested(rows, on_conflict)? else { return Ok(0) };
+    let statement = Statement::from_sql_and_values(DbBackend::Postgres, sql, values);
+    Ok(transaction.execute_raw(statement).await?.rows_affected())
 }
 
 /// Inserts the rows, and returns them as they stand afterwards: on PostgreSQL those that existed before, on SQLite all,
@@ -63,7 +95,7 @@ where
     let mut written = Vec::new();
     match backend {
         DbBackend::Postgres => {
-            let Some((sql, values)) = unnested(rows, existing.postgres)? else { return Ok(Vec::new()) };
+            let Some((sql, values)) = unnested(rows, &existing.on_conflict())? else { return Ok(Vec::new()) };
             // An inserted row has no `xmax`; an updated row has ours.
             let sql =
                 format!("WITH written AS ({sql} RETURNING *, xmax) SELECT * FROM written WHERE xmax <> 0");
@@ -119,7 +151,7 @@ pub(in crate::store) fn is_one_of<V: Into<Value>>(
 /// column an empty text or a zero stands for NULL: no such column of ours uses them as values.
 fn unnested<A: ActiveModelTrait>(
     mut rows: Vec<A>,
-    conflict: &str,
+    on_conflict: &str,
 ) -> Result<Option<(String, Vec<Value>)>, StoreError> {
     let (mut names, mut picks) = (Vec::new(), Vec::new());
     let (mut arrays, mut fields, mut values) = (Vec::new(), Vec::new(), Vec::new());
@@ -163,7 +195,7 @@ fn unnested<A: ActiveModelTrait>(
     }
     let table = A::Entity::default();
     let sql = format!(
-        "INSERT INTO {} ({}) SELECT {} FROM UNNEST({}) AS a({}) ON CONFLICT {conflict}",
+        "INSERT INTO {} ({}) SELECT {} FROM UNNEST({}) AS a({}) {on_conflict}",
         table.table_name(),
         names.join(", "),
         picks.join(", "),

@@ -14,10 +14,10 @@ use super::history::event;
 use super::read::OrderRow;
 use super::returns::return_row;
 use crate::domain::{Act, ActRequest, Millis, OrderId, OrderStatus, SaleId};
-use crate::store::entities::{gate_return, order, order_event, user_units};
+use crate::store::entities::{order, user_units};
 use crate::store::error::StoreError;
 use crate::store::log_outbox::{Touched, log};
-use crate::store::many::is_one_of;
+use crate::store::many::{insert_new, is_one_of};
 
 /// A change of one order, with who requests it and why.
 #[derive(Debug, Clone)]
@@ -141,15 +141,12 @@ pub(in crate::store) async fn write(
         }
     }
     update_orders(transaction, planned).await?;
-    order_event::Entity::insert_many(events).exec_without_returning(transaction).await?;
+    insert_new(transaction, events).await?;
     for (sale, orders) in touched {
         log(transaction, sale, orders).await?;
     }
     lower_sold(transaction, items).await?;
-    if !returns.is_empty() {
-        gate_return::Entity::insert_many(returns).exec_without_returning(transaction).await?;
-    }
-    Ok(())
+    insert_new(transaction, returns).await
 }
 
 /// Orders that change alike are updated in one statement.

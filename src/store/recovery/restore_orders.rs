@@ -13,7 +13,7 @@ use crate::store::error::StoreError;
 use crate::store::halves::Halves;
 use crate::store::handle::Store;
 use crate::store::log_outbox::{Touched, log};
-use crate::store::many::is_one_of;
+use crate::store::many::{OnExisting, insert_many, is_one_of};
 use crate::store::orders::{Refusal, return_row};
 use crate::store::transaction::MayCommit;
 
@@ -77,12 +77,9 @@ impl Store {
             .returning()
             .map(|restore| return_row(&restore.entry.order, restore.entry.updated_at))
             .collect();
-        if !returns.is_empty() {
-            gate_return::Entity::insert_many(returns)
-                .on_conflict(self.skip_existing(gate_return::Column::OrderId))
-                .exec_without_returning(&transaction)
-                .await?;
-        }
+        let existing =
+            OnExisting { conflict: self.skip_existing(gate_return::Column::OrderId), postgres: "DO NOTHING" };
+        insert_many(&transaction, returns, &existing).await?;
         if relog {
             let mut touched: BTreeMap<&str, Vec<Touched>> = BTreeMap::new();
             for order in plan.written().map(|restore| &restore.entry.order) {

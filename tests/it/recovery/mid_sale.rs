@@ -136,8 +136,8 @@ impl MidSale {
 /// Tests that run a scenario on a database: the first ones always, the others with `make test-mid-sale`, because together
 /// they take minutes.
 macro_rules! on_databases {
-    ($($always:ident = $scenario:ident($database:ident);)+
-        #[ignore = $why:literal] $($on_demand:ident = $same:ident($other:ident);)+) => {
+    ($(async fn $always:ident() = $scenario:ident($database:ident);)+
+        #[ignore = $why:literal] $(async fn $on_demand:ident() = $same:ident($other:ident);)+) => {
         $(
             #[tokio::test(flavor = "multi_thread")]
             async fn $always() {
@@ -296,17 +296,17 @@ async fn a_sqlite_database_is_restored_in_mid_sale() {
 }
 
 on_databases! {
-    the_broker_is_wiped_in_mid_sale = the_broker_is_wiped(Mariadb);
-    redis_is_emptied_in_mid_sale = redis_is_emptied(Sqlite);
-    redis_loses_its_last_writes_in_mid_sale = redis_loses_its_last_writes(Postgres);
-    a_stale_replica_of_redis_is_promoted_in_mid_sale = a_stale_replica_of_redis_is_promoted(Mariadb);
+    async fn the_broker_is_wiped_in_mid_sale() = the_broker_is_wiped(Mariadb);
+    async fn redis_is_emptied_in_mid_sale() = redis_is_emptied(Sqlite);
+    async fn redis_loses_its_last_writes_in_mid_sale() = redis_loses_its_last_writes(Postgres);
+    async fn a_stale_replica_of_redis_is_promoted_in_mid_sale() = a_stale_replica_of_redis_is_promoted(Mariadb);
     #[ignore = "make test-mid-sale"]
-    the_broker_is_wiped_on_postgres = the_broker_is_wiped(Postgres);
-    the_broker_is_wiped_on_sqlite = the_broker_is_wiped(Sqlite);
-    redis_is_emptied_on_postgres = redis_is_emptied(Postgres);
-    redis_is_emptied_on_mariadb = redis_is_emptied(Mariadb);
-    redis_loses_its_last_writes_on_mariadb = redis_loses_its_last_writes(Mariadb);
-    redis_loses_its_last_writes_on_sqlite = redis_loses_its_last_writes(Sqlite);
-    a_stale_replica_of_redis_is_promoted_on_postgres = a_stale_replica_of_redis_is_promoted(Postgres);
-    a_stale_replica_of_redis_is_promoted_on_sqlite = a_stale_replica_of_redis_is_promoted(Sqlite);
+    async fn the_broker_is_wiped_on_postgres() = the_broker_is_wiped(Postgres);
+    async fn the_broker_is_wiped_on_sqlite() = the_broker_is_wiped(Sqlite);
+    async fn redis_is_emptied_on_postgres() = redis_is_emptied(Postgres);
+    async fn redis_is_emptied_on_mariadb() = redis_is_emptied(Mariadb);
+    async fn redis_loses_its_last_writes_on_mariadb() = redis_loses_its_last_writes(Mariadb);
+    async fn redis_loses_its_last_writes_on_sqlite() = redis_loses_its_last_writes(Sqlite);
+    async fn a_stale_replica_of_redis_is_promoted_on_postgres() = a_stale_replica_of_redis_is_promoted(Postgres);
+    async fn a_stale_replica_of_redis_is_promoted_on_sqlite() = a_stale_replica_of_redis_is_promoted(Sqlite);
 }

@@ -121,18 +121,18 @@ async fn the_broker_is_wiped_and_redis_goes_back_in_time(database: Database) {
 }
 
 on_databases! {
-    redis_is_emptied_and_the_database_restored_in_mid_sale = redis_is_emptied_and_the_database_restored(Postgres);
-    the_database_is_restored_and_redis_goes_back_in_time_later_in_mid_sale =
+    async fn redis_is_emptied_and_the_database_restored_in_mid_sale() = redis_is_emptied_and_the_database_restored(Postgres);
+    async fn the_database_is_restored_and_redis_goes_back_in_time_later_in_mid_sale() =
         redis_goes_back_in_time_after_the_database(Postgres);
-    the_broker_is_wiped_and_redis_goes_back_in_time_in_mid_sale =
+    async fn the_broker_is_wiped_and_redis_goes_back_in_time_in_mid_sale() =
         the_broker_is_wiped_and_redis_goes_back_in_time(Sqlite);
     #[ignore = "make test-mid-sale"]
-    redis_is_emptied_and_the_database_restored_on_mariadb = redis_is_emptied_and_the_database_restored(Mariadb);
-    redis_is_emptied_and_the_database_restored_on_sqlite = redis_is_emptied_and_the_database_restored(Sqlite);
-    redis_goes_back_in_time_after_the_database_on_mariadb = redis_goes_back_in_time_after_the_database(Mariadb);
-    redis_goes_back_in_time_after_the_database_on_sqlite = redis_goes_back_in_time_after_the_database(Sqlite);
-    the_broker_is_wiped_and_redis_goes_back_in_time_on_postgres =
+    async fn redis_is_emptied_and_the_database_restored_on_mariadb() = redis_is_emptied_and_the_database_restored(Mariadb);
+    async fn redis_is_emptied_and_the_database_restored_on_sqlite() = redis_is_emptied_and_the_database_restored(Sqlite);
+    async fn redis_goes_back_in_time_after_the_database_on_mariadb() = redis_goes_back_in_time_after_the_database(Mariadb);
+    async fn redis_goes_back_in_time_after_the_database_on_sqlite() = redis_goes_back_in_time_after_the_database(Sqlite);
+    async fn the_broker_is_wiped_and_redis_goes_back_in_time_on_postgres() =
         the_broker_is_wiped_and_redis_goes_back_in_time(Postgres);
-    the_broker_is_wiped_and_redis_goes_back_in_time_on_mariadb =
+    async fn the_broker_is_wiped_and_redis_goes_back_in_time_on_mariadb() =
         the_broker_is_wiped_and_redis_goes_back_in_time(Mariadb);
 }
