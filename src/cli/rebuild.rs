@@ -10,6 +10,7 @@ use super::reading::Reading;
 use super::terms::Reason;
 use crate::audit::Progress;
 use crate::domain::{ActRequest, SaleId, SaleState};
+use crate::gate::Gate;
 use crate::process::{Config, Parts, signal};
 use crate::queue::{DeadLetters, OrderLog};
 use crate::recovery::{Forgotten, Rebuild, RebuildError, Rebuilt};
@@ -73,7 +74,21 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
             eprintln!("doorbuster: {}", RebuildError::OutOfBalance(books));
             Ok(Ended::OutOfBalance)
         }
-        Err(error) => Err(error.into()),
+        Err(error) => {
+            say_if_frozen(&rebuild.gate, &args.sale).await;
+            Err(error.into())
+        }
+    }
+}
+
+/// Whoever runs a rebuild that fails must know whether it has stopped the sale.
+async fn say_if_frozen(gate: &Gate, sale: &SaleId) {
+    match gate.describe(sale).await {
+        Ok(Some(described)) if described.state == SaleState::Frozen => {
+            eprintln!("doorbuster: {sale} is frozen, and stays so until a rebuild finishes: run it again");
+        }
+        Ok(_) => {}
+        Err(_) => eprintln!("doorbuster: if {sale} is frozen by now, it stays so until a rebuild finishes"),
     }
 }
 

@@ -54,10 +54,27 @@ pub struct Rebuilding {
     pub(super) known: Vec<Number>,
 }
 
+impl Rebuilding {
+    /// Releases the lease: otherwise the next rebuild would have to wait until it ends.
+    pub(super) async fn given_up(self, error: RebuildError) -> RebuildError {
+        let _ = self.guard.release().await;
+        error
+    }
+}
+
 impl Rebuild {
     /// Takes the lease and freezes the sale in a new epoch. On return the gate takes no order, settles none and takes
     /// no units back, and the row has the epoch.
     pub async fn begin(&self, sale: &SaleId) -> Result<Rebuilding, RebuildError> {
+        let mut rebuilding = self.prepare(sale).await?;
+        match self.freeze(&mut rebuilding).await {
+            Ok(()) => Ok(rebuilding),
+            Err(error) => Err(rebuilding.given_up(error).await),
+        }
+    }
+
+    /// Takes the lease, and changes nothing else.
+    pub(super) async fn prepare(&self, sale: &SaleId) -> Result<Rebuilding, RebuildError> {
         let row = self.row(sale).await?;
         if matches!(row.state, SaleState::Draft | SaleState::Archived) {
             return Err(RebuildError::NotLoaded(row.state));
@@ -68,7 +85,7 @@ impl Rebuild {
         let rows = self.store.highest_number(sale).await?;
         let known = vec![rows, row.number, row.witnessed, self.gate.highest_number(sale)];
         let epoch = known.iter().map(|number| number.epoch).max().unwrap_or_default();
-        let mut rebuilding = Rebuilding {
+        let rebuilding = Rebuilding {
             sale: sale.clone(),
             epoch,
             guard,
@@ -77,18 +94,17 @@ impl Rebuild {
             had: Number::default(),
             known,
         };
-        let freezing = async {
-            self.is_still_needed(sale).await?;
-            self.freeze_above(&mut rebuilding, epoch).await
-        };
-        match freezing.await {
+        match self.is_still_needed(sale).await {
             Ok(()) => Ok(rebuilding),
-            Err(error) => {
-                // Otherwise the next one would have to wait until the lease ends.
-                let _ = rebuilding.guard.release().await;
-                Err(error)
-            }
+            Err(error) => Err(rebuilding.given_up(error).await),
         }
+    }
+
+    /// Freezes the sale. After an error it may be frozen.
+    pub(super) async fn freeze(&self, rebuilding: &mut Rebuilding) -> Result<(), RebuildError> {
+        rebuilding.frozen_at = Instant::now();
+        let known = rebuilding.epoch;
+        self.freeze_above(rebuilding, known).await
     }
 
     /// Fails if nobody has asked for this rebuild and the sale sells. Only the holder of the lease can be sure of that.

@@ -45,17 +45,20 @@ impl Rebuild {
         // Before the sale is frozen: neither an unreadable log nor a database that is behind must stop it.
         let compared = self.stop.run_until_cancelled(self.compare_with_log(sale)).await;
         compared.unwrap_or_else(|| Err(RebuildError::Stopped(sale.clone())))?;
-        let mut rebuilding = self.begin(sale).await?;
+        let mut rebuilding = self.prepare(sale).await?;
+        // Before the sale is frozen as well: a database that takes no write must not stop it.
         let act = match self.begin_act(sale, request).await {
             Ok(act) => act,
-            Err(error) => {
-                let _ = rebuilding.guard.release().await;
-                return Err(error);
-            }
+            Err(error) => return Err(rebuilding.given_up(error).await),
         };
-        // As harmless as a crash at the same place, but the next rebuild need not wait for the lease.
-        let steps = self.stop.run_until_cancelled(self.steps(&mut rebuilding, progress)).await;
-        let done = steps.unwrap_or_else(|| Err(RebuildError::Stopped(sale.clone())));
+        let done = match self.freeze(&mut rebuilding).await {
+            // As harmless as a crash at the same place, but the next rebuild need not wait for the lease.
+            Ok(()) => {
+                let steps = self.stop.run_until_cancelled(self.steps(&mut rebuilding, progress)).await;
+                steps.unwrap_or_else(|| Err(RebuildError::Stopped(sale.clone())))
+            }
+            Err(error) => Err(error),
+        };
         if done.is_err() {
             // If this fails, the next rebuild of the sale does it.
             let _ = self.gate.clear_staged(sale, rebuilding.epoch).await;

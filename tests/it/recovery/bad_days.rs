@@ -3,17 +3,18 @@
 
 use std::time::Duration;
 
-use doorbuster::domain::{Act, OrderStatus};
+use doorbuster::domain::{Act, OrderStatus, SaleState};
 use doorbuster::process::Role;
 use doorbuster::rehearsal::servers::{Ending, Kind, Server};
 use lapin::options::BasicPublishOptions;
+use sqlx::{Connection as _, Executor as _};
 
 use super::log_reach::{delete_log, gauge};
 use super::repair::{act, forget};
 use crate::seams::queue::channel;
 use crate::support::{
-    Backup, Database, World, ask_redis, at_rest, buy, everything_is_witnessed, private_redis, run, sale,
-    until,
+    Backup, Database, World, ask_redis, at_rest, buy, everything_is_witnessed, private_redis, run, run_with,
+    sale, until,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -186,7 +187,7 @@ async fn a_full_broker_ends_a_recovery_that_goes_on_once_there_is_room() {
     let (code, _, err) = run(Some(&world), &rebuild).await;
     assert!(code == 1 && err.contains("the broker"), "{code} {err}");
     let gate = front.parts.gate.describe(&sale.id).await.unwrap().expect("loaded");
-    assert_eq!(gate.state, doorbuster::domain::SaleState::Open);
+    assert_eq!(gate.state, SaleState::Open);
     let (code, _, err) = run(Some(&world), &["replay", "run", "log", "--since", "1h", "--yes"]).await;
     assert!(code == 1 && err.contains("resume it with"), "{code} {err}");
     broker.control(&["set_disk_free_limit", "50MB"]).await.unwrap();
@@ -239,4 +240,37 @@ async fn a_closed_sale_that_redis_lost_alarms_and_can_be_rebuilt() {
     until("they are read again", LONG, async || (gauge(&running, unread).await == Some(0.0)).then_some(()))
         .await;
     running.stop().await;
+}
+
+/// Somebody holds a lock. What the rebuild writes first is that it was asked for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rebuild_that_cannot_write_to_the_database_freezes_nothing() {
+    let mut world = World::new(Database::Postgres).await;
+    world.set("gate.rebuild=manual");
+    let running = world.running().await;
+    let sale = sale(&world.name, 9, 1);
+    world.open_sale(&running.parts, &sale).await;
+    buy(&running, &sale, 0..2).await;
+    at_rest(&running, &sale).await;
+    running.stop().await;
+    let (parts, url) = (world.parts().await, world.config().database.url);
+    let state = async || parts.gate.describe(&sale.id).await.unwrap().expect("loaded").state;
+    let rebuild = ["rebuild", "--sale", sale.id.as_str(), "--yes"];
+    let mut hasty = World::with(world.overrides.clone());
+    hasty.set("database.timeout_ms=1000");
+    for table in ["sale_acts", "sales"] {
+        let mut holder = sqlx::PgConnection::connect(&url).await.unwrap();
+        let lock = sqlx::AssertSqlSafe(format!("BEGIN; LOCK TABLE {table} IN EXCLUSIVE MODE"));
+        holder.execute(lock).await.unwrap();
+        let (code, out, err) = run(Some(&hasty), &rebuild).await;
+        assert!(code == 1 && !err.contains("frozen"), "{table}: {out}{err}");
+        assert_eq!(state().await, SaleState::Open, "{table}: {out}{err}");
+        holder.execute("ROLLBACK").await.unwrap();
+    }
+    // Whoever runs one that fails later is informed that the sale stands still.
+    let (code, out, err) = run_with(Some(&world), &rebuild, Some("rebuild.gathered=error")).await;
+    assert!(code == 1 && err.contains("is frozen, and stays so until a rebuild finishes"), "{out}{err}");
+    assert_eq!(state().await, SaleState::Frozen);
+    let (code, out, err) = run(Some(&world), &rebuild).await;
+    assert!(code == 0 && out.contains("is open again"), "{out}{err}");
 }
