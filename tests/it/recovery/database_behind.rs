@@ -24,15 +24,21 @@ async fn rows(running: &Running, sale: &Sale) -> Vec<(String, OrderStatus, i32)>
     rows.iter().map(short).collect()
 }
 
-/// Pays all orders of the sale, but cancels those of these users.
+/// Pays all orders of the sale, but cancels those of these users. A backup may just have cut off connections of the pool.
 async fn pay_all(running: &Running, sale: &Sale, cancelled: &[&str]) {
     let orders =
         Orders::new(running.parts.gate.clone(), running.parts.store.clone(), running.parts.leases.clone());
     let request = ActRequest::by("operator ada");
-    for row in running.parts.store.orders_after(&sale.id, None, 1_000).await.unwrap() {
+    let store = &running.parts.store;
+    let rows =
+        until("the rows can be read", LONG, async || store.orders_after(&sale.id, None, 1_000).await.ok());
+    for row in rows.await {
         if row.status == OrderStatus::Confirmed {
             let act = if cancelled.contains(&row.order.user.as_str()) { Act::Cancel } else { Act::Pay };
-            orders.act(&sale.id, row.order.id, act, &request).await.unwrap();
+            until("the act is done", LONG, async || {
+                orders.act(&sale.id, row.order.id, act, &request).await.ok()
+            })
+            .await;
         }
     }
 }
