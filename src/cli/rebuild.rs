@@ -81,7 +81,7 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
     }
 }
 
-/// Whoever runs a rebuild that fails must know whether it has stopped the sale.
+/// Says whether a rebuild that failed has left the sale frozen: nothing is sold until another one finishes.
 async fn say_if_frozen(gate: &Gate, sale: &SaleId) {
     match gate.describe(sale).await {
         Ok(Some(described)) if described.state == SaleState::Frozen => {

@@ -32,10 +32,15 @@ pub async fn ensure_complete(gate: &Gate, store: &Store, sale: &SaleId) -> Resul
 /// Fails if the database lacks a commit of the sale that the gate or this process knows of; while Redis is away, this process
 /// alone. Call it after the database was read: what was read is then no older than those commits.
 pub async fn ensure_current_in(gate: &Gate, store: &Store, sale: &SaleId) -> Result<(), StoreError> {
+    hear_place(gate, store, sale).await;
+    store.ensure_current_in([sale]).await
+}
+
+/// Observes the place of the sale that the gate witnesses, if it answers: a row that is read afterwards must be as new.
+pub(super) async fn hear_place(gate: &Gate, store: &Store, sale: &SaleId) {
     if let Ok(Some(place)) = gate.place(sale).await {
         store.observe_place(sale, place);
     }
-    store.ensure_current_in([sale]).await
 }
 
 /// Fails if the gate remembers an order of the user that was found neither in flight nor in a row.

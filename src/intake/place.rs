@@ -3,6 +3,7 @@
 use tokio::time::Instant;
 
 use super::answer::{Answer, OrderRequest};
+use super::completeness::hear_place;
 use super::core::{DurabilityPolicy, Intake};
 use super::order_view::OrderView;
 use super::sale_cache::KnownSale;
@@ -62,6 +63,7 @@ impl Intake {
             Ok(Verdict::InFlight(ticket)) if !ticket.ended => Box::pin(self.in_flight(ticket)).await,
             // Its row is committed: the script found no entry, or one that says that the order has ended.
             Ok(Verdict::Settled(id) | Verdict::InFlight(Ticket { order: Order { id, .. }, .. })) => {
+                hear_place(&self.gate, &self.store, &request.sale).await;
                 match Box::pin(self.row(&request.sale, &request.user, id)).await {
                     Ok(Some(view)) => Answer::Repeat(Box::new(view)),
                     Ok(None) | Err(_) => Answer::RepeatUnreadable(id),
@@ -130,7 +132,7 @@ impl Intake {
             }
         }
         // A gate that has lost writes may have the entry of an order that has a row.
-        if !self.gate.in_flight_now(&order.sale, order.id).await.is_ok_and(|now| now.is_believed) {
+        if !self.in_flight_now(&order.sale, order.id).await.is_ok_and(|now| now.is_believed) {
             match self.row(&order.sale, &order.user, order.id).await {
                 Ok(Some(view)) => return Answer::Repeat(Box::new(view)),
                 Ok(None) => {}

@@ -60,10 +60,9 @@ impl Intake {
         user: &UserId,
         id: OrderId,
     ) -> Result<Option<OrderView>, StatusUnknown> {
-        let (ticket, is_believed) = match self.gate.in_flight_now(sale, id).await {
+        let (ticket, is_believed) = match self.in_flight_now(sale, id).await {
             // An order that has ended in its row is read from the row.
-            Ok(InFlight { ticket, is_believed, place }) => {
-                self.store.observe_place(sale, place);
+            Ok(InFlight { ticket, is_believed, .. }) => {
                 (Ok(ticket.filter(|ticket| !ticket.ended)), is_believed)
             }
             Err(error @ GateError::Broken(_)) => return Err(error.into()),
@@ -92,6 +91,13 @@ impl Intake {
         ensure_none_is_held(&held, |held| held != id)?;
         ensure_complete(&self.gate, &self.store, sale).await?;
         Ok(None)
+    }
+
+    /// Asks the gate, which also witnesses how new a row must be that is read afterwards.
+    pub(super) async fn in_flight_now(&self, sale: &SaleId, id: OrderId) -> Result<InFlight, GateError> {
+        let now = self.gate.in_flight_now(sale, id).await?;
+        self.store.observe_place(sale, now.place);
+        Ok(now)
     }
 
     /// Has every later reading of these orders go to their rows, before one of them is reported from there: the entry of

@@ -12,7 +12,8 @@ impl Leases {
         Ok(self.core.wire.list_scopes().await?)
     }
 
-    /// The leases that are held in a scope now, sorted by name. Reads only this scope, page by page.
+    /// The leases of a scope that may be held now, sorted by name: also those that have ended by Redis's clock so shortly
+    /// ago that the clock may have stepped. Reads only this scope, page by page.
     pub async fn list(&self, scope: &str) -> Result<Vec<Lease>, LeaseError> {
         check_scope(scope)?;
         self.core.wire.list(scope, None).await

@@ -106,6 +106,8 @@ impl Orders {
         let ticket = self.gate.ticket(sale, id).await;
         if let Some(row) = self.row(sale, id).await? {
             let events = self.history(id).await?;
+            // After both: what was read is then no older than what the gate has witnessed.
+            ensure_current_in(&self.gate, &self.store, sale).await?;
             return Ok(Shown::Recorded(Box::new(row), events));
         }
         match ticket {
@@ -283,7 +285,7 @@ impl Orders {
     /// The order's row, from a database that is not known to be behind.
     async fn row(&self, sale: &SaleId, id: OrderId) -> Result<Option<OrderRow>, StoreError> {
         let row = self.store.order(id).await?;
-        ensure_current_in(&self.gate, &self.store, sale).await?;
+        self.store.ensure_current().await?;
         Ok(row.filter(|row| row.order.sale == *sale))
     }
 

@@ -267,7 +267,7 @@ async fn a_rebuild_that_cannot_write_to_the_database_freezes_nothing() {
         assert_eq!(state().await, SaleState::Open, "{table}: {out}{err}");
         holder.execute("ROLLBACK").await.unwrap();
     }
-    // Whoever runs one that fails later is informed that the sale stands still.
+    // A rebuild that fails after the freeze says that the sale is frozen.
     let (code, out, err) = run_with(Some(&world), &rebuild, Some("rebuild.gathered=error")).await;
     assert!(code == 1 && err.contains("is frozen, and stays so until a rebuild finishes"), "{out}{err}");
     assert_eq!(state().await, SaleState::Frozen);
