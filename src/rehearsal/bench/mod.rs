@@ -40,6 +40,6 @@ pub use error::BenchError;
 pub use lease::run as lease;
 pub use replay::run as replay;
 pub use report::{Figure, Report, Wanted};
-pub use restore::run as restore;
+pub use restore::{Extent, run as restore};
 pub use size::run as size;
 pub use speed::{Part, run as speed};

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use doorbuster::audit::audit;
+use doorbuster::domain::Sale;
 use doorbuster::front::Signer;
+use doorbuster::process::Parts;
 use doorbuster::rehearsal::servers::{Ending, Kind, Server};
 use lapin::options::QueueDeclareOptions;
 use lapin::types::FieldTable;
-use sqlx::{Connection as _, Executor as _, PgConnection};
+use sqlx::{Connection as _, Executor as _, MySqlConnection, PgConnection};
 
 use crate::seams::queue::channel;
 use crate::support::{Buyer, Database, Doorbuster, World, ask_redis, private_redis, run, sale, until};
@@ -22,6 +24,7 @@ fn documented(program: &str, world: &World, user: &str) -> String {
     // The quotes are the shell's.
     line.trim()
         .replace('\'', "")
+        .replace("shop.*", &format!("{}.*", world.name))
         .replace("shop", user)
         .replace("doorbuster", &world.name)
         .replace("PASSWORD", PASSWORD)
@@ -69,8 +72,15 @@ async fn a_sale_needs_no_more_rights_than_the_document_says() {
     refused(&least).await;
     let (code, out, err) = run(Some(&least), &["doctor"]).await;
     assert_eq!(code, 0, "{out}{err}");
-    let front = Doorbuster::start(&least, "front").await;
-    let _worker = Doorbuster::start(&least, "worker").await;
+    sells(&least, &parts, &sale).await;
+    redis.stop(Ending::AtOnce).await;
+    rabbitmq.stop(Ending::AtOnce).await;
+}
+
+/// Sells the ten units of the sale, and cancels one order.
+async fn sells(least: &World, parts: &Parts, sale: &Sale) {
+    let front = Doorbuster::start(least, "front").await;
+    let _worker = Doorbuster::start(least, "worker").await;
     let tokens = Signer::new(least.config().auth());
     let mut orders = Vec::new();
     for nth in 0..15 {
@@ -92,9 +102,35 @@ async fn a_sale_needs_no_more_rights_than_the_document_says() {
     })
     .await;
     assert!(books.balances() && books.live_orders == 9, "{books:?}");
-    drop((front, _worker));
-    redis.stop(Ending::AtOnce).await;
-    rabbitmq.stop(Ending::AtOnce).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mariadb_needs_no_more_rights_than_the_document_says() {
+    let mut world = World::new(Database::Mariadb).await;
+    let parts = world.parts().await;
+    let sale = sale(&world.name, 10, 1);
+    world.open_sale(&parts, &sale).await;
+
+    let url = world.config().database.url;
+    let user = format!("least_{}", world.name);
+    let mut direct = MySqlConnection::connect(&url).await.unwrap();
+    let create = format!("CREATE USER {user} IDENTIFIED BY '{PASSWORD}'");
+    for statement in [create, documented("mariadb", &world, &user)] {
+        direct.execute(sqlx::AssertSqlSafe(statement)).await.unwrap();
+    }
+    let (_, at) = url.split_once('@').expect("a user");
+    let url = format!("mysql://{user}:{PASSWORD}@{at}");
+    let mut session = MySqlConnection::connect(&url).await.unwrap();
+    for statement in
+        ["ALTER TABLE orders ADD COLUMN x int", "DROP TABLE orders", "CREATE TABLE other (x int)"]
+    {
+        let error = session.execute(statement).await.expect_err("refused").to_string();
+        assert!(error.contains("denied"), "{statement}: {error}");
+    }
+    world.set(&format!("database.url={url}"));
+    let (code, out, err) = run(Some(&world), &["doctor"]).await;
+    assert_eq!(code, 0, "{out}{err}");
+    sells(&world, &parts, &sale).await;
 }
 
 /// What these users must not do.

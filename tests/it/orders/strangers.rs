@@ -345,6 +345,7 @@ async fn work_of_servers(world: &World, sql: &mut Session) -> (i64, i64) {
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_for_unknown_sales_cost_neither_redis_nor_the_database() {
     const ASKED: i64 = 2_000;
+    const KNOWN: i64 = 500;
     let folder = tempfile::tempdir().unwrap();
     let mut world = World::new(Database::Postgres).await;
     let redis = private_redis(&mut world, folder.path()).await;
@@ -355,18 +356,30 @@ async fn requests_for_unknown_sales_cost_neither_redis_nor_the_database() {
     let at = front.buyers.expect("a front");
     let mut sql = Session::open(&world).await;
     let before = work_of_servers(&world, &mut sql).await;
-    let asking = (0..ASKED).map(|nth| async move {
-        request(at, "GET", &format!("/v1/sales/nobody{nth}"), &[], b"").await.status
-    });
-    let answers: Vec<u16> = futures_util::stream::iter(asking).buffer_unordered(50).collect().await;
-    assert!(answers.iter().all(|status| *status == 404), "{answers:?}");
+    let ask = async |prefix: &'static str| {
+        let asking = (0..ASKED).map(|nth| async move {
+            request(at, "GET", &format!("/v1/sales/{prefix}{nth}"), &[], b"").await.status
+        });
+        let answers: Vec<u16> = futures_util::stream::iter(asking).buffer_unordered(50).collect().await;
+        assert!(answers.iter().all(|status| *status == 404), "{answers:?}");
+    };
+    ask("nobody").await;
     let after = work_of_servers(&world, &mut sql).await;
     let (commands, commits) = (after.0 - before.0, after.1 - before.1);
     assert!(commands < ASKED / 2 && commits < ASKED / 10, "{commands} commands, {commits} transactions");
 
-    // A new sale is found soon.
+    // A new sale is found soon, and is not read again because others are asked for.
     let path = format!("/v1/sales/{}", sale.id.as_str());
-    assert_eq!(request(at, "GET", &path, &[], b"").await.status, 200);
+    let before = work_of_servers(&world, &mut sql).await;
+    let known = async {
+        for _ in 0..KNOWN {
+            assert_eq!(request(at, "GET", &path, &[], b"").await.status, 200);
+        }
+    };
+    tokio::join!(ask("stranger"), known);
+    let after = work_of_servers(&world, &mut sql).await;
+    let commits = after.1 - before.1;
+    assert!(commits < ASKED / 10, "{commits} transactions for {KNOWN} readings of a known sale");
     front.stop().await;
     redis.stop(Ending::AtOnce).await;
 }
