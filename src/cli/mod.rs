@@ -30,6 +30,7 @@ mod replay;
 mod sale;
 mod serve;
 mod servers;
+mod settings;
 mod sources;
 mod stack;
 mod terms;
@@ -91,6 +92,9 @@ enum Verb {
     /// List what operators have done, newest first.
     #[command(after_help = "Example:\n  doorbuster acts --limit 20")]
     Acts(acts::Args),
+    /// Change settings of all processes while they run.
+    #[command(subcommand, after_help = "Example:\n  doorbuster settings set front.read_only true")]
+    Settings(settings::Verb),
     /// Erase a person's name.
     #[command(subcommand, after_help = "Example:\n  doorbuster user erase ada --yes")]
     User(user::Verb),
@@ -186,6 +190,7 @@ impl Verb {
             Self::Order(verb) => order::run(&load_with_database(sources)?, verb).await,
             Self::Payment(verb) => payment::run(&load_with_database(sources)?, verb).await,
             Self::Acts(args) => acts::run(&load_with_database(sources)?, &args).await,
+            Self::Settings(verb) => settings::run(&load_with_database(sources)?, verb).await,
             Self::User(verb) => user::run(&load_with_database(sources)?, verb).await,
             Self::DeadLetters(verb) => dead_letters::run(&load_with_database(sources)?, verb).await,
             Self::Audit(args) => audit::run(&load_with_database(sources)?, args).await,

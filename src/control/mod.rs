@@ -10,6 +10,7 @@ mod check;
 mod dead_letters;
 mod error;
 mod lifecycle;
+mod live_settings;
 mod operator_acts;
 mod record;
 mod sales;
@@ -17,5 +18,8 @@ mod sales;
 pub use check::{CLOCK_TOLERANCE, Check};
 pub use dead_letters::{DeadLetterActs, DeadLetterEnd, DeadLetterError, DeadLetterJson};
 pub use error::ControlError;
+pub use live_settings::{
+    InvalidSetting, KnownSetting, KnownSettings, SettingActs, SettingError, SettingStatus,
+};
 pub(crate) use operator_acts::recorded;
 pub use sales::{Control, SaleStatus};

@@ -57,6 +57,7 @@ pub(super) const UNKNOWN_SKU: Code = refusal(422, "unknown_sku", "The sale has n
 pub(super) const OVERLOADED: Code = retryable(503, "overloaded", "Too many orders are waiting");
 pub(super) const GATE_UNAVAILABLE: Code =
     retryable(503, "gate_unavailable", "Orders are unavailable; this attempt took nothing");
+pub(super) const READ_ONLY: Code = retryable(503, "read_only", "Orders cannot be changed now");
 pub(super) const OUTCOME_UNKNOWN: Code =
     retryable(504, "outcome_unknown", "It is not known yet whether the order was taken");
 
@@ -70,6 +71,7 @@ pub(super) const SALE_EXISTS: Code = refusal(409, "sale_exists", "A sale with th
 pub(super) const INVALID_SALE: Code = refusal(422, "invalid_sale", "The sale is not valid");
 pub(super) const INVALID_TRANSITION: Code =
     refusal(409, "invalid_transition", "The current state does not allow this");
+pub(super) const INVALID_SETTING: Code = refusal(422, "invalid_setting", "The setting is not valid");
 pub(super) const ACT_REFUSED: Code = refusal(409, "act_refused", "The act was refused; nothing changed");
 pub(super) const ACT_UNFINISHED: Code =
     retryable(503, "act_unfinished", "A server did not answer; send the act again");

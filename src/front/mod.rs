@@ -13,6 +13,7 @@ mod codes;
 mod connection;
 mod events;
 mod keyed_limit;
+mod live;
 mod openapi;
 mod operations;
 mod order_errors;
@@ -36,19 +37,20 @@ pub use auth::{
     Signer, check_public_key,
 };
 pub use events::{SaleStreams, StreamRoom};
+pub use live::{LiveFront, LiveFrontValues};
 pub use openapi::Api;
 pub use readiness::{Dependency, Readiness};
 pub use server::{App, ServerSettings, serve};
 pub use signatures::{Providers, SecretsError, signature};
 pub use state::{Buyers, FrontSettings, Monitoring, Operations};
-pub use throttle::{BuyerLimit, ThrottleSettings};
+pub use throttle::ThrottleSettings;
 
 /// The routes for buyers and payment providers.
 pub fn buyers(buyers: Buyers) -> App {
     let buyers = Arc::new(buyers);
-    let throttle = throttle::Throttle::new(&buyers.throttle, &buyers.tokens);
+    let throttle = throttle::Throttle::new(&buyers.throttle, &buyers.live, &buyers.tokens);
     let router = buyers::router(buyers.clone(), Api::Buyers.routes()).merge(webhooks::router(buyers));
-    App { router, throttle }
+    App { router, throttle: Some(throttle) }
 }
 
 /// The routes for operators and monitoring.

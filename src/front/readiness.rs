@@ -8,10 +8,14 @@ use serde::Serialize;
 /// What the last health check found.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Readiness {
-    /// `starting`, `ready`, `degraded` (takes orders, but a server is unavailable) or `unavailable`.
+    /// `starting`, `ready`, `degraded` (does its work, but a server is unavailable, or it has modes) or `unavailable`.
     pub status: &'static str,
     /// Each server that was checked, by name.
     pub dependencies: BTreeMap<&'static str, Dependency>,
+    /// In what way it does less than it could, because a live setting says so: `read_only`, `shedding_reads`,
+    /// `refusing_by_memory`, `persistence_paused`. Missing if there is nothing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub modes: Vec<&'static str>,
 }
 
 impl Readiness {
@@ -24,7 +28,7 @@ impl Readiness {
 /// The state before the first check.
 impl Default for Readiness {
     fn default() -> Self {
-        Self { status: "starting", dependencies: BTreeMap::new() }
+        Self { status: "starting", dependencies: BTreeMap::new(), modes: Vec::new() }
     }
 }
 

@@ -9,11 +9,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use governor::{DefaultDirectRateLimiter, RateLimiter};
-
-use super::keyed_limit::quota;
-use crate::domain::Rate;
-
 /// An address is suspected after so many refused tokens with less than [`SUSPECTED_FOR`] between one and the next.
 const MOST_REFUSED: u32 = 10;
 const SUSPECTED_FOR: Duration = Duration::from_secs(10);
@@ -21,12 +16,11 @@ const SUSPECTED_FOR: Duration = Duration::from_secs(10);
 /// Addresses that are remembered. Others are not suspected.
 const MOST_ADDRESSES: usize = 100_000;
 
+#[derive(Default)]
 pub(super) struct RefusedTokens {
     by_address: Mutex<HashMap<IpAddr, Refused>>,
     /// Whether there is any, so that nobody waits for the lock where no token is refused.
     any: AtomicBool,
-    /// What suspected addresses share. `None` for no bound.
-    budget: Option<DefaultDirectRateLimiter>,
 }
 
 struct Refused {
@@ -35,11 +29,6 @@ struct Refused {
 }
 
 impl RefusedTokens {
-    pub(super) fn new(budget: Option<Rate>) -> Self {
-        let budget = budget.and_then(quota).map(RateLimiter::direct);
-        Self { by_address: Mutex::default(), any: AtomicBool::new(false), budget }
-    }
-
     /// Counts a refused token.
     pub(super) fn count(&self, address: IpAddr, now: Instant) {
         let mut all = self.lock();
@@ -53,11 +42,6 @@ impl RefusedTokens {
         let before = if refused.is_recent(now) { refused.count } else { 0 };
         *refused = Refused { count: before.saturating_add(1), last: now };
         self.any.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether one more token of a suspected address may be verified now. Counts it.
-    pub(super) fn may_verify_one(&self) -> bool {
-        self.budget.as_ref().is_none_or(|budget| budget.check().is_ok())
     }
 
     pub(super) fn is_suspected(&self, address: IpAddr, now: Instant) -> bool {
@@ -97,7 +81,7 @@ mod tests {
 
     #[test]
     fn an_address_is_suspected_after_some_refusals_and_for_a_while() {
-        let (tokens, begin) = (RefusedTokens::new(None), Instant::now());
+        let (tokens, begin) = (RefusedTokens::default(), Instant::now());
         for _ in 1..MOST_REFUSED {
             tokens.count(address(1), begin);
         }
@@ -112,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_bound_of_addresses_is_remembered() {
-        let (tokens, now) = (RefusedTokens::new(None), Instant::now());
+        let (tokens, now) = (RefusedTokens::default(), Instant::now());
         for nth in 0..u32::try_from(MOST_ADDRESSES).expect("fits") + 9 {
             tokens.count(address(nth), now);
         }

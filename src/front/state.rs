@@ -7,10 +7,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::auth::{BuyerTokens, OperatorTokens};
 use super::events::{SaleStreams, StreamRoom};
+use super::live::LiveFront;
 use super::readiness::Readiness;
 use super::signatures::Providers;
-use super::throttle::{BuyerLimit, ThrottleSettings};
-use crate::control::{Control, DeadLetterActs};
+use super::throttle::ThrottleSettings;
+use crate::control::{Control, DeadLetterActs, SettingActs};
 use crate::gate::{Gate, OrderChanges};
 use crate::intake::Intake;
 use crate::orders::{Orders, PaymentBatches};
@@ -38,10 +39,10 @@ pub struct Buyers {
     pub payments: PaymentBatches,
     /// The providers that may call, with their secrets.
     pub providers: Providers,
-    /// The limit per address.
+    /// Where the address of a request is read from.
     pub throttle: ThrottleSettings,
-    /// The limit per buyer.
-    pub limit: BuyerLimit,
+    /// The limits per address and per buyer, and what is refused now.
+    pub live: Arc<LiveFront>,
     /// Verifies buyers' tokens.
     pub tokens: Arc<BuyerTokens>,
     /// Limits that hold for every request.
@@ -62,6 +63,8 @@ pub struct Operations {
     pub control: Control,
     /// Acts on dead letters.
     pub dead_letters: DeadLetterActs,
+    /// Acts on settings.
+    pub live_settings: SettingActs,
     /// Acts on orders.
     pub orders: Orders,
     /// Read by the audit.

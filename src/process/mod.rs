@@ -6,6 +6,7 @@
 
 pub mod config;
 mod listen;
+mod live;
 pub mod log;
 mod metrics;
 mod migrate;

@@ -8,6 +8,7 @@ use tokio::net::TcpListener;
 
 use super::config::Config;
 use super::listen::listen;
+use super::live::Follower;
 use super::metrics;
 use super::parts::{Parts, StartError};
 use super::shared::Shared;
@@ -65,7 +66,11 @@ impl Running {
         parts.publisher = publisher.clone();
 
         let mut tasks = Tasks::new();
-        let shared = Shared::new(config, &parts, dead_letters, auth(config, role), tasks.stop_token());
+        let works = (role != Role::Worker, role != Role::Front);
+        let (follower, live) = Follower::new(config, parts.store.ahead_of_buyers(1), works);
+        let shared_with = (live, tasks.stop_token());
+        let shared = Shared::new(config, &parts, dead_letters, auth(config, role), shared_with);
+        tasks.spawn("the live settings", follower.run(shared.stop.clone()));
         let Addresses { buyers, operations, monitoring } = listeners.addresses(config)?;
         let places = PlaceCheck { gate: parts.gate.clone(), store: parts.store.clone() };
         tasks.spawn("the comparison of the database", places.run(shared.stop.clone()));

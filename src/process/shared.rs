@@ -3,6 +3,7 @@
 use tokio_util::sync::CancellationToken;
 
 use super::config::Config;
+use super::live::Live;
 use super::parts::Parts;
 use crate::control::Control;
 use crate::front::{AuthSettings, KeyRing};
@@ -22,6 +23,8 @@ pub(super) struct Shared<'a> {
     pub(super) auth: AuthSettings,
     /// The keys that verify tokens.
     pub(super) keys: KeyRing,
+    /// The settings that may change.
+    pub(super) live: Live,
     /// Cancelled when the process should stop.
     pub(super) stop: CancellationToken,
 }
@@ -32,7 +35,7 @@ impl<'a> Shared<'a> {
         parts: &'a Parts,
         dead_letters: DeadLetters,
         auth: AuthSettings,
-        stop: CancellationToken,
+        (live, stop): (Live, CancellationToken),
     ) -> Self {
         let publisher = parts.publisher.clone().unwrap_or_else(|| Publisher::open(config.queue()));
         let log = OrderLog::with(config.queue(), publisher);
@@ -44,6 +47,7 @@ impl<'a> Shared<'a> {
             orders: Orders::new(parts.gate.clone(), parts.store.clone(), parts.leases.clone()).logged_to(log),
             keys: KeyRing::new(&auth),
             auth,
+            live,
             stop,
         }
     }

@@ -17,12 +17,13 @@ use super::pooler::Pooler;
 use super::session::GivenUp;
 
 /// Tables, and a column of each that this build updates, if there is one.
-const WRITTEN: [(&str, Option<&str>); 16] = [
+const WRITTEN: [(&str, Option<&str>); 17] = [
     ("backup", Some("made_at_ms")),
     ("erasures", None),
     ("gate_returns", None),
     ("installation", None),
     ("items", Some("sold")),
+    ("live_settings", Some("value")),
     ("log_position", Some("replay_from_ms")),
     ("log_outbox", None),
     ("operator_acts", Some("result")),
@@ -37,9 +38,10 @@ const WRITTEN: [(&str, Option<&str>); 16] = [
 ];
 
 /// Tables whose rows are deleted again, by a purge or when their work is done.
-const DELETED: [&str; 8] = [
+const DELETED: [&str; 9] = [
     "erasures",
     "gate_returns",
+    "live_settings",
     "log_outbox",
     "order_events",
     "orders",

@@ -14,6 +14,7 @@ mod examine;
 mod halves;
 mod handle;
 mod installation;
+mod live_settings;
 mod log_outbox;
 mod many;
 mod operator_acts;
@@ -35,6 +36,7 @@ pub use error::StoreError;
 pub use examine::{DatabaseFacts, missing_file};
 pub use halves::Halves;
 pub use handle::{Store, StoreSettings};
+pub use live_settings::LiveSetting;
 pub use operator_acts::{BegunOperatorAct, OperatorAct};
 pub use orders::{
     Backlog, Change, Changed, Claim, KnownTotals, OlderEpoch, OlderOrders, OrderEvent, OrderPages, OrderRow,

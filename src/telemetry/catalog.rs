@@ -53,6 +53,10 @@ pub const METRICS: &[Metric] = &[
         SHORT,
         "Time from a request's headers to its response, by route, method and status.",
     ),
+    gauge(
+        "doorbuster_degraded_mode",
+        "1 while the process does less than it could because a live setting says so, by mode.",
+    ),
     gauge("doorbuster_http_connections", "Open connections of a listener."),
     gauge("doorbuster_event_streams", "Open streams of events."),
     counter(

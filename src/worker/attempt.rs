@@ -103,7 +103,7 @@ impl Worker {
                 crate::lease::LeaseError::from(crate::lease::Fault::Unavailable("injected".into())).into()
             )
         );
-        let options = LeaseOptions::lasting(self.settings.lease).max_hold(LONGEST_HOLD);
+        let options = LeaseOptions::lasting(self.pace.borrow().lease).max_hold(LONGEST_HOLD);
         let users = orders.iter().map(|(_, order)| (order.sale.as_str(), order.user.as_str()));
         let (guards, tokens) = self.leases.take_in_scopes(users, options).await?;
         let mut claimed = Claimed { guards, ..Claimed::default() };

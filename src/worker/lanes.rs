@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -10,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::aside::Aside;
 use super::lent::Lent;
 use super::pending::{PendingDelivery, orders_in};
-use super::{Outage, Worker};
+use super::{Outage, Worker, WorkerPace};
 use crate::domain::SaleId;
 use crate::fault::fault;
 use crate::queue::{Consumer, Delivery};
@@ -33,13 +34,13 @@ pub(super) struct Lanes {
     worker: Arc<Worker>,
     consumer: Consumer,
     stop: CancellationToken,
+    /// Tells when it changes.
+    pace: watch::Receiver<WorkerPace>,
     running: JoinSet<Ended>,
     /// What they work on.
     lent: Lent,
     /// When to put off the sweep next.
     put_off: Interval,
-    /// Maximum lanes.
-    most: usize,
     /// Deliveries to be retried in the next batch.
     held: Vec<PendingDelivery>,
     /// Sales that cannot go on now.
@@ -50,18 +51,17 @@ pub(super) struct Lanes {
 
 impl Lanes {
     pub(super) fn new(worker: Worker, consumer: Consumer, stop: CancellationToken) -> Self {
-        let most = worker.settings.lanes.min(worker.store.writers()).max(1);
         let mut put_off = interval(worker.settings.put_off_every);
         put_off.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
             lent: Lent::new(worker.settings.put_off_every),
             put_off,
             aside: Aside::new(worker.gauges.clone()),
+            pace: worker.pace.clone(),
             worker: Arc::new(worker),
             consumer,
             stop,
             running: JoinSet::new(),
-            most,
             held: Vec::new(),
             unreadable: Vec::new(),
         }
@@ -73,7 +73,14 @@ impl Lanes {
             self.wait_out_the_outage().await;
         }
         loop {
-            let free = self.running.len() < self.most;
+            let WorkerPace { lanes, persist, .. } = self.pace.borrow_and_update().clone();
+            if !persist {
+                self.wait_out_the_pause().await;
+            }
+            if self.stop.is_cancelled() {
+                break;
+            }
+            let free = self.running.len() < lanes.min(self.worker.store.writers()).max(1);
             if free {
                 fault!("delivery.before", self.consumer.close().await);
             }
@@ -83,6 +90,7 @@ impl Lanes {
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => break,
+                Ok(()) = self.pace.changed() => {}
                 Some(ended) = self.running.join_next_with_id() => match self.joined(ended) {
                     (tried, Ok(left)) => {
                         self.held.extend(self.aside.take_over(left, tried.as_ref()));
@@ -183,6 +191,21 @@ impl Lanes {
     /// Gives all deliveries back and returns once database and Redis answer, or at `stop`.
     async fn wait_out_the_outage(&mut self) {
         tracing::warn!("worker consumes no more until database and redis answer; the queue holds");
+        self.give_back().await;
+        self.worker.wait_for_servers(&self.stop).await;
+    }
+
+    /// Gives all deliveries back and returns once orders are to be persisted again, or at `stop`.
+    async fn wait_out_the_pause(&mut self) {
+        tracing::warn!("worker.persist is false: the worker consumes no more; the queue holds");
+        self.give_back().await;
+        let resumed = self.pace.wait_for(|pace| pace.persist);
+        if let Some(Ok(_)) = self.stop.run_until_cancelled(resumed).await {
+            tracing::info!("worker.persist is true: the worker consumes again");
+        }
+    }
+
+    async fn give_back(&mut self) {
         self.consumer.close().await;
         // Deliveries in other lanes go back with the connection.
         while let Some(ended) = self.running.join_next_with_id().await {
@@ -192,7 +215,6 @@ impl Lanes {
         self.aside.clear();
         self.show_aside();
         self.unreadable.clear();
-        self.worker.wait_for_servers(&self.stop).await;
     }
 
     async fn finish(mut self) {

@@ -20,6 +20,7 @@ mod poison;
 
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use self::lanes::Lanes;
@@ -46,19 +47,26 @@ struct Outage;
 pub struct WorkerSettings {
     /// Orders in one transaction. One message may exceed it.
     pub batch: usize,
-    /// Batches at once: while one waits for its COMMIT, the next takes its leases. A database with one writer gets one
-    /// lane.
-    pub lanes: usize,
     /// How long a batch waits for more deliveries after its first.
     pub linger: Duration,
-    /// How long a user's lease lasts: the users of a killed worker are free after that.
-    pub lease: Duration,
     /// How long an outage may last before this worker gives its deliveries back and stops consuming until the
     /// outage is over.
     pub hold: Duration,
     /// How often the outbox hears of orders that this worker holds for so long: less often than the sweep looks at an order
     /// again.
     pub put_off_every: Duration,
+}
+
+/// What may change while a worker runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerPace {
+    /// Batches at once: while one waits for its COMMIT, the next takes its leases. A database with one writer gets one
+    /// lane.
+    pub lanes: usize,
+    /// How long a user's lease lasts: the users of a killed worker are free after that.
+    pub lease: Duration,
+    /// Whether orders are taken from the queue at all.
+    pub persist: bool,
 }
 
 /// Persists the orders of the queue. Several may work on one queue.
@@ -75,6 +83,8 @@ pub struct Worker {
     pub gauges: SaleGauges,
     /// How much and how long.
     pub settings: WorkerSettings,
+    /// The rest of it, which may change.
+    pub pace: watch::Receiver<WorkerPace>,
 }
 
 impl Worker {

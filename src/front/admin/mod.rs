@@ -1,7 +1,8 @@
-//! The admin routes: creating, steering and auditing sales; acts on orders and dead letters; the listings.
+//! The admin routes: creating, steering and auditing sales; acts on orders, dead letters and settings; the listings.
 
 pub(super) mod dead_letters;
 mod errors;
+pub(super) mod live_settings;
 mod orders;
 mod payments;
 pub(super) mod sale_acts;
@@ -31,5 +32,8 @@ pub(super) fn routes() -> Router<Arc<Operations>> {
         .route("/v1/admin/dead-letters/{letter}", get(dead_letters::show))
         .route("/v1/admin/dead-letters:replay", post(dead_letters::replay))
         .route("/v1/admin/dead-letters:fail", post(dead_letters::fail))
+        .route("/v1/admin/settings", get(live_settings::list))
+        .route("/v1/admin/settings:set", post(live_settings::set))
+        .route("/v1/admin/settings:unset", post(live_settings::unset))
         .route("/v1/admin/payments", get(payments::list))
 }

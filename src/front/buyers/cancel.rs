@@ -26,7 +26,8 @@ pub(super) async fn cancel(
 ) -> Response {
     let answer = async {
         let user = app.tokens.user(&headers).await?;
-        app.limit.check(&user)?;
+        app.live.may_change()?;
+        app.live.within_rate(&user)?;
         let (sale, id, act) = order_and_act(path)?;
         if act != "cancel" {
             return Err(Problem::new(NOT_FOUND, "a buyer's act on an order is :cancel"));

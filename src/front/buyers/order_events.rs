@@ -41,7 +41,7 @@ pub(super) async fn order_events(
 
 async fn open(app: Arc<Buyers>, path: PathOf<(String, String)>, headers: &HeaderMap) -> Answered {
     let user = app.tokens.user(headers).await?;
-    app.limit.check(&user)?;
+    app.live.within_rate(&user)?;
     let (sale, id) = in_path(path)?;
     let (sale, id) = (sale_id(&sale)?, order_id(&id)?);
     let room = app.room.for_buyer(&user).map_err(no_room)?;

@@ -69,6 +69,7 @@ pub(super) async fn place(
 
 async fn place_order(app: &Buyers, path: PathOf<String>, headers: &HeaderMap, body: Body) -> Answered {
     let user = app.tokens.user(headers).await?;
+    app.live.may_order()?;
     let sale = sale_id(&in_path(path)?)?;
     let key = idempotency_key(headers)?;
     let wait = preferred_wait(headers, app.settings.longest_wait)?;

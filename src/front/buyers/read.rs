@@ -29,8 +29,9 @@ pub(super) async fn order(
     headers: HeaderMap,
 ) -> Response {
     let answer = async {
+        app.live.may_read()?;
         let user = app.tokens.user(&headers).await?;
-        app.limit.check(&user)?;
+        app.live.within_rate(&user)?;
         let (sale, id) = in_path(path)?;
         let sale = sale_id(&sale)?;
         let id = order_id(&id)?;
@@ -55,8 +56,9 @@ pub(super) async fn my_orders(
     headers: HeaderMap,
 ) -> Response {
     let answer = async {
+        app.live.may_read()?;
         let user = app.tokens.user(&headers).await?;
-        app.limit.check(&user)?;
+        app.live.within_rate(&user)?;
         let sale = sale_id(&in_path(path)?)?;
         let after = query_after(query.as_deref())?;
         let limit = query_limit(query.as_deref(), MOST_ORDERS)?;
@@ -89,6 +91,7 @@ pub(in crate::front) struct OrdersPage<'a> {
 /// buyer yet.
 pub(super) async fn sale(State(app): App, path: PathOf<String>, headers: HeaderMap) -> Response {
     let answer = async {
+        app.live.may_read()?;
         let id = sale_id(&in_path(path)?)?;
         with_sale(&app, &id, answer_with).await
     };

@@ -1,8 +1,8 @@
 //! The answer to a buyer who gets no order: sold out, not open, paused, over the limit, and the other refusals.
 
 use crate::front::codes::*;
+use crate::front::keyed_limit::rate_limited;
 use crate::front::problem::Problem;
-use crate::front::throttle::rate_limited;
 use crate::intake::{Answer, OrderView};
 
 /// `Retry-After` in seconds, if nothing better is known.

@@ -89,8 +89,8 @@ fn place_order() -> Operation {
         )
         .refuses(&[
             SALE_NOT_FOUND, SALE_NOT_OPEN, SALE_CLOSED, SALE_PAUSED, SOLD_OUT, ALREADY_ORDERED, PURCHASE_LIMIT,
-            ORDER_FAILED, KEY_REQUIRED, KEY_REUSED, INVALID_QUANTITY, UNKNOWN_SKU, OVERLOADED, GATE_UNAVAILABLE,
-            OUTCOME_UNKNOWN, STATUS_UNAVAILABLE,
+            ORDER_FAILED, KEY_REQUIRED, KEY_REUSED, INVALID_QUANTITY, UNKNOWN_SKU, OVERLOADED, READ_ONLY,
+            GATE_UNAVAILABLE, OUTCOME_UNKNOWN, STATUS_UNAVAILABLE,
         ])
 }
 
@@ -149,7 +149,14 @@ fn cancel_order() -> Operation {
         .by(Caller::Buyer)
         .may_take::<Reason>(json!({"reason": "wrong size"}))
         .replies::<OrderJson<'static>>(200, "The order, `cancelled`", &[], cancelled)
-        .refuses(&[SALE_NOT_FOUND, ORDER_NOT_FOUND, INVALID_TRANSITION, ACT_UNFINISHED, STATUS_UNAVAILABLE])
+        .refuses(&[
+            SALE_NOT_FOUND,
+            ORDER_NOT_FOUND,
+            INVALID_TRANSITION,
+            READ_ONLY,
+            ACT_UNFINISHED,
+            STATUS_UNAVAILABLE,
+        ])
 }
 
 fn receive_payment() -> Operation {

@@ -7,6 +7,7 @@ use super::parts::AN_ORDER;
 use crate::control::DeadLetterJson;
 use crate::domain::TermsChange;
 use crate::front::admin::dead_letters::{DeadLetterBody, DeadLetters, EndedDeadLetter};
+use crate::front::admin::live_settings::{SetBody, SettingList, UnsetBody};
 use crate::front::admin::sale_acts::{EmptyBody, PauseBody, RestockBody};
 use crate::front::admin::sales::SaleBody;
 use crate::front::admin::views::{
@@ -20,7 +21,7 @@ const OPENS_AT: &str = "2026-11-27T12:00:00.000Z";
 const LATER: &str = "2026-11-27T12:00:00.048Z";
 
 pub(super) fn operations() -> Vec<Operation> {
-    [sales(), sale_acts(), orders(), order_acts(), dead_letters(), monitoring()].concat()
+    [sales(), sale_acts(), orders(), order_acts(), dead_letters(), settings(), monitoring()].concat()
 }
 
 fn read(path: &'static str, id: &'static str, summary: &'static str) -> Operation {
@@ -251,6 +252,31 @@ fn dead_letters() -> Vec<Operation> {
     let fail =
         act("/v1/admin/dead-letters:fail", "failDeadLetter", "Fail the orders of a dead letter", "failed");
     tagged("Dead letters", vec![list, show, replay, fail])
+}
+
+fn settings() -> Vec<Operation> {
+    let all = || {
+        json!({"settings": [{
+            "name": "worker.lanes", "value": "2", "configured": "4", "allowed": "1 to 16",
+            "set": {"by": "operator ada", "reason": "the database is slow", "at": LATER},
+        }]})
+    };
+    let list = read("/v1/admin/settings", "listSettings", "List the settings that may change")
+        .replies::<SettingList>(200, "All of them, by name", &[], all())
+        .refuses(&[ACT_UNFINISHED]);
+    let set = Operation::post("/v1/admin/settings:set", "setSetting", "Set a setting for all processes")
+        .says("Every process follows within two seconds, if it reaches the database.")
+        .by(Caller::Operator(Role::Operator))
+        .takes::<SetBody>(json!({"name": "worker.lanes", "value": "2", "reason": "the database is slow"}))
+        .replies::<SettingList>(200, "All settings, with this one", &[], all())
+        .refuses(&[INVALID_SETTING, ACT_UNFINISHED]);
+    let unset = Operation::post("/v1/admin/settings:unset", "unsetSetting", "Unset a setting")
+        .says("The value of each process's configuration counts again.")
+        .by(Caller::Operator(Role::Operator))
+        .takes::<UnsetBody>(json!({"name": "worker.lanes", "reason": "the database is well"}))
+        .replies::<SettingList>(200, "All settings", &[], all())
+        .refuses(&[INVALID_SETTING, ACT_UNFINISHED]);
+    tagged("Settings", vec![list, set, unset])
 }
 
 fn monitoring() -> Vec<Operation> {

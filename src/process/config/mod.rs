@@ -2,6 +2,7 @@
 
 mod check;
 mod keys;
+mod live;
 mod ranges;
 mod redact;
 mod sections;

@@ -20,11 +20,13 @@ pub(super) fn check(config: &Config, mistakes: &mut Vec<String>) {
 }
 
 /// The buyers' side.
-fn serving(config: &Config) -> [Range; 14] {
+fn serving(config: &Config) -> [Range; 16] {
     [
         ("front.connections", config.front.connections, 1, 1_000_000),
         ("front.address_connections", config.front.address_connections, 0, 1_000_000),
         ("front.event_streams", config.front.event_streams, 0, 1_000_000),
+        ("front.shed_reads_percent", config.front.shed_reads_percent, 0, 100),
+        ("front.refuse_above_mb", config.front.refuse_above_mb, 0, 1_000_000),
         ("front.header_within_ms", config.front.header_within_ms, 100, 60_000),
         ("front.body_within_ms", config.front.body_within_ms, 100, 60_000),
         ("front.request_within_ms", config.front.request_within_ms, 1_000, 60_000),

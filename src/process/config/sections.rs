@@ -48,6 +48,7 @@ sections! {
         listen: String, connections: u64, header_within_ms: u64, body_within_ms: u64,
         request_within_ms: u64, body_limit_bytes: u64, address_rate: String, suspected_rate: String,
         address_connections: u64, event_streams: u64, buyer_rate: String, trusted_proxies: String, address_header: String,
+        read_only: bool, shed_reads_percent: u64, refuse_above_mb: u64,
     }
     Operations { listen: String, exposed: bool, monitoring_listen: String }
     Auth {
@@ -65,7 +66,9 @@ sections! {
         durability: DurabilityPolicy, confirm_within_ms: u64, sale_cache_ms: u64, watch_every_ms: u64,
     }
     Sweep { every_ms: u64, batch: u64, grace_ms: u64, overtaken_after_ms: u64, parked_after_ms: u64, spacing_ms: u64 }
-    Worker { batch: u64, lanes: u64, linger_ms: u64, prefetch: u64, lease_ms: u64, hold_ms: u64 }
+    Worker {
+        batch: u64, lanes: u64, linger_ms: u64, prefetch: u64, lease_ms: u64, hold_ms: u64, persist: bool,
+    }
     Maintenance { every_ms: u64, batch: u64, purge_after_days: u64 }
     Audit { every_s: u64, pause_sale: bool }
     Payments { secrets: String, secrets_file: String, without_broker: WithoutBroker }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::sections::Config;
 use crate::domain::{Invalid, Rate};
 use crate::front::{
-    AuthSettings, FrontSettings, JwkSetSource, Providers, ServerSettings, StreamRoom, ThrottleSettings,
-    TrustedProxies,
+    AuthSettings, FrontSettings, JwkSetSource, LiveFrontValues, Providers, ServerSettings, StreamRoom,
+    ThrottleSettings, TrustedProxies,
 };
 use crate::gate::GateSettings;
 use crate::intake::IntakeSettings;
@@ -14,7 +14,7 @@ use crate::link::{Member, RedisSettings};
 use crate::maintenance::{MaintenanceSettings, SweepSettings};
 use crate::queue::QueueSettings;
 use crate::store::StoreSettings;
-use crate::worker::WorkerSettings;
+use crate::worker::{WorkerPace, WorkerSettings};
 
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -157,11 +157,29 @@ impl Config {
     pub fn worker(&self) -> WorkerSettings {
         WorkerSettings {
             batch: count(self.worker.batch),
-            lanes: count(self.worker.lanes),
             linger: ms(self.worker.linger_ms),
-            lease: ms(self.worker.lease_ms),
             hold: ms(self.worker.hold_ms),
             put_off_every: ms(self.sweep.overtaken_after_ms) / 3,
+        }
+    }
+
+    /// What may change while a worker runs.
+    pub fn pace(&self) -> WorkerPace {
+        WorkerPace {
+            lanes: count(self.worker.lanes),
+            lease: ms(self.worker.lease_ms),
+            persist: self.worker.persist,
+        }
+    }
+
+    /// What may change while a front runs. A value that cannot be parsed was refused when the configuration was loaded.
+    pub fn live_front(&self) -> LiveFrontValues {
+        LiveFrontValues {
+            address_rate: self.address_rate().unwrap_or_default(),
+            suspected_rate: self.suspected_rate().unwrap_or_default(),
+            buyer_rate: self.buyer_rate().unwrap_or_default(),
+            read_only: self.front.read_only,
+            shed_reads_percent: u32::try_from(self.front.shed_reads_percent).unwrap_or(100),
         }
     }
 
@@ -186,7 +204,7 @@ impl Config {
     }
 
     /// How often one buyer may read and cancel.
-    pub fn buyer_rate(&self) -> Result<Option<Rate>, Invalid> {
+    pub(super) fn buyer_rate(&self) -> Result<Option<Rate>, Invalid> {
         rate(&self.front.buyer_rate)
     }
 
@@ -195,15 +213,10 @@ impl Config {
         TrustedProxies::parse(&self.front.trusted_proxies).unwrap_or_default()
     }
 
-    /// How many requests one address may send.
+    /// Where the address of a request is read from.
     pub fn throttle(&self) -> ThrottleSettings {
         let header = Some(self.front.address_header.to_lowercase()).filter(|header| !header.is_empty());
-        ThrottleSettings {
-            rate: self.address_rate().unwrap_or_default(),
-            suspected: self.suspected_rate().unwrap_or_default(),
-            proxies: self.trusted_proxies(),
-            header,
-        }
+        ThrottleSettings { proxies: self.trusted_proxies(), header }
     }
 
     /// Who may send payment events. A value that cannot be parsed was refused when the configuration was loaded.

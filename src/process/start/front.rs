@@ -6,7 +6,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::maintenance::{self, Maintained};
-use crate::front::{self, BuyerLimit, BuyerTokens, Buyers, SaleStreams};
+use crate::front::{self, BuyerTokens, Buyers, SaleStreams};
 use crate::gate::OrderChanges;
 use crate::intake::Intake;
 use crate::maintenance::{NotCompared, RestartCheck};
@@ -40,7 +40,7 @@ pub(in crate::process) fn start(
         payments: PaymentBatches::of(payments.clone()),
         providers: config.providers(),
         throttle: config.throttle(),
-        limit: BuyerLimit::new(config.buyer_rate().unwrap_or_default()),
+        live: shared.live.front.clone(),
         tokens: Arc::new(BuyerTokens::new(&shared.auth, shared.keys.clone())),
         settings: config.front(),
         streams: Arc::<SaleStreams>::default(),

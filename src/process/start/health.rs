@@ -14,6 +14,7 @@ use crate::domain::{Millis, SaleId, SaleState};
 use crate::front::{Dependency, Readiness};
 use crate::gate::{GateError, GateSale};
 use crate::maintenance::NotCompared;
+use crate::process::live::Mode;
 use crate::process::parts::Parts;
 use crate::process::shared::Shared;
 use crate::process::tasks::Tasks;
@@ -36,6 +37,7 @@ pub(in crate::process) fn start(
         parts: Parts { store: shared.parts.store.ahead_of_buyers(1), ..shared.parts.clone() },
         consumes,
         compared,
+        modes: shared.live.modes.clone(),
         check_settings: shared.config.redis.check_settings,
         metrics: metrics.clone(),
         report,
@@ -50,6 +52,7 @@ struct Health {
     parts: Parts,
     consumes: Option<watch::Receiver<Consuming>>,
     compared: Option<watch::Receiver<Result<(), NotCompared>>>,
+    modes: watch::Receiver<Vec<Mode>>,
     check_settings: bool,
     metrics: PrometheusHandle,
     report: watch::Sender<Readiness>,
@@ -118,7 +121,8 @@ impl Health {
         }
         let broker = self.broker();
         let database = self.database().await;
-        let status = match (redis.up, broker.up && database.up) {
+        let modes: Vec<&'static str> = self.modes.borrow().iter().map(|mode| mode.name()).collect();
+        let status = match (redis.up, broker.up && database.up && modes.is_empty()) {
             (true, true) => "ready",
             (true, false) => "degraded",
             (false, _) => "unavailable",
@@ -126,6 +130,7 @@ impl Health {
         Readiness {
             status,
             dependencies: [("redis", redis), ("broker", broker), ("database", database)].into(),
+            modes,
         }
     }
 
@@ -154,7 +159,12 @@ impl Health {
             }
             // An outage of another server must not be blamed on the broker.
             (_, Some(Consuming::Closed)) => {
-                let detail = "the worker takes no orders until redis and the database answer";
+                let paused = self.modes.borrow().contains(&Mode::PersistencePaused);
+                let detail = if paused {
+                    "the worker takes no orders because worker.persist is false"
+                } else {
+                    "the worker takes no orders until redis and the database answer"
+                };
                 Dependency { up: true, detail: Some(detail.into()) }
             }
             _ => Dependency { up: true, detail: None },

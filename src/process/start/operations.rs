@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::net::TcpListener;
 
-use crate::control::DeadLetterActs;
+use crate::control::{DeadLetterActs, SettingActs};
 use crate::front::{self, Monitoring, Operations, OperatorTokens, ServerSettings, StreamRoom};
 use crate::process::listen::for_operators;
 use crate::process::shared::Shared;
@@ -30,6 +30,7 @@ pub(in crate::process) fn start(
     let app = front::operations(Operations {
         control: shared.control.clone(),
         dead_letters: DeadLetterActs::new(shared.dead_letters.clone(), gate.clone(), store.clone()),
+        live_settings: SettingActs::new(Arc::new(config.clone()), store.clone()),
         orders: shared.orders.on(store.clone()),
         gate,
         store,

@@ -17,6 +17,7 @@ pub(in crate::process) fn start(shared: &Shared<'_>, tasks: &mut Tasks) -> watch
         dead_letters: shared.dead_letters.clone(),
         gauges: parts.sale_gauges.clone(),
         settings: config.worker(),
+        pace: shared.live.pace.clone(),
     };
     let consumer = Consumer::new(config.queue(), config.prefetch());
     let consuming = consumer.watch();

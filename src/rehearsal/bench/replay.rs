@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::error::{BenchError, broken};
@@ -16,7 +17,7 @@ use crate::queue::{Consumer, DeadLetters, OrderLog, Publisher};
 use crate::recovery::replay::{Filter, Progress, Replay, ReplayRequest, Source};
 use crate::rehearsal::servers::Kind;
 use crate::telemetry::SaleGauges;
-use crate::worker::{Worker, WorkerSettings};
+use crate::worker::{Worker, WorkerPace, WorkerSettings};
 
 /// Orders in the log.
 const ORDERS: u64 = 100_000;
@@ -82,13 +83,12 @@ async fn persist(world: &World, replay: &Replay, sale: &Sale) -> Result<f64, Ben
     let Replay { gate, store, leases, dead_letters, .. } = replay.clone();
     let settings = WorkerSettings {
         batch: 800,
-        lanes: 4,
         linger: Duration::from_millis(20),
-        lease: Duration::from_secs(5),
         hold: Duration::from_secs(10),
         put_off_every: Duration::from_secs(60),
     };
-    let worker = Worker { gate, leases, store, dead_letters, gauges: SaleGauges::default(), settings };
+    let (_, pace) = watch::channel(WorkerPace { lanes: 4, lease: Duration::from_secs(5), persist: true });
+    let worker = Worker { gate, leases, store, dead_letters, gauges: SaleGauges::default(), settings, pace };
     let begin = Instant::now();
     let working = tokio::spawn(worker.run(Consumer::new(world.queue()?, 6_400), stop.clone()));
     until_persisted(&replay.gate, sale).await?;

@@ -5,6 +5,7 @@ pub(in crate::store) mod erasure;
 pub(in crate::store) mod gate_return;
 pub(in crate::store) mod installation;
 pub(in crate::store) mod item;
+pub(in crate::store) mod live_setting;
 pub(in crate::store) mod log_outbox;
 pub(in crate::store) mod log_position;
 pub(in crate::store) mod operator_act;

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::domain::{Millis, SaleId, SaleState, UserId};
 use crate::store::entities::{
-    erasure, gate_return, operator_act, order, order_event, payment_event, sale_act, user_units,
+    erasure, gate_return, live_setting, operator_act, order, order_event, payment_event, sale_act, user_units,
 };
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
@@ -151,6 +151,19 @@ impl Store {
         operator_act::Entity::update_many()
             .col_expr(operator_act::Column::Reason, Expr::val(Option::<String>::None))
             .filter(is_one_of(&self.db, operator_act::Column::Id, ids))
+            .exec(&self.db)
+            .await?;
+        let of_settings: Vec<(String, String)> = live_setting::Entity::find()
+            .select_only()
+            .columns([live_setting::Column::Name, live_setting::Column::Reason])
+            .filter(may_name(Expr::col(live_setting::Column::Reason)))
+            .into_tuple()
+            .all(&self.db)
+            .await?;
+        let set = of_settings.into_iter().filter(|(_, reason)| names(reason, user)).map(|(name, _)| name);
+        live_setting::Entity::update_many()
+            .col_expr(live_setting::Column::Reason, Expr::val(Option::<String>::None))
+            .filter(is_one_of(&self.db, live_setting::Column::Name, set))
             .exec(&self.db)
             .await?;
         Ok(())

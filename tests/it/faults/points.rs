@@ -246,7 +246,7 @@ async fn lease_is_free_before_the_commit() -> Option<bool> {
     let options = LeaseOptions::lasting(Duration::from_millis(50));
     let taken = parts.leases.take(sale.id.as_str(), ["ada"], options).await;
     let row = parts.store.order(accepted.order_id().parse().unwrap()).await;
-    if begun.elapsed() > world.config().worker().lease - Duration::from_millis(500) {
+    if begun.elapsed() > world.config().pace().lease - Duration::from_millis(500) {
         return None;
     }
     assert!(row.ok()?.is_none(), "the worker pauses before the commit");

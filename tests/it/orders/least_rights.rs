@@ -12,7 +12,9 @@ use lapin::types::FieldTable;
 use sqlx::{Connection as _, Executor as _, MySqlConnection, PgConnection};
 
 use crate::seams::queue::channel;
-use crate::support::{Buyer, Database, Doorbuster, World, ask_redis, private_redis, run, sale, until};
+use crate::support::{
+    Buyer, Database, Doorbuster, World, ask_redis, private_redis, request, run, sale, until,
+};
 
 const LONG: Duration = Duration::from_secs(60);
 const PASSWORD: &str = "a-password-for-tests";
@@ -81,6 +83,11 @@ async fn a_sale_needs_no_more_rights_than_the_document_says() {
 async fn sells(least: &World, parts: &Parts, sale: &Sale) {
     let front = Doorbuster::start(least, "front").await;
     let _worker = Doorbuster::start(least, "worker").await;
+    until("all servers answer", LONG, async || {
+        let readiness = request(front.operations, "GET", "/readyz", &[], b"").await;
+        (readiness.json["status"] == "ready").then_some(())
+    })
+    .await;
     let tokens = Signer::new(least.config().auth());
     let mut orders = Vec::new();
     for nth in 0..15 {

@@ -8,6 +8,7 @@ pub mod hostile;
 pub mod late_payments;
 pub mod least_rights;
 pub mod life;
+pub mod live_settings;
 pub mod metrics;
 pub mod order_events;
 pub mod path;
