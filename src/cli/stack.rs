@@ -8,7 +8,7 @@ use super::discover::Advertised;
 use super::ended::Failed;
 use crate::front::Signer;
 use crate::process::{Config, Role, Running, Sources};
-use crate::rehearsal::drill::{Target, payment_secret};
+use crate::rehearsal::drill::{Followers, Target, payment_secret};
 use crate::rehearsal::judge::History;
 use crate::rehearsal::servers::{Ending, Folder, Kind, Secret, Server, ServerError};
 use crate::store::{Store, missing_file};
@@ -71,6 +71,7 @@ impl Stack {
             tokens,
             payment_secret,
             history: History::none(),
+            followers: Followers::default(),
         })
     }
 

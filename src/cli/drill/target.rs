@@ -6,7 +6,7 @@ use super::args::Args;
 use crate::cli::ended::Failed;
 use crate::front::Signer;
 use crate::process::{Config, Sources};
-use crate::rehearsal::drill::{Target, payment_secret};
+use crate::rehearsal::drill::{Followers, Target, payment_secret};
 use crate::rehearsal::judge::History;
 
 /// `None` if the drill is to run on a private stack.
@@ -19,6 +19,7 @@ pub(super) fn target(sources: &Sources, args: &Args) -> Result<Option<Target>, F
         tokens: Signer::new(config.auth()),
         payment_secret: payment_secret(&config.auth.secret),
         history: History::none(),
+        followers: Followers::default(),
     }))
 }
 

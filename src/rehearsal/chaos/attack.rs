@@ -18,7 +18,7 @@ use super::stack::Stack;
 use super::supervisor::supervise;
 use super::{nemesis, operator};
 use crate::front::{AuthSettings, Signer};
-use crate::rehearsal::drill::{self, Progress, Target};
+use crate::rehearsal::drill::{self, Followers, Progress, Target};
 use crate::rehearsal::judge::{Case, History, Outage, judge, now_ms};
 
 /// Starts everything under `home`, attacks it during a drill, and stops it. All traffic stays on 127.0.0.1. Returns the
@@ -98,6 +98,7 @@ fn target(stack: &Stack) -> Target {
         tokens,
         payment_secret,
         history: History::recorded(),
+        followers: Followers::default(),
     }
 }
 

@@ -18,7 +18,8 @@ pub(super) struct Nemesis {
     pub(super) healed_at_ms: i64,
 }
 
-/// Reads the servers past every proxy, has every buyer read their order for the last time, and returns the case.
+/// Reads the servers past every proxy, has every buyer read their order for the last time, and those who follow
+/// theirs hear what is left, and returns the case.
 pub(super) async fn gather(
     stack: &Stack,
     crowd: &Plan,
@@ -30,6 +31,7 @@ pub(super) async fn gather(
     let rest_at_ms = now_ms() - i64::try_from(run.at_rest.elapsed().as_millis()).unwrap_or(0);
     let (books, waited) = books_at_rest(stack, sale.as_str(), crowd.follow_up.is_some()).await?;
     let rest_at_ms = if waited { now_ms() } else { rest_at_ms };
+    target.followers.finish().await;
     let mut calls = target.history.take();
     drill::read_in_the_end(target, sale, &calls).await;
     calls.extend(target.history.take());

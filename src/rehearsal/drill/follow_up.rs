@@ -75,6 +75,7 @@ pub(super) async fn act(
     let mut tasks = JoinSet::new();
     let mut outcomes = Vec::new();
     while let Some(bought) = bought.recv().await {
+        target.followers.follow(target, sale, &bought);
         let slots = slots.clone();
         let (buyer, paid) = (Holder::new(target, follow_up, sale, bought), paid.clone());
         tasks.spawn(async move {

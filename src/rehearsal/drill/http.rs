@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Full};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
@@ -86,6 +86,22 @@ impl Connection {
         let body = response.into_body().collect().await?.to_bytes();
         Ok((status, body))
     }
+}
+
+/// The head of the response to a GET on a connection of its own, and its body as it comes.
+pub(super) async fn open(
+    address: SocketAddr,
+    path: &str,
+    headers: &[(&str, String)],
+) -> Result<(StatusCode, Incoming), HttpError> {
+    let mut request = Request::builder().uri(path).header("host", "doorbuster");
+    for (name, value) in headers {
+        request = request.header(*name, value);
+    }
+    let request = request.body(Full::default())?;
+    let response = async { Ok(connect(address).await?.send_request(request).await?) };
+    let response = tokio::time::timeout(TIMEOUT, response).await.unwrap_or(Err(HttpError::TimedOut))?;
+    Ok((response.status(), response.into_body()))
 }
 
 async fn connect(address: SocketAddr) -> Result<SendRequest<Full<Bytes>>, HttpError> {

@@ -11,6 +11,7 @@ mod crowd;
 mod error;
 mod final_books;
 mod follow_up;
+mod followers;
 mod http;
 mod items;
 mod operator;
@@ -25,6 +26,7 @@ mod target;
 mod verdict;
 
 pub use error::DrillError;
+pub use followers::Followers;
 pub(in crate::rehearsal) use items::FIRST_ITEM;
 pub use operator::{Act, Steering};
 pub use plan::{Arrival, Clicks, FollowUp, Plan, Preset};

@@ -7,6 +7,7 @@ use aws_lc_rs::hmac;
 use tokio::time::Instant;
 
 use super::error::DrillError;
+use super::followers::Followers;
 use super::http::Connection;
 use crate::domain::UserId;
 use crate::front::{Role, Signer};
@@ -24,6 +25,8 @@ pub struct Target {
     pub payment_secret: String,
     /// Records every call of a buyer and of the payment provider.
     pub history: History,
+    /// Buyers who follow their orders by events, if calls are recorded.
+    pub followers: Followers,
 }
 
 /// How long a token is valid, in seconds.

@@ -39,6 +39,11 @@ pub enum Ask {
         /// The order.
         order: Uuid,
     },
+    /// Every state that an order reaches, by a stream of events. A call for each event, from the one before.
+    Follow {
+        /// The order.
+        order: Uuid,
+    },
     /// The end of an order.
     Cancel {
         /// The order.
@@ -58,7 +63,10 @@ impl Ask {
     pub fn order(&self) -> Option<Uuid> {
         match self {
             Self::Buy { .. } => None,
-            Self::Read { order } | Self::Cancel { order } | Self::Pay { order, .. } => Some(*order),
+            Self::Read { order }
+            | Self::Follow { order }
+            | Self::Cancel { order }
+            | Self::Pay { order, .. } => Some(*order),
         }
     }
 }

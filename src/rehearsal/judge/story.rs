@@ -47,6 +47,7 @@ fn asked(call: &Call, start: i64) -> String {
     let asked = match &call.ask {
         Ask::Buy { key, sku, quantity } => format!("buys        {quantity} {sku} with key {key}"),
         Ask::Read { order } => format!("reads       {order}"),
+        Ask::Follow { order } => format!("follows     {order}"),
         Ask::Cancel { order } => format!("cancels     {order}"),
         Ask::Pay { order, .. } => format!("pays        {order}"),
     };

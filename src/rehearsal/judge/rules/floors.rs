@@ -27,7 +27,7 @@ const SELLS_AGAIN_MS: i64 = 45_000;
 const HIT: f64 = 0.9;
 
 /// A floor for `part` of `all`; nothing is measured if there is nothing to measure.
-fn at_least(floor: f64, part: usize, all: usize, what: &str) -> Look {
+pub(super) fn at_least(floor: f64, part: usize, all: usize, what: &str) -> Look {
     if all == 0 {
         return Look::default();
     }
@@ -80,7 +80,8 @@ pub(super) fn read_enough(facts: &Facts<'_>) -> Look {
 }
 
 pub(super) fn rest_soon(facts: &Facts<'_>) -> Look {
-    let acts = facts.case.calls.iter().filter(|call| !matches!(call.ask, Ask::Read { .. }));
+    let acts =
+        facts.case.calls.iter().filter(|call| !matches!(call.ask, Ask::Read { .. } | Ask::Follow { .. }));
     let answered = acts.map(|call| call.to_ms).max().unwrap_or(0);
     let quiet = facts.case.healed_at_ms.max(answered);
     let took = (facts.case.rest_at_ms - quiet).max(0);

@@ -123,7 +123,7 @@ fn steps_of<'a>(facts: &Facts<'a>, user: &'a str, calls: &[&'a Call]) -> Vec<Ste
             }
             Ask::Cancel { order } => Some(Effect::Cancelled { order: *order }),
             Ask::Pay { order, .. } => Some(Effect::Paid { order: *order }),
-            Ask::Read { .. } => None,
+            Ask::Read { .. } | Ask::Follow { .. } => None,
         };
         let is_doubtful = undone || call.answer.is_unknown() || call.answer.code == "pending";
         if let Some(effect) = perhaps.filter(|_| is_doubtful) {
@@ -173,6 +173,8 @@ fn answered(call: &Call) -> Option<Effect<'_>> {
             _ => None,
         },
         Ask::Read { order } => answer.is_success().then_some(Effect::Shown { order: *order, state: code }),
+        // An event tells what the order has been, and not what it is.
+        Ask::Follow { .. } => None,
         Ask::Cancel { order } => match code {
             "cancelled" => Some(Effect::Cancelled { order: *order }),
             "invalid_transition" => Some(Effect::NotCancelled { order: *order }),

@@ -5,6 +5,7 @@ mod floors;
 mod linear;
 mod payments;
 mod rows;
+mod streams;
 mod units;
 
 #[cfg(test)]
@@ -85,6 +86,11 @@ pub const RULES: &[Rule] = &[
         rows::somebody_asked,
     ),
     promise("at-rest", "In the end nothing is on its way.", rows::at_rest),
+    promise(
+        "stream-tells-all",
+        "The stream of an order tells every state that it reached, in order, and no other.",
+        streams::stream_tells_all,
+    ),
     floor(
         "sold-enough",
         "At least nine tenths of what stock and buyers allow is accepted.",
@@ -96,6 +102,7 @@ pub const RULES: &[Rule] = &[
         floors::paid_enough,
     ),
     floor("read-enough", "At least eight tenths of the reads show a state.", floors::read_enough),
+    floor("told-soon", "At least eight tenths of the events come within 10 s.", streams::told_soon),
     floor("rest-soon", "The books are at rest soon after everything is healed.", floors::rest_soon),
     floor("sells-on", "While nothing is down and units are free, orders are accepted.", floors::sells_on),
     floor(

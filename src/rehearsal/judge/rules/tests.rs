@@ -33,6 +33,10 @@ fn read(at: (i64, i64), user: &str, order: Uuid, state: &str) -> Call {
     call(at, user, Ask::Read { order }, (200, state))
 }
 
+fn follow(at: (i64, i64), user: &str, order: Uuid, state: &str) -> Call {
+    call(at, user, Ask::Follow { order }, (200, state))
+}
+
 fn change(order: Uuid, version: i64, from: &str, to: &str, at_ms: i64) -> ChangeRow {
     ChangeRow { order, version, from: from.to_owned(), to: to.to_owned(), at_ms }
 }
@@ -105,6 +109,9 @@ fn kept() -> Case {
             buy((1_050, 1_052), "dave", 409, "sold_out", None),
             call((1_020, 1_031), "ada", Ask::Pay { order: ADA, event: "evt".into() }, (200, "applied")),
             call((1_290, 1_301), "carol", Ask::Cancel { order: CAROL }, (200, "cancelled")),
+            follow((1_005, 1_007), "ada", ADA, "accepted"),
+            follow((1_007, 1_012), "ada", ADA, "confirmed"),
+            follow((1_012, 1_040), "ada", ADA, "paid"),
             read((12_001, 12_003), "ada", ADA, "paid"),
             read((12_001, 12_003), "bob", BOB, "expired"),
             read((12_001, 12_003), "carol", CAROL, "cancelled"),
@@ -147,6 +154,7 @@ const PLANTED: &[(&str, Plant)] = &[
     ("path-of-arrows", |case| case.books.changes[1].from = "paid".into()),
     ("somebody-asked", |case| case.intents[2].1 = Intent::NeverPays),
     ("at-rest", |case| case.books.gate.outbox = 1),
+    ("stream-tells-all", |case| drop(case.calls.remove(8))),
     ("sold-enough", |case| {
         for nth in 0..10 {
             case.calls.push(buy((1_050, 1_052), &format!("user-{nth}"), 503, "overloaded", None));
@@ -160,6 +168,7 @@ const PLANTED: &[(&str, Plant)] = &[
             case.calls.push(call((1_006, 1_008), "ada", ask, (503, "status_unavailable")));
         }
     }),
+    ("told-soon", |case| case.calls[9].to_ms = 11_100),
     ("rest-soon", |case| case.rest_at_ms = 30_000),
     ("sells-on", |case| {
         case.sale.items = [("unit".to_owned(), 100)].into();
@@ -184,6 +193,21 @@ fn nothing_is_found_where_every_promise_was_kept() {
     let judgement = judge(&kept());
     assert_eq!(judgement.broken, vec![]);
     assert_eq!(judgement.short, vec![]);
+}
+
+#[test]
+fn a_stream_that_tells_a_state_twice_or_one_that_never_was_is_found() {
+    for planted in
+        [follow((1_040, 1_044), "ada", ADA, "paid"), follow((1_040, 1_044), "ada", ADA, "refunded")]
+    {
+        let mut case = kept();
+        case.calls.push(planted);
+        assert!(judge(&case).broken.iter().any(|finding| finding.rule == "stream-tells-all"));
+        // After a loss that may undo what was told, the last state counts.
+        case.outages[0].may_undo = Some((1_041, 1_042));
+        let is_last = case.calls.last().unwrap().answer.code == "paid";
+        assert_eq!(judge(&case).broken.iter().any(|finding| finding.rule == "stream-tells-all"), !is_last);
+    }
 }
 
 #[test]
