@@ -16,17 +16,23 @@ const LIVE: [(&str, &str); 10] = [
     ("front.refuse_above_mb", "0 to 1000000; 0 for no bound"),
     ("front.shed_reads_percent", "0 to 100"),
     ("front.suspected_rate", "a rate such as 1000/1s, or nothing for no limit"),
-    ("log.level", "error, warn, info, debug, trace, or a filter"),
+    ("log.level", "error, warn, info, debug, trace, or a filter of up to 200 characters"),
     ("worker.lanes", "1 to 16"),
     ("worker.lease_ms", "2000 to 5000"),
     ("worker.persist", "true or false"),
 ];
+
+/// The longest value, in characters, that its column takes.
+const LONGEST: usize = 200;
 
 impl Config {
     /// The same configuration with another value for a key that may change.
     pub(in crate::process) fn with_live(&self, name: &str, value: &str) -> Result<Self, InvalidSetting> {
         let (_, allowed) = LIVE.iter().find(|(known, _)| *known == name).ok_or_else(|| unknown(name))?;
         let invalid = || InvalidSetting::Value { name: name.to_owned(), value: value.to_owned(), allowed };
+        if value.chars().count() > LONGEST {
+            return Err(invalid());
+        }
         let mut values = serde_json::to_value(self).map_err(|_| invalid())?;
         let leaf = leaf(&mut values, name).ok_or_else(invalid)?;
         *leaf = match leaf {
@@ -106,7 +112,8 @@ mod tests {
             ("worker.lanes", "many", "it must be 1 to 16"),
             ("front.read_only", "yes", "it must be true or false"),
             ("front.address_rate", "fast", "it must be a rate such as 100/1s, or nothing for no limit"),
-            ("log.level", "loud", "it must be error, warn, info, debug, trace, or a filter"),
+            ("log.level", "loud", "it must be error, warn, info, debug, trace, or a filter of"),
+            ("log.level", &format!("info,a={}", "debug,b=".repeat(30)), "it must be error, warn, info,"),
             (
                 "front.listen",
                 "0.0.0.0:80",

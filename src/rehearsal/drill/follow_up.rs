@@ -10,8 +10,8 @@ use tokio::time::Instant;
 
 use super::http::{Answer, Connection, HttpError};
 use super::plan::FollowUp;
-use super::reads;
 use super::target::Target;
+use super::{follower, reads};
 use crate::domain::{Millis, OrderId, SaleId, UserId};
 use crate::front::signature;
 use crate::rehearsal::judge::{self, Ask, History, Intent, now_ms};
@@ -75,7 +75,7 @@ pub(super) async fn act(
     let mut tasks = JoinSet::new();
     let mut outcomes = Vec::new();
     while let Some(bought) = bought.recv().await {
-        target.followers.follow(target, sale, &bought);
+        follower::follow(target, sale, bought.order, (&bought.user, &bought.bearer));
         let slots = slots.clone();
         let (buyer, paid) = (Holder::new(target, follow_up, sale, bought), paid.clone());
         tasks.spawn(async move {

@@ -11,6 +11,7 @@ mod crowd;
 mod error;
 mod final_books;
 mod follow_up;
+mod follower;
 mod followers;
 mod http;
 mod items;

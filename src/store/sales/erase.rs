@@ -1,6 +1,6 @@
 //! Replacing the name of a person who asks to be forgotten.
 
-use sea_orm::sea_query::{Expr, ExprTrait as _, Func, SimpleExpr};
+use sea_orm::sea_query::{Expr, ExprTrait as _};
 use sea_orm::{
     ActiveValue::Set, ColumnTrait as _, DatabaseTransaction, EntityTrait as _, QueryFilter as _,
     QueryOrder as _, QuerySelect as _,
@@ -8,9 +8,7 @@ use sea_orm::{
 use uuid::Uuid;
 
 use crate::domain::{Millis, SaleId, SaleState, UserId};
-use crate::store::entities::{
-    erasure, gate_return, live_setting, operator_act, order, order_event, payment_event, sale_act, user_units,
-};
+use crate::store::entities::{erasure, gate_return, order, order_event, payment_event, user_units};
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
 use crate::store::log_outbox::{Touched, log};
@@ -48,7 +46,7 @@ impl Store {
     pub async fn erase_user(&self, user: &UserId, in_gate: &[SaleId]) -> Result<Erased, StoreError> {
         let mut erased = Erased { pseudonym: pseudonym()?, orders: 0, left: Vec::new() };
         // People write names into reasons. No sale needs the reasons of its acts to run.
-        self.within(self.erase_in_reasons_of_acts(user)).await?;
+        self.within(self.erase_in_words(user)).await?;
         // Sale by sale, because the indexes begin with the sale.
         for row in self.sales().await? {
             let sale = row.sale.id;
@@ -86,7 +84,7 @@ impl Store {
     /// orders had it. May be repeated.
     pub async fn finish_erasure(&self, erasure: &Erasure) -> Result<u64, StoreError> {
         // Of acts since it was asked for.
-        self.within(self.erase_in_reasons_of_acts(&erasure.user)).await?;
+        self.within(self.erase_in_words(&erasure.user)).await?;
         self.within(self.rename(&erasure.sale, &erasure.user, &pseudonym()?)).await
     }
 
@@ -120,55 +118,6 @@ impl Store {
     }
 
     /// Acts on sales, and others. Both tables have a row per act of an operator.
-    async fn erase_in_reasons_of_acts(&self, user: &UserId) -> Result<(), StoreError> {
-        // Finds more than whole words; the rest is sorted out below.
-        let may_name = |column: SimpleExpr| {
-            Expr::expr(Func::lower(column)).like(format!("%{}%", user.as_str().to_lowercase()))
-        };
-        let of_sales: Vec<(String, String, String)> = sale_act::Entity::find()
-            .select_only()
-            .columns([sale_act::Column::SaleId, sale_act::Column::Key, sale_act::Column::Reason])
-            .filter(may_name(Expr::col(sale_act::Column::Reason)))
-            .into_tuple()
-            .all(&self.db)
-            .await?;
-        for (sale, key, _) in of_sales.into_iter().filter(|(_, _, reason)| names(reason, user)) {
-            sale_act::Entity::update_many()
-                .col_expr(sale_act::Column::Reason, Expr::val(Option::<String>::None))
-                .filter(sale_act::Column::SaleId.eq(sale))
-                .filter(sale_act::Column::Key.eq(key))
-                .exec(&self.db)
-                .await?;
-        }
-        let others: Vec<(Uuid, String)> = operator_act::Entity::find()
-            .select_only()
-            .columns([operator_act::Column::Id, operator_act::Column::Reason])
-            .filter(may_name(Expr::col(operator_act::Column::Reason)))
-            .into_tuple()
-            .all(&self.db)
-            .await?;
-        let ids = others.into_iter().filter(|(_, reason)| names(reason, user)).map(|(id, _)| id);
-        operator_act::Entity::update_many()
-            .col_expr(operator_act::Column::Reason, Expr::val(Option::<String>::None))
-            .filter(is_one_of(&self.db, operator_act::Column::Id, ids))
-            .exec(&self.db)
-            .await?;
-        let of_settings: Vec<(String, String)> = live_setting::Entity::find()
-            .select_only()
-            .columns([live_setting::Column::Name, live_setting::Column::Reason])
-            .filter(may_name(Expr::col(live_setting::Column::Reason)))
-            .into_tuple()
-            .all(&self.db)
-            .await?;
-        let set = of_settings.into_iter().filter(|(_, reason)| names(reason, user)).map(|(name, _)| name);
-        live_setting::Entity::update_many()
-            .col_expr(live_setting::Column::Reason, Expr::val(Option::<String>::None))
-            .filter(is_one_of(&self.db, live_setting::Column::Name, set))
-            .exec(&self.db)
-            .await?;
-        Ok(())
-    }
-
     async fn rename(&self, sale: &SaleId, user: &UserId, to: &UserId) -> Result<u64, StoreError> {
         let transaction = self.begin().await?;
         let ids: Vec<Uuid> = order::Entity::find()
@@ -216,16 +165,6 @@ impl Store {
     }
 }
 
-/// Whether a text has the name as a word of its own, in any case of letters.
-fn names(text: &str, user: &UserId) -> bool {
-    let (text, name) = (text.to_lowercase(), user.as_str().to_lowercase());
-    text.match_indices(&name).any(|(at, _)| {
-        let before = text[..at].chars().next_back();
-        let after = text[at + name.len()..].chars().next();
-        !before.is_some_and(char::is_alphanumeric) && !after.is_some_and(char::is_alphanumeric)
-    })
-}
-
 fn pseudonym() -> Result<UserId, StoreError> {
     UserId::parse(format!("erased-{}", Uuid::new_v4().simple()))
         .map_err(|error| StoreError::Broken(error.to_string()))
@@ -258,17 +197,4 @@ async fn erase_in_payments(
         .await?;
     let touched = events.iter().map(|(provider, event_id)| Touched::Payment { provider, event_id });
     log(transaction, sale.as_str(), touched).await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_is_found_as_a_word() {
-        let named = |text: &str, user: &str| names(text, &UserId::parse(user).expect("a user"));
-        assert!(named("Ada called us", "ada") && named("asked by (ada).", "ada") && named("7", "7"));
-        assert!(!named("the adapter broke", "ada") && !named("17 boxes", "7") && !named("", "ada"));
-        assert!(named("canada, then Ada", "ada"), "a later word counts too");
-    }
 }

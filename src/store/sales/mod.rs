@@ -4,6 +4,7 @@ mod acts;
 mod create;
 mod end_act;
 mod erase;
+mod erase_words;
 mod purge;
 mod read;
 mod read_acts;

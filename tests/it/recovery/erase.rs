@@ -95,9 +95,19 @@ async fn an_erased_name_is_in_no_table_and_in_no_key() {
     .await;
     cli(&["sale", "pause", name, "--reason", "zaphod complained", "--by", "grace"]).await;
     cli(&["sale", "resume", name, "--reason", "the zaphodites may go on"]).await;
+    cli(&["sale", "pause", name, "--message", "Zaphod's stage is wet"]).await;
+    cli(&["sale", "resume", name]).await;
+    cli(&["settings", "set", "worker.lanes", "3", "--reason", "zaphod buys too much"]).await;
     at_rest(&running, &sale).await;
     let before = columns_with(&world, "zaphod").await;
-    for column in ["orders.user_id", "user_units.user_id", "order_events.reason", "sale_acts.reason"] {
+    for column in [
+        "orders.user_id",
+        "user_units.user_id",
+        "order_events.reason",
+        "sale_acts.reason",
+        "sale_acts.args",
+        "live_settings.reason",
+    ] {
         assert!(before.iter().any(|found| found == column), "{column} had the name: {before:?}");
     }
     assert!(!keys_with(&world, "zaphod").await.is_empty());

@@ -97,7 +97,7 @@ fn shown<'a>(facts: &Facts<'_>, call: &'a Call) -> Option<&'a str> {
     match call.ask {
         Ask::Read { .. } | Ask::Cancel { .. } => call.answer.is_success().then_some(code),
         Ask::Pay { .. } => (code == "applied").then_some("paid"),
-        // An event tells what the order has been, and not what it is.
+        // An event shows what the order has been, and not what it is.
         Ask::Buy { .. } | Ask::Follow { .. } => None,
     }
 }

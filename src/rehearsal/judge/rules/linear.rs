@@ -173,7 +173,7 @@ fn answered(call: &Call) -> Option<Effect<'_>> {
             _ => None,
         },
         Ask::Read { order } => answer.is_success().then_some(Effect::Shown { order: *order, state: code }),
-        // An event tells what the order has been, and not what it is.
+        // An event shows what the order has been, and not what it is.
         Ask::Follow { .. } => None,
         Ask::Cancel { order } => match code {
             "cancelled" => Some(Effect::Cancelled { order: *order }),

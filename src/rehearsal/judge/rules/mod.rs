@@ -87,9 +87,9 @@ pub const RULES: &[Rule] = &[
     ),
     promise("at-rest", "In the end nothing is on its way.", rows::at_rest),
     promise(
-        "stream-tells-all",
-        "The stream of an order tells every state that it reached, in order, and no other.",
-        streams::stream_tells_all,
+        "stream-shows-all",
+        "The stream of an order shows every state that it reached, in order, and no other.",
+        streams::stream_shows_all,
     ),
     floor(
         "sold-enough",
@@ -102,7 +102,7 @@ pub const RULES: &[Rule] = &[
         floors::paid_enough,
     ),
     floor("read-enough", "At least eight tenths of the reads show a state.", floors::read_enough),
-    floor("told-soon", "At least eight tenths of the events come within 10 s.", streams::told_soon),
+    floor("shown-soon", "At least eight tenths of the events come within 10 s.", streams::shown_soon),
     floor("rest-soon", "The books are at rest soon after everything is healed.", floors::rest_soon),
     floor("sells-on", "While nothing is down and units are free, orders are accepted.", floors::sells_on),
     floor(

@@ -154,7 +154,7 @@ const PLANTED: &[(&str, Plant)] = &[
     ("path-of-arrows", |case| case.books.changes[1].from = "paid".into()),
     ("somebody-asked", |case| case.intents[2].1 = Intent::NeverPays),
     ("at-rest", |case| case.books.gate.outbox = 1),
-    ("stream-tells-all", |case| drop(case.calls.remove(8))),
+    ("stream-shows-all", |case| drop(case.calls.remove(8))),
     ("sold-enough", |case| {
         for nth in 0..10 {
             case.calls.push(buy((1_050, 1_052), &format!("user-{nth}"), 503, "overloaded", None));
@@ -168,7 +168,7 @@ const PLANTED: &[(&str, Plant)] = &[
             case.calls.push(call((1_006, 1_008), "ada", ask, (503, "status_unavailable")));
         }
     }),
-    ("told-soon", |case| case.calls[9].to_ms = 11_100),
+    ("shown-soon", |case| case.calls[9].to_ms = 11_100),
     ("rest-soon", |case| case.rest_at_ms = 30_000),
     ("sells-on", |case| {
         case.sale.items = [("unit".to_owned(), 100)].into();
@@ -196,17 +196,17 @@ fn nothing_is_found_where_every_promise_was_kept() {
 }
 
 #[test]
-fn a_stream_that_tells_a_state_twice_or_one_that_never_was_is_found() {
+fn a_stream_that_shows_a_state_twice_or_one_that_never_was_is_found() {
     for planted in
         [follow((1_040, 1_044), "ada", ADA, "paid"), follow((1_040, 1_044), "ada", ADA, "refunded")]
     {
         let mut case = kept();
         case.calls.push(planted);
-        assert!(judge(&case).broken.iter().any(|finding| finding.rule == "stream-tells-all"));
-        // After a loss that may undo what was told, the last state counts.
+        assert!(judge(&case).broken.iter().any(|finding| finding.rule == "stream-shows-all"));
+        // After a loss that may undo what was shown, the last state counts.
         case.outages[0].may_undo = Some((1_041, 1_042));
         let is_last = case.calls.last().unwrap().answer.code == "paid";
-        assert_eq!(judge(&case).broken.iter().any(|finding| finding.rule == "stream-tells-all"), !is_last);
+        assert_eq!(judge(&case).broken.iter().any(|finding| finding.rule == "stream-shows-all"), !is_last);
     }
 }
 
