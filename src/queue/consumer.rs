@@ -18,6 +18,7 @@ use super::delivery::{Delivery, weight};
 use super::link::{Link, Opening, within};
 use super::prefetch::{Amount, Change, Prefetch};
 use super::topology::{self, Names};
+use super::unserved::Unserved;
 use super::{QueueError, QueueSettings};
 use crate::link::Backoff;
 
@@ -59,6 +60,7 @@ pub struct Consumer {
     /// The earliest time of the next attempt to connect. Kept here because the caller may stop waiting for it.
     connect_at: Instant,
     last_error: String,
+    unserved: Unserved,
     /// Seconds without a delivery.
     quiet: u32,
     consuming: watch::Sender<Consuming>,
@@ -93,6 +95,7 @@ impl Consumer {
             backoff: Backoff::default(),
             connect_at: Instant::now(),
             last_error: String::new(),
+            unserved: Unserved::default(),
             quiet: 0,
             consuming: watch::Sender::new(Consuming::Connecting),
         }
@@ -219,6 +222,7 @@ impl Consumer {
                 tracing::info!("worker consumes");
                 self.backoff.reset();
                 self.last_error.clear();
+                self.unserved.is_over();
                 self.open = Some(open);
                 self.consuming.send_replace(Consuming::Connected);
             }
@@ -230,7 +234,35 @@ impl Consumer {
                     self.last_error = error;
                 }
                 self.connect_at = Instant::now() + self.backoff.delay();
+                if self.unserved.lasts(&self.last_error, Instant::now()) {
+                    self.remake_queue().await;
+                }
             }
+        }
+    }
+
+    /// Has the broker make the queue of orders again. Goes on if the caller stops waiting; if it ends half way, the next
+    /// connection declares the queue.
+    async fn remake_queue(&self) {
+        let settings = self.settings.clone();
+        let mut remaking = Link::opening(&self.settings, "worker", move |channel| async move {
+            topology::remake_orders(&channel, &settings).await
+        });
+        match remaking.done().await {
+            Ok((link, remade)) => {
+                if remade {
+                    tracing::warn!(
+                        "the broker did not serve the queue of orders: it was deleted and declared again, and the sweep \
+                         publishes what has waited"
+                    );
+                }
+                link.close().await;
+            }
+            Err(error) => tracing::error!(
+                %error,
+                "the broker does not serve the queue of orders, and it could not be made again: see \
+                 docs/runbook.md#orderswaittoolong"
+            ),
         }
     }
 

@@ -19,6 +19,7 @@ mod order_log;
 mod prefetch;
 mod publisher;
 mod topology;
+mod unserved;
 
 use std::time::Duration;
 

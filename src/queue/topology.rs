@@ -11,7 +11,7 @@
 //! | `P.orders` -> `P.log` | every order too, by the same publish and under the same confirm |
 //! | `P.installation` (fanout) | nothing: its alternate exchange names the installation that the broker belongs to |
 
-use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
+use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, ExchangeKind};
 
@@ -250,6 +250,18 @@ pub(super) async fn waiting(channel: &Channel, settings: &QueueSettings) -> Resu
     let options = QueueDeclareOptions { passive: true, durable: true, ..Default::default() };
     let queue = channel.queue_declare(name.as_str().into(), options, FieldTable::default()).await?;
     Ok(queue.message_count())
+}
+
+/// Deletes the queue of orders and declares it again, unless the broker counts messages in it. Returns whether it did. Nothing
+/// is lost: an order without a row is also in the outbox, and the sweep publishes it again.
+pub(super) async fn remake_orders(channel: &Channel, settings: &QueueSettings) -> Result<bool, QueueError> {
+    if waiting(channel, settings).await? > 0 {
+        return Ok(false);
+    }
+    let name = Names::new(&settings.prefix).orders;
+    channel.queue_delete(name.as_str().into(), QueueDeleteOptions::default()).await?;
+    declare(channel, settings, Declares::AllButLog).await?;
+    Ok(true)
 }
 
 async fn exchange(
