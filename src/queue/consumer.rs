@@ -18,7 +18,7 @@ use super::delivery::{Delivery, weight};
 use super::link::{Link, Opening, within};
 use super::prefetch::{Amount, Change, Prefetch};
 use super::topology::{self, Names};
-use super::unserved::Unserved;
+use super::unserved::{Unserved, remake_queue};
 use super::{QueueError, QueueSettings};
 use crate::link::Backoff;
 
@@ -235,34 +235,9 @@ impl Consumer {
                 }
                 self.connect_at = Instant::now() + self.backoff.delay();
                 if self.unserved.lasts(&self.last_error, Instant::now()) {
-                    self.remake_queue().await;
+                    remake_queue(&self.settings).await;
                 }
             }
-        }
-    }
-
-    /// Has the broker make the queue of orders again. Goes on if the caller stops waiting; if it ends half way, the next
-    /// connection declares the queue.
-    async fn remake_queue(&self) {
-        let settings = self.settings.clone();
-        let mut remaking = Link::opening(&self.settings, "worker", move |channel| async move {
-            topology::remake_orders(&channel, &settings).await
-        });
-        match remaking.done().await {
-            Ok((link, remade)) => {
-                if remade {
-                    tracing::warn!(
-                        "the broker did not serve the queue of orders: it was deleted and declared again, and the sweep \
-                         publishes what has waited"
-                    );
-                }
-                link.close().await;
-            }
-            Err(error) => tracing::error!(
-                %error,
-                "the broker does not serve the queue of orders, and it could not be made again: see \
-                 docs/runbook.md#orderswaittoolong"
-            ),
         }
     }
 

@@ -6,6 +6,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::QueueSettings;
+use super::link::Link;
+use super::topology;
+
 /// How long the broker may fail to serve a queue: longer than it needs to elect a leader.
 const LONGEST: Duration = Duration::from_secs(15);
 
@@ -32,6 +36,31 @@ impl Unserved {
     /// The queue is served.
     pub(super) fn is_over(&mut self) {
         self.0 = None;
+    }
+}
+
+/// Has the broker make the queue of orders again. Goes on if the caller stops waiting; if it ends half way, the next
+/// connection declares the queue.
+pub(super) async fn remake_queue(settings: &QueueSettings) {
+    let of_task = settings.clone();
+    let mut remaking = Link::opening(settings, "worker", move |channel| async move {
+        topology::remake_orders(&channel, &of_task).await
+    });
+    match remaking.done().await {
+        Ok((link, remade)) => {
+            if remade {
+                tracing::warn!(
+                    "the broker did not serve the queue of orders: it was deleted and declared again, and the sweep \
+                     publishes what has waited"
+                );
+            }
+            link.close().await;
+        }
+        Err(error) => tracing::error!(
+            %error,
+            "the broker does not serve the queue of orders, and it could not be made again: see \
+             docs/runbook.md#orderswaittoolong"
+        ),
     }
 }
 
