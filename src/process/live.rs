@@ -99,12 +99,7 @@ impl Follower {
             tracing::info!(set = set.join(" "), "live settings changed");
         }
         self.front.change(&config.live_front());
-        self.pace.send_if_modified(|pace| {
-            let changed = config.pace();
-            let is_other = *pace != changed;
-            *pace = changed;
-            is_other
-        });
+        replace(&self.pace, config.pace());
         config
     }
 
@@ -123,16 +118,20 @@ impl Follower {
                 .set(f64::from(u8::from(is_in(&mode))));
         }
         let modes: Vec<Mode> = Mode::ALL.into_iter().filter(is_in).collect();
-        self.modes.send_if_modified(|shown| {
-            let is_other = *shown != modes;
-            if is_other {
-                let names: Vec<_> = modes.iter().map(|mode| mode.name()).collect();
-                tracing::warn!(modes = names.join(", "), "degraded modes changed");
-            }
-            *shown = modes;
-            is_other
-        });
+        let names: Vec<_> = modes.iter().map(|mode| mode.name()).collect();
+        if replace(&self.modes, modes) {
+            tracing::warn!(modes = names.join(", "), "degraded modes changed");
+        }
     }
+}
+
+/// Wakes those who follow only if the value is another one. Returns whether it is.
+fn replace<T: PartialEq>(sender: &watch::Sender<T>, value: T) -> bool {
+    sender.send_if_modified(|before| {
+        let is_other = *before != value;
+        *before = value;
+        is_other
+    })
 }
 
 /// The memory that this process has, in megabytes. `None` where the system does not tell.
