@@ -53,8 +53,10 @@ impl OrderView {
         }
     }
 
-    /// An order from its row and its events, oldest first.
+    /// An order from its row and its events, oldest first. Events that are newer than the row are left out: the two are read
+    /// one after the other, and the order may change in between.
     pub fn recorded(row: OrderRow, events: &[OrderEvent]) -> Self {
+        let events = up_to(events, row.status);
         let mut history = vec![(OrderStatus::Accepted, row.order.accepted_at)];
         match events.first() {
             None => history.push((row.status, row.recorded_at)),
@@ -74,6 +76,12 @@ impl OrderView {
             payments: Vec::new(),
         }
     }
+}
+
+/// The events up to the one that led to this state: an order reaches no state twice.
+fn up_to(events: &[OrderEvent], status: OrderStatus) -> &[OrderEvent] {
+    let last = events.iter().position(|event| event.to == status);
+    last.map_or(events, |last| &events[..=last])
 }
 
 /// The status is not known, because the gate or the database did not answer or has lost writes. Never report this as

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::read::found;
 use super::views::OrderJson;
-use crate::domain::{OrderId, SaleId, UserId};
+use crate::domain::{OrderId, OrderStatus, SaleId, UserId};
 use crate::front::events::{Open, answer, come_back, last_event_id, no_room};
 use crate::front::problem::{Answered, respond};
 use crate::front::request::{PathOf, in_path, order_id, sale_id};
@@ -48,20 +48,40 @@ async fn open(app: Arc<Buyers>, path: PathOf<(String, String)>, headers: &Header
     // Before the first reading, or a change in between would be missed.
     let following = app.changes.follow(&sale, id);
     let view = found(app.intake.view(&sale, &user, id).await)?;
-    let sent = last_event_id(headers).map_or(0, |last| steps_known(&view, last));
-    if is_over(&view, sent) {
+    let has = match last_event_id(headers) {
+        None => Has::Shown { view, sent: 0 },
+        Some(last) => match steps_known(&view, last) {
+            Some(sent) => Has::Shown { view, sent },
+            None => Has::Said(last.to_owned()),
+        },
+    };
+    if has.everything() {
         // An EventSource comes back after each end of a stream, unless it gets this status.
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let until = Instant::now() + LIFE.mul_f64(rand::rng().random_range(0.8..=1.0));
-    let reader = Reader { app, sale, user, id, following, view, sent, until, _open: room };
+    let reader = Reader { app, sale, user, id, following, has, until, _open: room };
     Ok(answer(reader.events(), "no-store"))
 }
 
-/// How many states the client knows that had this event last; 0 if the event is not of this order.
-fn steps_known(view: &OrderView, last_event_id: &str) -> usize {
+/// How many states of this reading a client has that had this event last: 0 if the event is not of this order. `None` if
+/// the reading is older than the event: the gate's entry of an order stays `accepted` until the order is settled, and
+/// whoever read while Redis was away has seen the row already.
+fn steps_known(view: &OrderView, last_event_id: &str) -> Option<usize> {
     let known = (1..=view.history.len()).find(|nth| event_id(view, *nth).as_deref() == Some(last_event_id));
-    known.unwrap_or(0)
+    let is_in_flight = view.durability.is_some();
+    if known.is_none() && is_in_flight && is_later_state(last_event_id) {
+        None
+    } else {
+        Some(known.unwrap_or(0))
+    }
+}
+
+/// Whether an event with this id can follow on that of an order in flight.
+fn is_later_state(event_id: &str) -> bool {
+    let Some((nth, status)) = event_id.split_once('-') else { return false };
+    let is_later = nth.parse::<usize>().is_ok_and(|nth| nth > 1);
+    is_later && status.parse::<OrderStatus>().is_ok_and(|status| status != OrderStatus::Accepted)
 }
 
 /// The id of the event with the `nth` state, from 1.
@@ -70,8 +90,35 @@ fn event_id(view: &OrderView, nth: usize) -> Option<String> {
     Some(format!("{nth}-{status}"))
 }
 
-fn is_over(view: &OrderView, sent: usize) -> bool {
-    sent >= view.history.len() && view.status.is_final()
+/// What the client has.
+enum Has {
+    /// An event with this id, as it says. Every reading so far is older.
+    Said(String),
+    /// So many states of the order as it was read last.
+    Shown { view: OrderView, sent: usize },
+}
+
+impl Has {
+    /// Whether nothing can follow.
+    fn everything(&self) -> bool {
+        matches!(self, Self::Shown { view, sent } if *sent >= view.history.len() && view.status.is_final())
+    }
+
+    /// The same after this reading; `None` if the client already knows more.
+    fn after(&self, view: OrderView) -> Option<Self> {
+        let sent = match self {
+            Self::Said(last) => steps_known(&view, last)?,
+            Self::Shown { view: before, sent } => {
+                let last = event_id(before, *sent);
+                match last.map_or(Some(0), |last| steps_known(&view, &last))? {
+                    // A history only grows. Should it ever not, the client gets the present state.
+                    0 => view.history.len().saturating_sub(1),
+                    known => known,
+                }
+            }
+        };
+        Some(Self::Shown { view, sent })
+    }
 }
 
 /// One client's stream.
@@ -81,10 +128,7 @@ struct Reader {
     user: UserId,
     id: OrderId,
     following: Following,
-    /// The order as it was read last.
-    view: OrderView,
-    /// How many of its states the client has.
-    sent: usize,
+    has: Has,
     until: Instant,
     _open: Open,
 }
@@ -96,7 +140,7 @@ impl Reader {
             if let Some(event) = reader.next().await {
                 return Some((Ok(event), Some(reader)));
             }
-            let is_over = is_over(&reader.view, reader.sent);
+            let is_over = reader.has.everything();
             (!is_over).then(|| (Ok(come_back("this stream ends, and the order goes on")), None))
         })
     }
@@ -104,14 +148,16 @@ impl Reader {
     /// The next state; `None` if there is none, or the stream has to end.
     async fn next(&mut self) -> Option<Event> {
         loop {
-            if let Some(id) = event_id(&self.view, self.sent + 1) {
-                let shown = self.view.at_step(self.sent);
-                self.sent += 1;
-                let json = serde_json::to_string(&OrderJson::of(&shown)).ok()?;
-                return Some(Event::default().event("order").id(id).data(json));
-            }
-            if self.view.status.is_final() {
-                return None;
+            if let Has::Shown { view, sent } = &mut self.has {
+                if let Some(id) = event_id(view, *sent + 1) {
+                    let shown = view.at_step(*sent);
+                    *sent += 1;
+                    let json = serde_json::to_string(&OrderJson::of(&shown)).ok()?;
+                    return Some(Event::default().event("order").id(id).data(json));
+                }
+                if view.status.is_final() {
+                    return None;
+                }
             }
             let longest = LOOK_EVERY.mul_f64(rand::rng().random_range(0.5..=1.0));
             self.within_life(async |reader| {
@@ -128,11 +174,10 @@ impl Reader {
             // On the heap, and only now: a reading is large, and most streams wait most of the time.
             match Box::pin(self.app.intake.view(&self.sale, &self.user, self.id)).await {
                 Ok(Some(view)) => {
-                    // A history only grows. Should it ever not, the client gets the present state.
-                    if !view.history.starts_with(self.view.history.get(..self.sent).unwrap_or_default()) {
-                        self.sent = view.history.len().saturating_sub(1);
+                    // An older reading changes nothing: when the order is settled, that is announced.
+                    if let Some(has) = self.has.after(view) {
+                        self.has = has;
                     }
-                    self.view = view;
                     return;
                 }
                 // The client keeps what it knows, as long as nothing else is known.

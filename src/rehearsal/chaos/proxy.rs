@@ -142,6 +142,9 @@ async fn pump(
     loses: Weather,
 ) {
     let mut buffer = vec![0; 256 * 1024];
+    // After a loss nothing more may arrive, although the weather is fair a moment before the connection is reset: TCP never
+    // has a gap.
+    let mut has_lost = false;
     loop {
         let length = match from.read(&mut buffer).await {
             Ok(0) | Err(_) => break,
@@ -152,7 +155,8 @@ async fn pump(
         if let Weather::Slow(by) = now {
             tokio::time::sleep(by).await;
         }
-        if now == loses {
+        has_lost |= now == loses;
+        if has_lost {
             continue;
         }
         if to.write_all(&buffer[..length]).await.is_err() {
@@ -160,4 +164,41 @@ async fn pump(
         }
     }
     let _ = to.shutdown().await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn no_byte_arrives_after_a_lost_one() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+        let proxy = Proxy::open().await.expect("a proxy");
+        proxy.point_to(vec![listener.local_addr().expect("its address")]);
+        for nth in 0..50 {
+            proxy.set(Weather::Fair);
+            let mut client = TcpStream::connect(proxy.address()).await.expect("the proxy listens");
+            let (mut server, _) = listener.accept().await.expect("the proxy connects");
+            // Numbered, without a pause, while one is lost.
+            let sending = tokio::spawn(async move {
+                for byte in 0..=u8::MAX {
+                    if server.write_all(&[byte]).await.is_err() {
+                        return;
+                    }
+                    tokio::task::yield_now().await;
+                }
+            });
+            let mut first = [0];
+            client.read_exact(&mut first).await.expect("the first byte");
+            proxy.set(Weather::AnswersLost);
+            tokio::time::sleep(Duration::from_micros(nth * 10)).await;
+            proxy.set(Weather::Fair);
+            let mut rest = Vec::new();
+            let _ = client.read_to_end(&mut rest).await;
+            let arrived: Vec<u8> = first.into_iter().chain(rest).collect();
+            let without_gap: Vec<u8> = (0..=u8::MAX).take(arrived.len()).collect();
+            assert_eq!(arrived, without_gap);
+            let _ = sending.await;
+        }
+    }
 }

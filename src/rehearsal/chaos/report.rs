@@ -1,6 +1,6 @@
 //! The report of a chaos drill, for people and as JSON.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
@@ -87,18 +87,25 @@ impl ChaosReport {
         if self.balances() && self.is_complete() {
             return "every promise was kept, and every floor was reached".into();
         }
-        let mut failed: BTreeSet<String> =
-            self.ended_by_themselves.iter().map(|_| "a process ended by itself".to_owned()).collect();
+        // The first finding of each rule is in the line: of a long report often the end alone is left.
+        let mut failed: BTreeMap<String, &str> = BTreeMap::new();
+        if let Some(ended) = self.ended_by_themselves.first() {
+            failed.insert("a process ended by itself".into(), ended);
+        }
         for sale in &self.sales {
             let name = &sale.drill.sale_id;
             let Judgement { broken, short, .. } = &sale.judgement;
-            failed.extend(broken.iter().map(|finding| format!("{name} broke {}", finding.rule)));
-            failed.extend(short.iter().map(|finding| format!("{name} missed {}", finding.rule)));
+            for (how, findings) in [("broke", broken), ("missed", short)] {
+                for finding in findings {
+                    failed.entry(format!("{name} {how} {}", finding.rule)).or_insert(&finding.says);
+                }
+            }
             if !sale.drill.balances || !sale.drill.complete {
-                failed.insert(format!("{name}: see the answers to its clicks"));
+                failed.insert(name.to_string(), "see the answers to its clicks");
             }
         }
-        failed.into_iter().collect::<Vec<_>>().join(" · ")
+        let failed = failed.into_iter().map(|(what, how)| format!("{what}: {how}"));
+        failed.collect::<Vec<_>>().join(" · ")
     }
 }
 

@@ -21,7 +21,10 @@ const ONE_IN: u8 = 16;
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// How long each follower has for what is left of the last stream.
-const LAST_WITHIN: Duration = Duration::from_secs(10);
+const LAST_WITHIN: Duration = Duration::from_secs(30);
+
+/// The silence after which a stream counts as having shown everything. A busy machine may stand still for a second.
+const SILENCE: Duration = Duration::from_secs(5);
 
 /// Has the buyer follow the order, if calls are recorded and the order is one that is followed.
 pub(super) fn follow(target: &Target, sale: &SaleId, order: OrderId, (user, bearer): (&UserId, &str)) {
@@ -66,13 +69,13 @@ impl Follower {
             wait = (wait * 2).min(LONGEST_WAIT);
         }
         // A stream whose order has not ended stays open.
-        let _ = tokio::time::timeout(LAST_WITHIN, async {
+        let heard_all = tokio::time::timeout(LAST_WITHIN, async {
             while !matches!(self.listen_briefly().await, Ok(true)) {
                 tokio::time::sleep(wait).await;
             }
         })
         .await;
-        if self.heard.is_none() {
+        if heard_all.is_err() || self.heard.is_none() {
             self.add(now_ms(), Answer { code: "unanswered".into(), ..Answer::default() });
         }
     }
@@ -82,9 +85,9 @@ impl Follower {
         self.hear(Duration::MAX).await
     }
 
-    /// The same, and takes a second of silence for the end.
+    /// The same, and takes silence for the end.
     async fn listen_briefly(&mut self) -> Result<bool, HttpError> {
-        self.hear(Duration::from_secs(1)).await
+        self.hear(SILENCE).await
     }
 
     async fn hear(&mut self, longest_silence: Duration) -> Result<bool, HttpError> {

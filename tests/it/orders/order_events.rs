@@ -2,12 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use doorbuster::domain::Sale;
+use doorbuster::domain::{Millis, OrderStatus, Sale, SaleId};
 use doorbuster::front::Role;
+use doorbuster::intake::OrderView;
 use doorbuster::process::Role as Part;
+use doorbuster::store::{OrderEvent, OrderRow};
 
 use super::payments::{SECRET, event};
-use crate::support::{Buyer, Database, Event, Events, World, request, sale, until};
+use crate::seams::store::claim;
+use crate::support::{Buyer, Database, Event, Events, World, order, request, sale, until};
 
 fn states(events: &[Event]) -> Vec<(&str, &str)> {
     events.iter().map(|event| (event.id.as_str(), event.data["status"].as_str().expect("a status"))).collect()
@@ -136,6 +139,57 @@ async fn every_end_is_told_and_ends_the_stream() {
     assert!(expired.next_or_end().await.is_none());
     worker.stop().await;
     front.stop().await;
+}
+
+/// The row is committed, and the gate's entry still says `accepted`: a buyer has seen the row while Redis was away.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_knows_more_than_the_gate_is_not_shown_an_older_state() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set(&format!("payments.secrets=acme {SECRET}"));
+    let front = world.running_as(Part::Front).await;
+    let sale = sale(&world.name, 3, 1);
+    world.open_sale(&front.parts, &sale).await;
+    let ada = Buyer::of(&front, "ada");
+    let order = ada.buy(sale.id.as_str(), "k").await;
+    let id = order.order_id();
+    let ticket = front.parts.gate.in_flight(&sale.id).await.unwrap().remove(0);
+    front.parts.store.record(&[claim(&ticket.order, 1)], &|| true).await.unwrap();
+    let mut events = Events::of_order(&ada, &sale, id, Some("2-confirmed")).await;
+    assert_eq!(events.status, 200);
+    let mut forged = Events::of_order(&ada, &sale, id, Some("2-paid")).await;
+
+    let worker = world.running_as(Part::Worker).await;
+    until("the order is settled", Duration::from_secs(30), async || {
+        front.parts.gate.in_flight(&sale.id).await.unwrap().is_empty().then_some(())
+    })
+    .await;
+    assert_eq!(event("evt-1", "payment.succeeded", &sale, id).send(&front).await.status, 200);
+    assert_eq!(states(&[events.next().await]), [("3-paid", "paid")]);
+    let seen = until_state(&mut forged, "paid").await;
+    assert_eq!(seen[0].id, "1-accepted", "its event was not of this order");
+    worker.stop().await;
+    front.stop().await;
+}
+
+/// A row and its events are read one after the other.
+#[test]
+fn a_change_between_the_two_readings_is_not_shown() {
+    let of = order(&SaleId::parse("shoes").unwrap(), "ada", 1);
+    let row = OrderRow {
+        order: of,
+        status: OrderStatus::Paid,
+        failure: None,
+        version: 2,
+        recorded_at: Millis(2),
+        updated_at: Millis(3),
+        pay_by: None,
+    };
+    let event = |from, to, at| OrderEvent { from, to, actor: String::new(), reason: None, at: Millis(at) };
+    let paid = event(OrderStatus::Confirmed, OrderStatus::Paid, 3);
+    let refunded = event(OrderStatus::Paid, OrderStatus::Refunded, 4);
+    let view = OrderView::recorded(row, &[paid, refunded]);
+    let shown: Vec<OrderStatus> = (0..view.history.len()).map(|nth| view.at_step(nth).status).collect();
+    assert_eq!(shown, [OrderStatus::Accepted, OrderStatus::Confirmed, OrderStatus::Paid]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
