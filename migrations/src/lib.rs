@@ -15,6 +15,7 @@ mod m20261124_000006_backup;
 mod m20261125_000007_operator_acts;
 mod m20261125_000008_erasures;
 mod m20261127_000009_live_settings;
+mod m20261128_000010_webhooks;
 
 /// All migrations, in the order in which they run.
 pub struct Migrator;
@@ -41,6 +42,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261125_000007_operator_acts::Migration),
             Box::new(m20261125_000008_erasures::Migration),
             Box::new(m20261127_000009_live_settings::Migration),
+            Box::new(m20261128_000010_webhooks::Migration),
         ]
     }
 }

@@ -78,6 +78,10 @@ impl Follower {
                 }
                 Err(error) => tracing::debug!(%error, "the live settings cannot be read; the last ones stay"),
             }
+            // While the database does not answer, nothing changes there.
+            if let Ok(has_endpoints) = self.store.has_endpoints().await {
+                self.store.announce_to_webhooks(has_endpoints);
+            }
             self.show_modes(&config);
             if stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_none() {
                 return;

@@ -1,6 +1,7 @@
 //! Opens the pool, creates the tables, and reports the kind of database.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use doorbuster_migrations::{Migrator, MigratorTrait as _};
@@ -56,6 +57,7 @@ impl Store {
             permits: Permits::for_connections(settings.connections),
             pooler,
             installation: settings.installation.clone(),
+            announces: Arc::new(AtomicBool::new(true)),
         };
         Ok(store)
     }
@@ -101,7 +103,7 @@ impl Store {
                 "SELECT told_seq FROM sales, gate_returns, sale_acts, payment_events WHERE 1 = 0",
                 "SELECT 1 FROM log_outbox, replay_runs WHERE 1 = 0",
                 "SELECT 1 FROM places, log_position, installation, backup WHERE 1 = 0",
-                "SELECT 1 FROM operator_acts, erasures, live_settings WHERE 1 = 0",
+                "SELECT 1 FROM operator_acts, erasures, live_settings, webhook_endpoints WHERE 1 = 0",
             ] {
                 self.db.execute_unprepared(query).await?;
             }

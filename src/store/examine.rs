@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use doorbuster_migrations::{Migrator, MigratorTrait as _};
@@ -17,7 +18,7 @@ use super::pooler::Pooler;
 use super::session::GivenUp;
 
 /// Tables, and a column of each that this build updates, if there is one.
-const WRITTEN: [(&str, Option<&str>); 17] = [
+const WRITTEN: [(&str, Option<&str>); 20] = [
     ("backup", Some("made_at_ms")),
     ("erasures", None),
     ("gate_returns", None),
@@ -35,10 +36,13 @@ const WRITTEN: [(&str, Option<&str>); 17] = [
     ("sale_acts", Some("state")),
     ("sales", Some("state")),
     ("user_units", Some("units")),
+    ("webhook_deliveries", Some("tries")),
+    ("webhook_endpoints", Some("state")),
+    ("webhook_events", None),
 ];
 
 /// Tables whose rows are deleted again, by a purge or when their work is done.
-const DELETED: [&str; 9] = [
+const DELETED: [&str; 12] = [
     "erasures",
     "gate_returns",
     "live_settings",
@@ -48,6 +52,9 @@ const DELETED: [&str; 9] = [
     "payment_events",
     "sale_acts",
     "user_units",
+    "webhook_deliveries",
+    "webhook_endpoints",
+    "webhook_events",
 ];
 
 /// The database, as `doorbuster doctor` sees it.
@@ -87,6 +94,7 @@ impl Store {
             timeout: settings.timeout,
             witnesses: Arc::default(),
             installation: settings.installation.clone(),
+            announces: Arc::new(AtomicBool::new(true)),
         })
     }
 

@@ -1,6 +1,7 @@
 //! The handle on the database, and the timeout that applies to everything that is done with it.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use sea_orm::sea_query::{Expr, IntoIden as _, OnConflict};
@@ -39,6 +40,8 @@ pub struct Store {
     pub(in crate::store) pooler: Pooler,
     pub(in crate::store) witnesses: Arc<Witnesses>,
     pub(in crate::store) installation: Installation,
+    /// Whether changes are written down for webhooks.
+    pub(in crate::store) announces: Arc<AtomicBool>,
 }
 
 impl Store {

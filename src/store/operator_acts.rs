@@ -19,10 +19,11 @@ const RESULT: usize = 500;
 pub struct OperatorAct {
     /// When it began.
     pub at: Millis,
-    /// `create`, `erase`, `dead-letter replay`, `dead-letter fail`, `lease release`, `backup mark`, or a kind of an act on a
+    /// `create`, `erase`, `dead-letter replay`, `dead-letter fail`, `lease release`, `backup mark`, one that begins with
+    /// `settings` or `webhook`, or a kind of an act on a
     /// sale.
     pub kind: String,
-    /// What it was done to: the id of a sale or of a dead letter, or a scope of leases. Never the name of a person.
+    /// What it was done to: the id of a sale, of a dead letter or of an endpoint, a setting, or a scope of leases. Never the name of a person.
     pub subject: String,
     /// Who requested it.
     pub by: String,

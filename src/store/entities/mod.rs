@@ -17,3 +17,6 @@ pub(in crate::store) mod replay_run;
 pub(in crate::store) mod sale;
 pub(in crate::store) mod sale_act;
 pub(in crate::store) mod user_units;
+pub(in crate::store) mod webhook_delivery;
+pub(in crate::store) mod webhook_endpoint;
+pub(in crate::store) mod webhook_event;

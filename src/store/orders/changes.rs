@@ -112,6 +112,8 @@ impl Store {
         planned.retain(|planned| !stale.contains(&planned.at));
         if !planned.is_empty() {
             write(transaction, &planned).await?;
+            let changed: Vec<OrderRow> = planned.iter().map(Planned::changed).collect();
+            self.announce(transaction, changed.iter().map(OrderRow::reached)).await?;
         }
         for planned in planned {
             answers[planned.at] = Changed::Now(planned.changed());

@@ -7,6 +7,9 @@ use super::claim::Claim;
 use crate::domain::{Failure, Millis, OrderStatus};
 use crate::store::entities::order;
 
+/// The version of a row that was just inserted.
+pub(in crate::store) const FIRST_VERSION: i32 = 1;
+
 /// The row of an order that a worker records.
 pub(in crate::store) fn confirmed_row(
     claim: &Claim,
@@ -32,7 +35,7 @@ pub(in crate::store) fn confirmed_row(
         key_digest: Set(order.key.to_string()),
         live_key: Set(Some(order.key.to_string())),
         fingerprint: Set(order.fingerprint.to_string()),
-        version: Set(1),
+        version: Set(FIRST_VERSION),
         accepted_at_ms: Set(order.accepted_at.0),
         recorded_at_ms: Set(now.0),
         updated_at_ms: Set(now.0),

@@ -9,6 +9,7 @@ use crate::store::entities::order;
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
 use crate::store::many::is_one_of;
+use crate::store::webhooks::Reached;
 
 /// An order with its committed outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +31,17 @@ pub struct OrderRow {
 }
 
 impl OrderRow {
+    /// The state that the row is in, for webhooks.
+    pub(in crate::store) fn reached(&self) -> Reached<'_> {
+        Reached {
+            order: self.order.id,
+            version: self.version,
+            sale: self.order.sale.as_str(),
+            status: self.status,
+            at: self.updated_at,
+        }
+    }
+
     /// Whether the order has changed since its row was inserted.
     pub fn has_history(&self) -> bool {
         !matches!(self.status, OrderStatus::Accepted | OrderStatus::Confirmed | OrderStatus::Failed)

@@ -13,8 +13,8 @@ use uuid::Uuid;
 
 use super::claim::{Claim, Recorded, Refusal};
 use super::counters::raise_sold;
-use super::new_rows::confirmed_row;
-use crate::domain::{Failure, OrderId, OrderStatus};
+use super::new_rows::{FIRST_VERSION, confirmed_row};
+use crate::domain::{Failure, Millis, OrderId, OrderStatus};
 use crate::fault::fault;
 use crate::store::entities::order;
 use crate::store::error::StoreError;
@@ -23,6 +23,7 @@ use crate::store::handle::Store;
 use crate::store::many::is_one_of;
 use crate::store::session::wait_briefly_for_locks;
 use crate::store::transaction::MayCommit;
+use crate::store::webhooks::Reached;
 
 /// Orders that existed before, with their outcomes.
 type Existing = BTreeMap<OrderId, (OrderStatus, Option<Failure>)>;
@@ -163,6 +164,7 @@ impl Store {
             if new.windows(2).any(|pair| pair[0].order.sale != pair[1].order.sale) {
                 wait_briefly_for_locks(&transaction).await?;
             }
+            self.announce(&transaction, new.iter().map(|claim| confirmed(claim, deadlines.now))).await?;
             if let Some(refusal) = self.add_units(&transaction, &new, &deadlines.limits).await? {
                 return roll_back(transaction, refusal).await;
             }
@@ -176,6 +178,13 @@ impl Store {
         fault!("commit.after", return Err(StoreError::Away("injected".into())));
         Ok(Ok(answers))
     }
+}
+
+/// The first state of a row that a claim has become.
+fn confirmed(claim: &Claim, at: Millis) -> Reached<'_> {
+    let order = &claim.order;
+    let (sale, status) = (order.sale.as_str(), OrderStatus::Confirmed);
+    Reached { order: order.id, version: FIRST_VERSION, sale, status, at }
 }
 
 fn is_of_one_sale(claims: &[Claim]) -> bool {

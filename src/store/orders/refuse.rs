@@ -79,8 +79,9 @@ impl Store {
             row.epoch = Set(None);
             row.seq = Set(None);
         }
-        if written.as_ref().is_some_and(|row| row.attempt_id == Some(attempt)) {
+        if let Some(row) = written.as_ref().filter(|row| row.attempt_id == Some(attempt)) {
             log(&transaction, claim.order.sale.as_str(), [Touched::Order(claim.order.id)]).await?;
+            self.announce(&transaction, [read_order(row.clone())?.reached()]).await?;
         }
         self.commit_if(may_commit, transaction, &[claim.order.sale.as_str()]).await?;
         let Some(row) = written else {

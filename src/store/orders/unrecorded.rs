@@ -61,6 +61,7 @@ impl Store {
                 .exec_without_returning(&transaction)
                 .await?;
             log(&transaction, order.sale.as_str(), [Touched::Order(order.id)]).await?;
+            self.announce(&transaction, [row.reached()]).await?;
             self.commit_if(may_commit, transaction, &[order.sale.as_str()]).await?;
             fault!("cancel.after", return Err(StoreError::Away("injected".into())));
             Ok(Some(row))

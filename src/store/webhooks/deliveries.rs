@@ -1,0 +1,214 @@
+//! Deliveries: what each endpoint is to be given, and when it is tried again.
+
+use std::collections::BTreeMap;
+
+use sea_orm::sea_query::{Expr, ExprTrait as _};
+use sea_orm::{
+    ActiveValue::Set, ColumnTrait as _, Condition, DatabaseTransaction, EntityTrait as _, QueryFilter as _,
+    QueryOrder as _, QuerySelect as _,
+};
+use uuid::Uuid;
+
+use super::endpoints::that_are_on;
+use crate::domain::{Millis, OrderId, OrderStatus, SaleId};
+use crate::store::entities::webhook_delivery::{ActiveModel, Column, Entity, Model};
+use crate::store::entities::webhook_event;
+use crate::store::error::StoreError;
+use crate::store::handle::Store;
+use crate::store::many::{OnExisting, insert_many, is_one_of};
+
+/// A state of an order that an endpoint has not taken yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WebhookDelivery {
+    /// The order.
+    pub order: OrderId,
+    /// The version of its row in that state. A later state has a higher one.
+    pub version: i32,
+    /// Its sale.
+    pub sale: SaleId,
+    /// The state.
+    pub status: OrderStatus,
+    /// When the order reached it.
+    pub at: Millis,
+    /// How often it was tried.
+    pub tries: i32,
+    /// When it is tried; `None` if it was given up.
+    pub due: Option<Millis>,
+}
+
+/// A delivery that its endpoint did not take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotTaken {
+    /// The order.
+    pub order: OrderId,
+    /// The version of its row.
+    pub version: i32,
+    /// When to try again; `None` gives it up.
+    pub due: Option<Millis>,
+    /// Why, in words.
+    pub why: String,
+}
+
+impl Store {
+    /// Makes deliveries of up to so many states that were written down, one for each endpoint that is on. Returns how many
+    /// states it were. They are durable on return, and may be made twice at the same time.
+    pub async fn make_deliveries(&self, limit: u64) -> Result<usize, StoreError> {
+        self.within(async {
+            let transaction = self.begin().await?;
+            let events = webhook_event::Entity::find()
+                .order_by_asc(webhook_event::Column::OrderId)
+                .order_by_asc(webhook_event::Column::Version)
+                .limit(limit)
+                .all(&transaction)
+                .await?;
+            if events.is_empty() {
+                transaction.rollback().await?;
+                return Ok(0);
+            }
+            let (endpoints, now) = (that_are_on(&transaction).await?, Millis::now());
+            let rows = endpoints.iter().flat_map(|endpoint| {
+                events.iter().map(|event| ActiveModel {
+                    endpoint_id: Set(endpoint.clone()),
+                    order_id: Set(event.order_id),
+                    version: Set(event.version),
+                    sale_id: Set(event.sale_id.clone()),
+                    status: Set(event.status.clone()),
+                    at_ms: Set(event.at_ms),
+                    tries: Set(0),
+                    due_at_ms: Set(Some(now.0)),
+                    last_error: Set(None),
+                })
+            });
+            let existing = OnExisting {
+                conflict: self.skip_existing(Column::OrderId),
+                postgres: "(endpoint_id, order_id, version) DO NOTHING",
+            };
+            insert_many(&transaction, rows.collect(), &existing).await?;
+            for (version, orders) in by_version(events.iter().map(|event| (event.order_id, event.version))) {
+                webhook_event::Entity::delete_many()
+                    .filter(webhook_event::Column::Version.eq(version))
+                    .filter(is_one_of(&transaction, webhook_event::Column::OrderId, orders))
+                    .exec(&transaction)
+                    .await?;
+            }
+            self.commit(transaction, &[]).await?;
+            Ok(events.len())
+        })
+        .await
+    }
+
+    /// What an endpoint has not taken of up to so many orders with something due, the longest due first. Of each order all
+    /// that waits, in the order of its states.
+    pub async fn due_deliveries(
+        &self,
+        endpoint: &str,
+        limit: u64,
+    ) -> Result<Vec<WebhookDelivery>, StoreError> {
+        self.within(async {
+            let due: Vec<Uuid> = Entity::find()
+                .select_only()
+                .column(Column::OrderId)
+                .filter(Column::EndpointId.eq(endpoint))
+                .filter(Column::DueAtMs.lte(Millis::now().0))
+                .order_by_asc(Column::DueAtMs)
+                .limit(limit)
+                .into_tuple()
+                .all(&self.db)
+                .await?;
+            if due.is_empty() {
+                return Ok(Vec::new());
+            }
+            let rows = Entity::find()
+                .filter(Column::EndpointId.eq(endpoint))
+                .filter(Column::DueAtMs.is_not_null())
+                .filter(is_one_of(&self.db, Column::OrderId, due))
+                .order_by_asc(Column::OrderId)
+                .order_by_asc(Column::Version)
+                .all(&self.db)
+                .await?;
+            rows.into_iter().map(read).collect()
+        })
+        .await
+    }
+
+    /// Records what an endpoint has taken and what it has not. On return that is durable. May be repeated.
+    pub async fn record_deliveries(
+        &self,
+        endpoint: &str,
+        taken: &[(OrderId, i32)],
+        not_taken: &[NotTaken],
+    ) -> Result<(), StoreError> {
+        self.within(async {
+            let transaction = self.begin().await?;
+            let taken = taken.iter().map(|(order, version)| (order.uuid(), *version));
+            for (version, orders) in by_version(taken) {
+                Entity::delete_many()
+                    .filter(Column::EndpointId.eq(endpoint))
+                    .filter(Column::Version.eq(version))
+                    .filter(is_one_of(&transaction, Column::OrderId, orders))
+                    .exec(&transaction)
+                    .await?;
+            }
+            for failed in not_taken {
+                note_failure(&transaction, endpoint, failed).await?;
+            }
+            self.commit(transaction, &[]).await
+        })
+        .await
+    }
+
+    /// Has an endpoint be given at once what it was not given because of failures. Returns how many deliveries.
+    pub async fn redeliver(&self, endpoint: &str) -> Result<u64, StoreError> {
+        self.within(async {
+            let now = Millis::now().0;
+            let again = Entity::update_many()
+                .col_expr(Column::DueAtMs, Expr::val(now))
+                .col_expr(Column::Tries, Expr::val(0))
+                .filter(Column::EndpointId.eq(endpoint))
+                .filter(Condition::any().add(Column::DueAtMs.is_null()).add(Column::Tries.gt(0)))
+                .exec(&self.db)
+                .await?;
+            Ok(again.rows_affected)
+        })
+        .await
+    }
+}
+
+async fn note_failure(
+    transaction: &DatabaseTransaction,
+    endpoint: &str,
+    failed: &NotTaken,
+) -> Result<(), StoreError> {
+    let why: String = failed.why.chars().take(200).collect();
+    Entity::update_many()
+        .col_expr(Column::Tries, Expr::col(Column::Tries).add(1))
+        .col_expr(Column::DueAtMs, Expr::val(failed.due.map(|due| due.0)))
+        .col_expr(Column::LastError, Expr::val(why))
+        .filter(Column::EndpointId.eq(endpoint))
+        .filter(Column::OrderId.eq(failed.order.uuid()))
+        .filter(Column::Version.eq(failed.version))
+        .exec(transaction)
+        .await?;
+    Ok(())
+}
+
+fn by_version(all: impl Iterator<Item = (Uuid, i32)>) -> BTreeMap<i32, Vec<Uuid>> {
+    let mut by_version: BTreeMap<i32, Vec<Uuid>> = BTreeMap::new();
+    for (order, version) in all {
+        by_version.entry(version).or_default().push(order);
+    }
+    by_version
+}
+
+fn read(row: Model) -> Result<WebhookDelivery, StoreError> {
+    let unreadable = |_| StoreError::unreadable("a delivery", &row);
+    Ok(WebhookDelivery {
+        order: row.order_id.into(),
+        version: row.version,
+        sale: row.sale_id.parse().map_err(unreadable)?,
+        status: row.status.parse().map_err(|_| StoreError::unreadable("a delivery", &row))?,
+        at: Millis(row.at_ms),
+        tries: row.tries,
+        due: row.due_at_ms.map(Millis),
+    })
+}
