@@ -40,4 +40,5 @@ pub mod rehearsal;
 pub mod settlement;
 pub mod store;
 pub mod telemetry;
+pub mod webhook;
 pub mod worker;

@@ -37,6 +37,7 @@ mod terms;
 mod time;
 mod token;
 mod user;
+mod webhook;
 
 use std::process::ExitCode;
 
@@ -95,6 +96,12 @@ enum Verb {
     /// Change settings of all processes while they run.
     #[command(subcommand, after_help = "Example:\n  doorbuster settings set front.read_only true")]
     Settings(settings::Verb),
+    /// Say where events of orders are delivered, and see to what was not.
+    #[command(
+        subcommand,
+        after_help = "Example:\n  doorbuster webhook add shop https://shop.example/webhooks"
+    )]
+    Webhook(webhook::Verb),
     /// Erase a person's name.
     #[command(subcommand, after_help = "Example:\n  doorbuster user erase ada --yes")]
     User(user::Verb),
@@ -191,6 +198,7 @@ impl Verb {
             Self::Payment(verb) => payment::run(&load_with_database(sources)?, verb).await,
             Self::Acts(args) => acts::run(&load_with_database(sources)?, &args).await,
             Self::Settings(verb) => settings::run(&load_with_database(sources)?, verb).await,
+            Self::Webhook(verb) => webhook::run(&load_with_database(sources)?, verb).await,
             Self::User(verb) => user::run(&load_with_database(sources)?, verb).await,
             Self::DeadLetters(verb) => dead_letters::run(&load_with_database(sources)?, verb).await,
             Self::Audit(args) => audit::run(&load_with_database(sources)?, args).await,

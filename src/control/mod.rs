@@ -14,6 +14,7 @@ mod live_settings;
 mod operator_acts;
 mod record;
 mod sales;
+mod webhooks;
 
 pub use check::{CLOCK_TOLERANCE, Check};
 pub use dead_letters::{DeadLetterActs, DeadLetterEnd, DeadLetterError, DeadLetterJson};
@@ -23,3 +24,4 @@ pub use live_settings::{
 };
 pub(crate) use operator_acts::recorded;
 pub use sales::{Control, SaleStatus};
+pub use webhooks::{EndpointStatus, WebhookActs, WebhookError};

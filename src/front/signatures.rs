@@ -13,6 +13,7 @@ use base64::engine::general_purpose::STANDARD;
 use super::codes::BAD_SIGNATURE;
 use super::problem::{Answered, Problem};
 use crate::domain::Millis;
+use crate::webhook::{Secret, Signed};
 
 /// Allowed difference between a callback's time and this host's clock, in seconds. An older callback may be a
 /// replayed copy.
@@ -75,20 +76,15 @@ impl Providers {
 }
 
 fn key(secret: &str, provider: &str) -> Result<hmac::Key, SecretsError> {
-    let invalid = || SecretsError::InvalidSecret(provider.to_owned());
-    let base64 = secret.strip_prefix("whsec_").ok_or_else(invalid)?;
-    let bytes = STANDARD.decode(base64).map_err(|_| invalid())?;
-    if !(24..=64).contains(&bytes.len()) {
-        return Err(invalid());
-    }
-    Ok(hmac::Key::new(hmac::HMAC_SHA256, &bytes))
+    let secret = Secret::parse(secret).map_err(|_| SecretsError::InvalidSecret(provider.to_owned()))?;
+    Ok(secret.key().clone())
 }
 
 /// Signs an event as a provider does, for drills and tests. `timestamp` is in seconds since 1970. The result is
 /// the value of the `webhook-signature` header.
 pub fn signature(secret: &str, id: &str, timestamp: i64, body: &str) -> Result<String, SecretsError> {
-    let tag = hmac::sign(&key(secret, "the drill")?, format!("{id}.{timestamp}.{body}").as_bytes());
-    Ok(format!("v1,{}", STANDARD.encode(tag)))
+    let secret = Secret::parse(secret).map_err(|_| SecretsError::InvalidSecret("the drill".into()))?;
+    Ok(secret.sign(Signed { id, timestamp, body }))
 }
 
 /// The event's id, if one of the provider's secrets signed the id, the time and the body, and the time is recent. The

@@ -71,3 +71,9 @@ impl From<RedisError> for Fault {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidUrl(pub(super) String);
+
+/// An error with its causes: that of an HTTP client, say, is only "connect" by itself.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}

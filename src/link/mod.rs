@@ -13,7 +13,7 @@ mod script;
 
 pub use self::redis::{Member, NO_SCRIPT_RETRIES, RedisLink, RedisSettings, check_url};
 pub use backoff::Backoff;
-pub use error::{Fault, InvalidUrl};
+pub use error::{Fault, InvalidUrl, with_causes};
 pub use gather::{Gather, call_together, work_together};
 pub use installation::{
     BROKER, DATABASE, Installation, InstallationId, NoInstallationId, OtherInstallation, REDIS,

@@ -4,7 +4,7 @@
 //! after the order log, and `rounds` after everything that comes due later, each as a continuous leader. `books_check`
 //! and `adopter` compare the books at intervals, one look at a time. `rebuilder` rebuilds frozen gates where the
 //! configuration allows it; `restart_check` compares the books after a restart of Redis, and until then
-//! keeps it from selling. `place_check` notices in every process that the database has gone back in time.
+//! keeps it from selling. `webhooks` gives endpoints what happened to orders. `place_check` notices in every process that the database has gone back in time.
 //!
 //! All of it is idempotent. A process that dies in the middle leaves work that the next one finds.
 
@@ -22,6 +22,7 @@ mod restart_check;
 mod rounds;
 mod schedule;
 mod sweep;
+mod webhooks;
 
 pub use adopter::Adopter;
 pub use books_check::BooksCheck;
@@ -34,3 +35,4 @@ pub use restart_check::{Comparison, NotCompared, RestartCheck};
 pub use rounds::{MaintenanceSettings, Rounds};
 pub use schedule::{ScheduledTask, schedule};
 pub use sweep::{Sweep, SweepSettings};
+pub use webhooks::Webhooks;

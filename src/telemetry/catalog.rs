@@ -144,6 +144,16 @@ pub const METRICS: &[Metric] = &[
     gauge("doorbuster_maintenance_orders_overdue", "Unpaid orders past their deadline."),
     counter("doorbuster_maintenance_returned_total", "Ended orders whose units maintenance returned."),
     gauge("doorbuster_sale_acts_pending", "Changes to sales that are unfinished."),
+    // Webhooks.
+    gauge("doorbuster_webhook_deliveries_waiting", "Webhooks that wait for their endpoints."),
+    gauge(
+        "doorbuster_webhook_deliveries_given_up",
+        "Webhooks that were given up, until an operator has them delivered again.",
+    ),
+    gauge("doorbuster_webhook_endpoints_off", "Endpoints of webhooks that are switched off."),
+    counter("doorbuster_webhooks_delivered_total", "Webhooks that their endpoints have taken."),
+    counter("doorbuster_webhooks_failed_total", "Requests with a webhook that failed."),
+    counter("doorbuster_webhooks_given_up_total", "Webhooks that were given up."),
     // The order log, backups and the database.
     gauge(
         "doorbuster_order_log_oldest_unwritten_seconds",

@@ -14,6 +14,7 @@ use jsonwebtoken::{Algorithm, DecodingKey};
 use serde_json::Value;
 
 use super::key::Key;
+use crate::link::with_causes;
 
 /// The size limit of a set, in bytes.
 const LARGEST: usize = 256 * 1024;
@@ -98,18 +99,12 @@ async fn fetch(uri: &Uri) -> Result<Vec<u8>, JwkSetError> {
 
 async fn body_of(answer: Result<Response<Incoming>, ClientError>) -> Result<Vec<u8>, JwkSetError> {
     let unreadable = JwkSetError::Unreadable;
-    let answer = answer.map_err(|error| unreadable(chain(&error)))?;
+    let answer = answer.map_err(|error| unreadable(with_causes(&error)))?;
     if !answer.status().is_success() {
         return Err(unreadable(format!("the answer is {}", answer.status())));
     }
     let body = Limited::new(answer.into_body(), LARGEST).collect().await;
     Ok(body.map_err(|error| unreadable(error.to_string()))?.to_bytes().into())
-}
-
-/// An error with its causes: that of the client alone says only "connect".
-fn chain(error: &dyn std::error::Error) -> String {
-    std::iter::successors(error.source(), |cause| cause.source())
-        .fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// The keys of a set that can verify tokens. Others, such as keys for encryption or for other algorithms, are skipped:

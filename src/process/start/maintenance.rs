@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::intake::Relay;
-use crate::maintenance::{Adopter, BooksCheck, LogWriter, Rebuilder, Rounds, Sweep, log_reach, schedule};
+use crate::maintenance::{
+    Adopter, BooksCheck, LogWriter, Rebuilder, Rounds, Sweep, Webhooks, log_reach, schedule,
+};
 use crate::orders::Payments;
 use crate::process::config::RebuildPolicy;
 use crate::process::shared::Shared;
@@ -33,6 +35,7 @@ pub(super) fn start(shared: &Shared<'_>, tasks: &mut Tasks, front: Maintained) {
     tasks.spawn("the adoption", adopter(shared).run(stop.clone()));
     tasks.spawn("the sweep", sweep(shared, front.relay).run(stop.clone()));
     tasks.spawn("the log writer", log_writer(shared, front.log.clone()).run(stop.clone()));
+    tasks.spawn("the webhooks", webhooks(shared).run(stop.clone()));
     tasks.spawn("maintenance", rounds(shared, &front.payments, &front.log).run(stop.clone()));
 }
 
@@ -91,6 +94,11 @@ fn sweep(shared: &Shared<'_>, relay: Relay) -> Sweep {
 fn log_writer(shared: &Shared<'_>, log: OrderLog) -> LogWriter {
     let (parts, every) = (shared.parts, shared.config.maintenance().every);
     LogWriter { gate: parts.gate.clone(), store: store(shared), leases: parts.leases.clone(), log, every }
+}
+
+fn webhooks(shared: &Shared<'_>) -> Webhooks {
+    let (parts, allow_private) = (shared.parts, shared.config.webhooks.allow_private);
+    Webhooks { store: parts.store.ahead_of_buyers(2), leases: parts.leases.clone(), allow_private }
 }
 
 fn rounds(shared: &Shared<'_>, payments: &Payments, log: &OrderLog) -> Rounds {

@@ -19,3 +19,4 @@ pub mod strangers;
 pub mod terms;
 pub mod together;
 pub mod tokens;
+pub mod webhooks;

@@ -95,6 +95,7 @@ fn modules_depend_downwards_only() {
         "lease",
         "queue",
         "store",
+        "webhook",
         "link",
         "fault",
         "telemetry",

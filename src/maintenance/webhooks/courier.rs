@@ -1,0 +1,191 @@
+//! Gives one endpoint what is due: orders at the same time, and the states of each order one after the other.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::stream::{self, StreamExt as _};
+use serde_json::json;
+
+use crate::domain::{Millis, OrderId};
+use crate::maintenance::MaintenanceError;
+use crate::store::{EndpointState, NotTaken, OrderRow, Store, WebhookDelivery};
+use crate::webhook::{EndpointUrl, NotDelivered, Secret, Sender, Signed};
+
+/// Orders of one round.
+const ORDERS: u64 = 200;
+
+/// Requests to one endpoint at the same time.
+const AT_ONCE: usize = 16;
+
+/// After so many failures without a success a round ends: the endpoint is away, and the rest would fail as well.
+const AWAY_AFTER: usize = 8;
+
+/// The time until each further try, in seconds: three days and nine hours in all. Then a delivery is given up.
+const AGAIN_AFTER_S: [i64; 10] = [5, 30, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400];
+
+/// An endpoint that takes nothing for so long is switched off.
+const OFF_AFTER: Duration = Duration::from_secs(5 * 86_400);
+
+/// The shortest and the longest pause of an endpoint that takes nothing.
+const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+pub(super) struct Courier {
+    pub(super) store: Store,
+    pub(super) sender: Sender,
+    pub(super) endpoint: String,
+    pub(super) url: EndpointUrl,
+    pub(super) secrets: Vec<Secret>,
+}
+
+/// What an endpoint has taken, and what it has not.
+#[derive(Default)]
+struct Outcome {
+    taken: Vec<(OrderId, i32)>,
+    not_taken: Vec<NotTaken>,
+    is_gone: bool,
+}
+
+/// A round's successes and failures so far.
+#[derive(Default)]
+struct Tally {
+    taken: AtomicUsize,
+    failed: AtomicUsize,
+}
+
+impl Tally {
+    fn is_away(&self) -> bool {
+        self.taken.load(Ordering::Relaxed) == 0 && self.failed.load(Ordering::Relaxed) >= AWAY_AFTER
+    }
+}
+
+impl Courier {
+    /// Returns when nothing is due, or after a pause if the endpoint takes nothing.
+    pub(super) async fn run(self) {
+        loop {
+            match self.round().await {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    tracing::debug!(%error, endpoint = self.endpoint, "webhooks wait");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Whether more may be due.
+    async fn round(&self) -> Result<bool, MaintenanceError> {
+        let due = self.store.due_deliveries(&self.endpoint, ORDERS).await?;
+        if due.is_empty() {
+            return Ok(false);
+        }
+        let mut ids: Vec<OrderId> = due.iter().map(|delivery| delivery.order).collect();
+        ids.dedup();
+        let rows = self.store.orders_by_id(&ids).await?;
+        let rows: BTreeMap<OrderId, OrderRow> = rows.into_iter().map(|row| (row.order.id, row)).collect();
+        let tally = Tally::default();
+        let orders = due.chunk_by(|one, next| one.order == next.order);
+        // Collected, because the compiler cannot tell that a lazy iterator of them may be sent to another thread.
+        let giving: Vec<_> = orders.map(|states| self.give(states, &rows, &tally)).collect();
+        let given: Vec<Outcome> = stream::iter(giving).buffer_unordered(AT_ONCE).collect().await;
+        let mut outcome = Outcome::default();
+        for one in given {
+            outcome.taken.extend(one.taken);
+            outcome.not_taken.extend(one.not_taken);
+            outcome.is_gone |= one.is_gone;
+        }
+        let Outcome { taken, not_taken, is_gone } = outcome;
+        self.store.record_deliveries(&self.endpoint, &taken, &not_taken).await?;
+        let given_up = not_taken.iter().filter(|failed| failed.due.is_none()).count();
+        metrics::counter!("doorbuster_webhooks_delivered_total").increment(taken.len() as u64);
+        metrics::counter!("doorbuster_webhooks_failed_total").increment(not_taken.len() as u64);
+        metrics::counter!("doorbuster_webhooks_given_up_total").increment(given_up as u64);
+        if is_gone {
+            self.switch_off("it answered 410 Gone").await?;
+            return Ok(false);
+        }
+        let takes_nothing = taken.is_empty() && !not_taken.is_empty();
+        let lasts = self.store.note_endpoint(&self.endpoint, takes_nothing).await?;
+        if !takes_nothing {
+            return Ok(!taken.is_empty());
+        }
+        if lasts >= OFF_AFTER {
+            self.switch_off("nothing could be delivered for five days").await?;
+            return Ok(false);
+        }
+        let why = not_taken.first().map(|failed| failed.why.as_str()).unwrap_or_default();
+        tracing::warn!(
+            endpoint = self.endpoint,
+            why,
+            for_s = lasts.as_secs(),
+            "a webhook endpoint takes nothing"
+        );
+        tokio::time::sleep((lasts / 2).clamp(PAUSE.0, PAUSE.1)).await;
+        Ok(false)
+    }
+
+    /// Gives the endpoint the states of one order, until one is not due or not taken.
+    async fn give(
+        &self,
+        states: &[WebhookDelivery],
+        rows: &BTreeMap<OrderId, OrderRow>,
+        tally: &Tally,
+    ) -> Outcome {
+        let mut outcome = Outcome::default();
+        for delivery in states {
+            if tally.is_away() || delivery.due.is_none_or(|due| due > Millis::now()) {
+                break;
+            }
+            // Of an order that was deleted with its sale nothing is known any more.
+            let sent = match rows.get(&delivery.order) {
+                Some(row) => self.send(delivery, row).await,
+                None => Ok(()),
+            };
+            let Err(error) = sent else {
+                tally.taken.fetch_add(1, Ordering::Relaxed);
+                outcome.taken.push((delivery.order, delivery.version));
+                continue;
+            };
+            tally.failed.fetch_add(1, Ordering::Relaxed);
+            outcome.is_gone |= error.is_gone();
+            let due = again_after(delivery.tries).map(|after| Millis(Millis::now().0 + after));
+            let (order, version, why) = (delivery.order, delivery.version, error.to_string());
+            outcome.not_taken.push(NotTaken { order, version, due, why });
+            break;
+        }
+        outcome
+    }
+
+    async fn send(&self, delivery: &WebhookDelivery, row: &OrderRow) -> Result<(), NotDelivered> {
+        let id = format!("{}.{}", delivery.order, delivery.version);
+        let body = json!({
+            "type": format!("order.{}", delivery.status),
+            "timestamp": delivery.at,
+            "data": {
+                "order_id": delivery.order,
+                "sale_id": delivery.sale,
+                "user_id": row.order.user,
+                "sku": row.order.sku,
+                "quantity": row.order.quantity,
+                "status": delivery.status,
+                "version": delivery.version,
+            },
+        })
+        .to_string();
+        let event = Signed { id: &id, timestamp: Millis::now().0 / 1_000, body: &body };
+        self.sender.send(&self.url, &self.secrets, event).await
+    }
+
+    async fn switch_off(&self, why: &str) -> Result<(), MaintenanceError> {
+        tracing::error!(endpoint = self.endpoint, why, "a webhook endpoint is switched off");
+        self.store.switch_endpoint(&self.endpoint, &EndpointState::Off(why.into())).await?;
+        Ok(())
+    }
+}
+
+/// The milliseconds until a delivery that has failed so often before, and now again, is tried once more.
+fn again_after(failed_before: i32) -> Option<i64> {
+    let nth = usize::try_from(failed_before).unwrap_or(0);
+    AGAIN_AFTER_S.get(nth).map(|seconds| seconds * 1_000)
+}

@@ -1,0 +1,115 @@
+//! One front makes the deliveries and has each endpoint given its own, independently of the others.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::courier::Courier;
+use crate::lease::{Guard, Leases};
+use crate::maintenance::MaintenanceError;
+use crate::maintenance::leader::{Leader, keep_leading};
+use crate::store::{EndpointState, Store};
+use crate::webhook::{EndpointUrl, Secret, Sender};
+
+const SCOPE: &str = "_webhooks";
+
+/// Between two rounds.
+const EVERY: Duration = Duration::from_millis(500);
+
+/// States that become deliveries in one transaction, and how many of these there are in one round.
+const BATCH: u64 = 1_000;
+const BATCHES: usize = 20;
+
+/// How often what waits is counted.
+const COUNT_EVERY: Duration = Duration::from_secs(10);
+
+/// Gives endpoints what happened, on one front at a time.
+pub struct Webhooks {
+    /// Has the endpoints, and what they are to be given.
+    pub store: Store,
+    /// Decides who leads.
+    pub leases: Leases,
+    /// Whether an endpoint may be on this host or in a private network.
+    pub allow_private: bool,
+}
+
+/// The endpoints that are being given something.
+type UnderWay = HashMap<String, AbortOnDropHandle<()>>;
+
+impl Webhooks {
+    /// Runs until `stop`. Errors are logged and retried in a later round. What is being sent when this process no longer
+    /// leads is broken off, and the next leader sends it again.
+    pub async fn run(self, stop: CancellationToken) {
+        let sender = Sender::new(self.allow_private);
+        let mut leader = Leader::new(&self.leases, SCOPE);
+        let (mut under_way, mut counted) = (UnderWay::new(), None);
+        while stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
+            let Some(lead) = leader.lead().await else {
+                under_way.clear();
+                counted = None;
+                show(0, 0, 0);
+                continue;
+            };
+            let round = lead.until_lost(self.round(lead, &sender, &mut under_way, &mut counted));
+            match stop.run_until_cancelled(round).await {
+                Some(Ok(Ok(()))) => {}
+                Some(Ok(Err(error))) => tracing::debug!(%error, "webhooks wait"),
+                Some(Err(error)) => tracing::warn!(%error, "webhooks are left to another front"),
+                None => break,
+            }
+        }
+        drop(under_way);
+        leader.resign().await;
+    }
+
+    async fn round(
+        &self,
+        leader: &Guard,
+        sender: &Sender,
+        under_way: &mut UnderWay,
+        counted: &mut Option<Instant>,
+    ) -> Result<(), MaintenanceError> {
+        for _ in 0..BATCHES {
+            keep_leading(leader).await;
+            if self.store.make_deliveries(BATCH).await? < BATCH as usize {
+                break;
+            }
+        }
+        under_way.retain(|_, courier| !courier.is_finished());
+        let endpoints = self.store.endpoints().await?;
+        for endpoint in endpoints.iter().filter(|endpoint| endpoint.state == EndpointState::On) {
+            if under_way.contains_key(&endpoint.id) {
+                continue;
+            }
+            let url = EndpointUrl::parse(&endpoint.url, self.allow_private);
+            let secrets = endpoint.secrets.iter().map(|secret| Secret::parse(secret)).collect();
+            let (Ok(url), Ok(secrets)) = (url, secrets) else {
+                let why = "its URL or a secret is not allowed here";
+                tracing::warn!(endpoint = endpoint.id, why, "a webhook endpoint is switched off");
+                self.store.switch_endpoint(&endpoint.id, &EndpointState::Off(why.into())).await?;
+                continue;
+            };
+            let (store, sender) = (self.store.clone(), sender.clone());
+            let courier = Courier { store, sender, endpoint: endpoint.id.clone(), url, secrets };
+            let task = AbortOnDropHandle::new(tokio::spawn(courier.run()));
+            under_way.insert(endpoint.id.clone(), task);
+        }
+        if counted.is_none_or(|at| at.elapsed() >= COUNT_EVERY) {
+            *counted = Some(Instant::now());
+            let waiting = self.store.waiting_deliveries().await?;
+            let off = endpoints.iter().filter(|endpoint| endpoint.state != EndpointState::On).count();
+            let sum = |of: fn(&(u64, u64)) -> u64| waiting.values().map(of).sum();
+            show(sum(|counts| counts.0), sum(|counts| counts.1), off);
+        }
+        Ok(())
+    }
+}
+
+fn show(waiting: u64, given_up: u64, off: usize) {
+    metrics::gauge!("doorbuster_webhook_deliveries_waiting").set(waiting as f64);
+    metrics::gauge!("doorbuster_webhook_deliveries_given_up").set(given_up as f64);
+    metrics::gauge!("doorbuster_webhook_endpoints_off").set(off as f64);
+}

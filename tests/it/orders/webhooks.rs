@@ -1,0 +1,244 @@
+//! What happens to orders, as the endpoints of a shop are given it.
+
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use doorbuster::domain::Sale;
+use doorbuster::process::Running;
+
+use super::payments::{SECRET, event};
+use crate::support::{Answer, Buyer, Database, Manner, Receiver, World, at_rest, run, sale, until};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// A world whose endpoints may be on this host.
+async fn world(database: Database) -> World {
+    let mut world = World::new(database).await;
+    world.set("webhooks.allow_private=true").set("maintenance.every_ms=200");
+    world.set(&format!("payments.secrets=acme {SECRET}"));
+    world.parts().await;
+    world
+}
+
+async fn open(world: &World) -> (Running, Sale) {
+    let running = world.running().await;
+    let sale = sale(&world.name, 100, 1);
+    world.open_sale(&running.parts, &sale).await;
+    (running, sale)
+}
+
+/// Adds an endpoint, and returns its secret.
+async fn add(world: &World, id: &str, receiver: &Receiver) -> String {
+    let (code, out, err) =
+        run(Some(world), &["webhook", "add", id, &receiver.url(), "--output", "json"]).await;
+    assert_eq!(code, 0, "{out}{err}");
+    let added: serde_json::Value = serde_json::from_str(&out).unwrap();
+    added["secret"].as_str().unwrap().to_owned()
+}
+
+async fn buy(running: &Running, sale: &Sale, user: &str) -> Answer {
+    let answer = Buyer::of(running, user).buy(sale.id.as_str(), "k").await;
+    assert_eq!(answer.status, 202, "{}", answer.text);
+    answer
+}
+
+async fn has_kinds(receiver: &Receiver, order: &str, kinds: &[&str]) {
+    until(&format!("{order} has {kinds:?}"), LONG, async || {
+        (receiver.kinds_of(order) == kinds).then_some(())
+    })
+    .await;
+}
+
+async fn pay(running: &Running, sale: &Sale, order: &str) {
+    let paid = event(&format!("evt-{order}"), "payment.succeeded", sale, order);
+    let answer = until("the payment is taken", LONG, async || Some(paid.send(running).await)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+}
+
+async fn a_killed_receiver_gets_everything(database: Database) {
+    let world = world(database).await;
+    let mut receiver = Receiver::start().await;
+    let secret = add(&world, "shop", &receiver).await;
+    let (running, sale) = open(&world).await;
+    let order = buy(&running, &sale, "ada").await;
+    has_kinds(&receiver, order.order_id(), &["order.confirmed"]).await;
+    let first = receiver.delivered().remove(0);
+    assert!(first.is_signed_with(&secret), "{first:?}");
+    assert_eq!(first.id, format!("{}.1", order.order_id()));
+    let data = &first.json["data"];
+    assert_eq!(
+        (&data["user_id"], &data["status"], &data["quantity"]),
+        (&"ada".into(), &"confirmed".into(), &1.into())
+    );
+
+    receiver.kill().await;
+    let mut paid = Vec::new();
+    for nth in 0..20 {
+        let order = buy(&running, &sale, &format!("user{nth}")).await;
+        paid.push(order.order_id().to_owned());
+    }
+    at_rest(&running, &sale).await;
+    for order in &paid {
+        pay(&running, &sale, order).await;
+    }
+    let failing = async || {
+        let (code, out, err) = run(Some(&world), &["webhook", "list"]).await;
+        assert_eq!(code, 0, "{out}{err}");
+        out.contains("fails since").then_some(())
+    };
+    until("the operator sees it", LONG, failing).await;
+    receiver.behave(Manner::Takes);
+    receiver.start_again().await;
+    for order in &paid {
+        has_kinds(&receiver, order, &["order.confirmed", "order.paid"]).await;
+    }
+    let (all, mut ids) = (receiver.delivered().len(), receiver.delivered());
+    ids.sort_by(|one, other| one.id.cmp(&other.id));
+    ids.dedup_by(|one, other| one.id == other.id);
+    println!("{all} deliveries of {} events", ids.len());
+    assert_eq!(ids.len(), 41);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_receiver_gets_everything_later_on_sqlite() {
+    a_killed_receiver_gets_everything(Database::Sqlite).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_receiver_gets_everything_later_on_postgres() {
+    a_killed_receiver_gets_everything(Database::Postgres).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_receiver_gets_everything_later_on_mariadb() {
+    a_killed_receiver_gets_everything(Database::Mariadb).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_later_state_waits_for_the_one_before_it() {
+    let world = world(Database::Sqlite).await;
+    let receiver = Receiver::start().await;
+    receiver.behave(Manner::Refuses("order.confirmed"));
+    add(&world, "shop", &receiver).await;
+    let (running, sale) = open(&world).await;
+    let order = buy(&running, &sale, "ada").await;
+    at_rest(&running, &sale).await;
+    pay(&running, &sale, order.order_id()).await;
+    // The second try comes after five seconds, when the payment has long been written down.
+    until("it has been tried twice", LONG, async || (receiver.refused() >= 2).then_some(())).await;
+    assert!(receiver.delivered().is_empty(), "{:?}", receiver.delivered());
+    receiver.behave(Manner::Takes);
+    assert_eq!(run(Some(&world), &["webhook", "redeliver", "shop"]).await.0, 0);
+    has_kinds(&receiver, order.order_id(), &["order.confirmed", "order.paid"]).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_that_never_answers_holds_nobody_up() {
+    let world = world(Database::Sqlite).await;
+    let (silent, good) = (Receiver::start().await, Receiver::start().await);
+    silent.behave(Manner::Never);
+    add(&world, "silent", &silent).await;
+    add(&world, "good", &good).await;
+    let (running, sale) = open(&world).await;
+    for nth in 0..20 {
+        let order = buy(&running, &sale, &format!("user{nth}")).await;
+        // Its first request to the other one has ten seconds.
+        let within = Duration::from_secs(8);
+        until("the other receiver gets it", within, async || {
+            (!good.kinds_of(order.order_id()).is_empty()).then_some(())
+        })
+        .await;
+    }
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_redirect_is_followed_and_no_long_answer_read() {
+    let world = world(Database::Sqlite).await;
+    let (redirects, talks) = (Receiver::start().await, Receiver::start().await);
+    redirects.behave(Manner::Redirects);
+    talks.behave(Manner::TalksOn);
+    add(&world, "redirects", &redirects).await;
+    add(&world, "talks", &talks).await;
+    let (running, sale) = open(&world).await;
+    let order = buy(&running, &sale, "ada").await;
+    has_kinds(&talks, order.order_id(), &["order.confirmed"]).await;
+    let twice = until("it is tried again", LONG, async || {
+        let delivered = redirects.delivered();
+        (delivered.len() >= 2).then_some(delivered)
+    })
+    .await;
+    assert!(twice.iter().all(|delivered| delivered.path == "/hooks"), "{twice:?}");
+    assert_eq!(talks.delivered().len(), 1, "it answered 200");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_is_gone_is_switched_off_and_said_so() {
+    let world = world(Database::Sqlite).await;
+    let receiver = Receiver::start().await;
+    receiver.behave(Manner::Answers(StatusCode::GONE));
+    let old = add(&world, "shop", &receiver).await;
+    let (running, sale) = open(&world).await;
+    let missed = buy(&running, &sale, "ada").await;
+    let listed = until("it is off", LONG, async || {
+        let (_, out, _) = run(Some(&world), &["webhook", "list"]).await;
+        out.contains("off: it answered 410").then_some(out)
+    })
+    .await;
+    assert!(listed.contains("shop"), "{listed}");
+    receiver.behave(Manner::Takes);
+    let (code, out, err) = run(Some(&world), &["webhook", "rotate", "shop", "--by", "ada"]).await;
+    let new =
+        out.lines().find(|line| line.starts_with("whsec_")).unwrap_or_else(|| panic!("{code} {out}{err}"));
+    let again = run(Some(&world), &["webhook", "rotate", "shop"]).await;
+    assert!(again.0 == 2 && again.2.contains("--retire"), "{again:?}");
+    assert_eq!(run(Some(&world), &["webhook", "on", "shop"]).await.0, 0);
+    assert_eq!(run(Some(&world), &["webhook", "redeliver", "shop"]).await.0, 0);
+    has_kinds(&receiver, missed.order_id(), &["order.confirmed"]).await;
+    let delivered = receiver.delivered().remove(0);
+    assert!(delivered.is_signed_with(&old) && delivered.is_signed_with(new), "{delivered:?}");
+    assert_eq!(run(Some(&world), &["webhook", "rotate", "shop", "--retire"]).await.0, 0);
+    let order = buy(&running, &sale, "bob").await;
+    has_kinds(&receiver, order.order_id(), &["order.confirmed"]).await;
+    let delivered = receiver.delivered().pop().unwrap();
+    assert!(!delivered.is_signed_with(&old) && delivered.is_signed_with(new), "{delivered:?}");
+    let acts = run(Some(&world), &["acts"]).await.1;
+    assert!(acts.contains("webhook rotate") && acts.contains("operator ada"), "{acts}");
+    assert!(!acts.contains("whsec_"), "{acts}");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mistakes_about_endpoints_are_explained() {
+    let world = World::new(Database::Sqlite).await;
+    world.parts().await;
+    for (url, why) in [
+        ("https://127.0.0.1/hooks", "webhooks.allow_private"),
+        ("https://[::ffff:10.0.0.1]/hooks", "webhooks.allow_private"),
+        ("http://shop.example/hooks", "https:"),
+        ("https://ada:pw@shop.example/", "name or password"),
+        ("shop.example", "a URL such as"),
+    ] {
+        let (code, out, err) = run(Some(&world), &["webhook", "add", "shop", url]).await;
+        assert!(code == 2 && err.contains(why), "{url}: {code} {out}{err}");
+    }
+    let (code, _, err) = run(Some(&world), &["webhook", "add", "Shop No 1", "https://shop.example/"]).await;
+    assert!(code == 2 && err.contains("the id of an endpoint must be"), "{code} {err}");
+    let add = ["webhook", "add", "shop", "https://shop.example/hooks"];
+    let (code, out, err) = run(Some(&world), &add).await;
+    assert!(code == 0 && out.contains("whsec_"), "{code} {out}{err}");
+    let (code, _, err) = run(Some(&world), &add).await;
+    assert!(code == 2 && err.contains("there is an endpoint shop"), "{code} {err}");
+    for verb in ["remove", "on", "off", "rotate", "redeliver"] {
+        let (code, _, err) = run(Some(&world), &["webhook", verb, "other"]).await;
+        assert!(code == 2 && err.contains("there is no endpoint other"), "{verb}: {code} {err}");
+    }
+    let (code, out, _) = run(Some(&world), &["webhook", "list", "--output", "json"]).await;
+    assert!(code == 0 && !out.contains("whsec_") && out.contains("\"is_on\":true"), "{code} {out}");
+    assert_eq!(run(Some(&world), &["webhook", "remove", "shop"]).await.0, 0);
+    let (_, out, _) = run(Some(&world), &["webhook", "list"]).await;
+    assert!(out.contains("there are no endpoints"), "{out}");
+}
