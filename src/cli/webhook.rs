@@ -124,7 +124,7 @@ fn list(all: &[EndpointStatus], output: &Output) {
         println!("there are no endpoints; add one with `doorbuster webhook add`");
         return;
     }
-    println!("{:<16} {:>8} {:>9}  {:<34} URL", "ID", "WAITING", "GIVEN UP", "STATE");
+    println!("{:<16} {:>8} {:>9}  {:<38} URL", "ID", "WAITING", "GIVEN UP", "STATE");
     for endpoint in all {
         let EndpointStatus { id, url, off_because, failing_since, waiting, given_up, .. } = endpoint;
         let state = match (off_because, failing_since) {
@@ -132,6 +132,6 @@ fn list(all: &[EndpointStatus], output: &Output) {
             (None, Some(since)) => format!("fails since {since}"),
             (None, None) => "on".to_owned(),
         };
-        println!("{id:<16} {waiting:>8} {given_up:>9}  {state:<34} {url}");
+        println!("{id:<16} {waiting:>8} {given_up:>9}  {state:<38} {url}");
     }
 }

@@ -35,7 +35,10 @@ pub enum BadUrl {
     #[error("it must not contain a name or password; deliveries are signed instead")]
     Credentials,
     /// It is not `https:`.
-    #[error("it must begin with https:, or else anybody on the way could read and forge events")]
+    #[error(
+        "it must begin with https:, or else anybody on the way could read and forge events; webhooks.allow_private allows \
+         http: in your own network"
+    )]
     NotHttps,
     /// Its host is an address that is not public.
     #[error("its address is private; set webhooks.allow_private if endpoints are in your own network")]
