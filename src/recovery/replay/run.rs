@@ -113,6 +113,8 @@ impl Replay {
             let _ = guard.release().await;
             return Err(ReplayError::IsDone(id));
         }
+        // Of millions of orders nothing is written down for nobody.
+        self.store.announce_to_webhooks(self.store.has_endpoints().await.unwrap_or(true));
         let result = match guard.until_lost(work.go_and_compare()).await {
             Ok(result) => result,
             Err(lost) => Err(lost.into()),

@@ -25,7 +25,7 @@ pub(in crate::store) use claim::Refusal;
 pub use claim::{Claim, Recorded};
 pub(in crate::store) use counters::{lower_sold, raise_sold};
 pub use history::OrderEvent;
-pub(in crate::store) use new_rows::confirmed_row;
+pub(in crate::store) use new_rows::{FIRST_VERSION, confirmed_row};
 pub use older_epochs::{OlderEpoch, OlderOrders};
 pub use order_pages::OrderPages;
 pub use overdue::OverdueOrder;

@@ -1,5 +1,6 @@
 //! The database's side of recovery: the outbox of the order log, rows restored from log entries, and replays.
 
+mod announce;
 mod backup;
 mod entries;
 mod insert_orders;

@@ -73,6 +73,7 @@ impl Store {
             return Ok(Err(refusal));
         }
         self.insert_history(&transaction, plan.written()).await?;
+        self.announce_restored(&transaction, &plan).await?;
         let returns: Vec<_> = plan
             .returning()
             .map(|restore| return_row(&restore.entry.order, restore.entry.updated_at))

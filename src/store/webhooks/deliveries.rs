@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sea_orm::sea_query::{Expr, ExprTrait as _};
+use sea_orm::sea_query::{Alias, Expr, ExprTrait as _, Query, SelectStatement};
 use sea_orm::{
     ActiveValue::Set, ColumnTrait as _, Condition, DatabaseTransaction, EntityTrait as _, QueryFilter as _,
     QueryOrder as _, QuerySelect as _,
@@ -54,6 +54,10 @@ impl Store {
     /// states it were. They are durable on return, and may be made twice at the same time.
     pub async fn make_deliveries(&self, limit: u64) -> Result<usize, StoreError> {
         self.within(async {
+            // Most of the time there is nothing to do, and SQLite has one writer.
+            if webhook_event::Entity::find().limit(1).one(&self.db).await?.is_none() {
+                return Ok(0);
+            }
             let transaction = self.begin().await?;
             let events = webhook_event::Entity::find()
                 .order_by_asc(webhook_event::Column::OrderId)
@@ -61,10 +65,6 @@ impl Store {
                 .limit(limit)
                 .all(&transaction)
                 .await?;
-            if events.is_empty() {
-                transaction.rollback().await?;
-                return Ok(0);
-            }
             let (endpoints, now) = (that_are_on(&transaction).await?, Millis::now());
             let rows = endpoints.iter().flat_map(|endpoint| {
                 events.iter().map(|event| ActiveModel {
@@ -97,8 +97,8 @@ impl Store {
         .await
     }
 
-    /// What an endpoint has not taken of up to so many orders with something due, the longest due first. Of each order all
-    /// that waits, in the order of its states.
+    /// What an endpoint has not taken of up to so many orders whose next state is due, the longest due first. Of each order
+    /// all that waits, in the order of its states.
     pub async fn due_deliveries(
         &self,
         endpoint: &str,
@@ -110,6 +110,8 @@ impl Store {
                 .column(Column::OrderId)
                 .filter(Column::EndpointId.eq(endpoint))
                 .filter(Column::DueAtMs.lte(Millis::now().0))
+                // A later state is due as well, but what it waits for is not: many of these would hide everything else.
+                .filter(Expr::exists(earlier_state(endpoint)).not())
                 .order_by_asc(Column::DueAtMs)
                 .limit(limit)
                 .into_tuple()
@@ -172,6 +174,20 @@ impl Store {
         })
         .await
     }
+}
+
+/// An earlier state of the same order that waits, as a subquery.
+fn earlier_state(endpoint: &str) -> SelectStatement {
+    let earlier = Alias::new("earlier");
+    let of = |column: Column| Expr::col((earlier.clone(), column));
+    Query::select()
+        .expr(Expr::val(1))
+        .from_as(Entity, earlier.clone())
+        .and_where(of(Column::EndpointId).eq(endpoint))
+        .and_where(of(Column::OrderId).equals((Entity, Column::OrderId)))
+        .and_where(of(Column::Version).lt(Expr::col((Entity, Column::Version))))
+        .and_where(of(Column::DueAtMs).is_not_null())
+        .to_owned()
 }
 
 async fn note_failure(

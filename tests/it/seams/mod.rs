@@ -11,3 +11,4 @@ pub mod store;
 pub mod store_changes;
 pub mod store_pages;
 pub mod store_restore;
+pub mod webhooks;

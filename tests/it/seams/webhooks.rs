@@ -1,0 +1,146 @@
+//! What is written down for webhooks, and which of it is due, on each of the three databases.
+
+use std::time::Duration;
+
+use doorbuster::domain::{Act, ActRequest, Millis, Order, OrderEntry, OrderId, OrderStatus, Step};
+use doorbuster::store::{Change, EndpointState, NotTaken, Restore, Store, StoreError};
+
+use crate::seams::store::{claim, on_every_database, orders, world};
+use crate::support::{Database, order};
+
+on_every_database!(
+    states_that_wait_hide_no_others,
+    what_is_rolled_back_or_happens_while_all_are_off_is_not_delivered,
+    what_a_replay_restores_is_delivered_with_the_same_ids,
+);
+
+const SHOP: &str = "shop";
+
+async fn add(store: &Store, id: &str) {
+    assert!(store.add_endpoint(id, "https://shop.example/", "whsec_x").await.unwrap());
+}
+
+fn pay(order: &Order) -> Change {
+    Change { id: order.id, act: Act::Pay, asked: ActRequest::by("op"), fence: 2 }
+}
+
+fn not_taken(order: &Order, due: Option<Millis>) -> NotTaken {
+    NotTaken { order: order.id, version: 1, due, why: "500".into() }
+}
+
+/// The orders that are due at the shop, with the versions of their states.
+async fn due(store: &Store, limit: u64) -> Vec<(OrderId, i32)> {
+    let due = store.due_deliveries(SHOP, limit).await.unwrap();
+    due.into_iter().map(|delivery| (delivery.order, delivery.version)).collect()
+}
+
+async fn states_that_wait_hide_no_others(database: Database) {
+    let (_world, store, sale) = world(database, 500, 1).await;
+    add(&store, SHOP).await;
+    let blocked = orders(&sale, 0..30);
+    let claims: Vec<_> = blocked.iter().map(|order| claim(order, 1)).collect();
+    store.record(&claims, &|| true).await.unwrap();
+    assert_eq!(store.make_deliveries(1_000).await.unwrap(), 30);
+    assert_eq!(due(&store, 100).await.len(), 30);
+    let later = Millis::now().plus(Duration::from_secs(3_600));
+    let refused: Vec<_> = blocked.iter().map(|order| not_taken(order, Some(later))).collect();
+    store.record_deliveries(SHOP, &[], &refused).await.unwrap();
+    store.change(&blocked.iter().map(pay).collect::<Vec<_>>(), &|| true).await.unwrap();
+    assert_eq!(store.make_deliveries(1_000).await.unwrap(), 30);
+    assert_eq!(due(&store, 100).await, [], "each waits for an earlier state");
+    let other = order(&sale.id, "late", 900);
+    store.record(&[claim(&other, 1)], &|| true).await.unwrap();
+    store.record(&[claim(&other, 1)], &|| true).await.unwrap();
+    assert_eq!(store.make_deliveries(1_000).await.unwrap(), 1, "a repeat is no new state");
+    assert_eq!(due(&store, 5).await, [(other.id, 1)]);
+    // What was taken, and what was given up, holds nothing back.
+    store.record_deliveries(SHOP, &[(other.id, 1), (blocked[0].id, 1)], &[]).await.unwrap();
+    assert_eq!(due(&store, 5).await, [(blocked[0].id, 2)]);
+    store.record_deliveries(SHOP, &[(blocked[0].id, 2)], &[not_taken(&blocked[1], None)]).await.unwrap();
+    assert_eq!(due(&store, 5).await, [(blocked[1].id, 2)]);
+    assert_eq!(store.waiting_deliveries().await.unwrap()[SHOP], (57, 1));
+    assert_eq!(store.redeliver(SHOP).await.unwrap(), 29);
+    let all = store.due_deliveries(SHOP, 100).await.unwrap();
+    assert_eq!(all.len(), 58);
+    assert!(all.iter().all(|delivery| delivery.tries == 0), "as if they were new");
+    assert!(store.remove_endpoint(SHOP).await.unwrap());
+    assert!(store.waiting_deliveries().await.unwrap().is_empty());
+}
+
+async fn what_is_rolled_back_or_happens_while_all_are_off_is_not_delivered(database: Database) {
+    let (_world, store, sale) = world(database, 500, 1).await;
+    add(&store, SHOP).await;
+    add(&store, "other").await;
+    let [one, two, three] = [1, 2, 3].map(|seq| order(&sale.id, &format!("user{seq}"), seq));
+    let refused = store.record(&[claim(&one, 1)], &|| false).await;
+    assert!(matches!(refused, Err(StoreError::LeaseEnded)), "{refused:?}");
+    assert_eq!(store.make_deliveries(10).await.unwrap(), 0);
+    assert!(store.switch_endpoint("other", &EndpointState::Off("a test".into())).await.unwrap());
+    store.record(&[claim(&one, 1)], &|| true).await.unwrap();
+    assert_eq!(store.make_deliveries(10).await.unwrap(), 1);
+    let given = store.due_deliveries(SHOP, 10).await.unwrap().remove(0);
+    assert_eq!((given.order, given.version, given.status), (one.id, 1, OrderStatus::Confirmed));
+    assert!(store.due_deliveries("other", 10).await.unwrap().is_empty(), "it is off");
+    assert!(store.has_endpoints().await.unwrap());
+    store.switch_endpoint(SHOP, &EndpointState::Off("a test".into())).await.unwrap();
+    assert!(!store.has_endpoints().await.unwrap());
+    store.record(&[claim(&two, 1)], &|| true).await.unwrap();
+    assert_eq!(store.make_deliveries(10).await.unwrap(), 1, "it was written down, and nobody is given it");
+    store.announce_to_webhooks(false);
+    store.record(&[claim(&three, 1)], &|| true).await.unwrap();
+    assert_eq!(store.make_deliveries(10).await.unwrap(), 0);
+    store.switch_endpoint(SHOP, &EndpointState::On).await.unwrap();
+    assert_eq!(due(&store, 10).await, [(one.id, 1)], "what waited before");
+    // For how long it has failed.
+    assert_eq!(store.note_endpoint(SHOP, true).await.unwrap(), Duration::ZERO);
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert!(store.note_endpoint(SHOP, true).await.unwrap() >= Duration::from_millis(20));
+    store.note_endpoint(SHOP, false).await.unwrap();
+    assert_eq!(store.endpoints().await.unwrap()[1].failing_since, None);
+}
+
+/// An order as the log has it, whose states after the first are these.
+fn logged(order: &Order, states: &[OrderStatus], begins: bool) -> Restore {
+    let all = [&[OrderStatus::Confirmed], states].concat();
+    let history = all.windows(2).zip(2..).map(|(states, version)| Step {
+        version,
+        from: states[0],
+        to: states[1],
+        by: "op".into(),
+        reason: None,
+        at: Millis::now(),
+    });
+    let entry = OrderEntry {
+        order: order.clone(),
+        status: all[all.len() - 1],
+        failure: None,
+        version: i32::try_from(all.len()).unwrap(),
+        recorded_at: Millis::now(),
+        updated_at: Millis::now(),
+        pay_by: None,
+        history: history.collect(),
+    };
+    Restore { entry, begins, fence: 3 }
+}
+
+async fn what_a_replay_restores_is_delivered_with_the_same_ids(database: Database) {
+    let (_world, store, sale) = world(database, 500, 1).await;
+    add(&store, SHOP).await;
+    let [known, lost, waiting] = [1, 2, 3].map(|seq| order(&sale.id, &format!("user{seq}"), seq));
+    store.record(&[claim(&known, 1)], &|| true).await.unwrap();
+    store.change(&[pay(&known)], &|| true).await.unwrap();
+    store.make_deliveries(10).await.unwrap();
+    store.record_deliveries(SHOP, &[(known.id, 1), (known.id, 2)], &[]).await.unwrap();
+    let restores = [
+        logged(&known, &[OrderStatus::Paid, OrderStatus::Refunded], false),
+        logged(&lost, &[OrderStatus::Paid], false),
+        logged(&waiting, &[], true),
+    ];
+    for _ in 0..2 {
+        store.restore_orders(&restores, false, &|| true).await.unwrap();
+    }
+    assert_eq!(store.make_deliveries(10).await.unwrap(), 4);
+    let mut given = due(&store, 10).await;
+    given.sort();
+    assert_eq!(given, [(known.id, 3), (lost.id, 1), (lost.id, 2), (waiting.id, 1)]);
+}
