@@ -72,6 +72,10 @@ pub(super) const INVALID_SALE: Code = refusal(422, "invalid_sale", "The sale is 
 pub(super) const INVALID_TRANSITION: Code =
     refusal(409, "invalid_transition", "The current state does not allow this");
 pub(super) const INVALID_SETTING: Code = refusal(422, "invalid_setting", "The setting is not valid");
+pub(super) const INVALID_ENDPOINT: Code = refusal(422, "invalid_endpoint", "The endpoint is not valid");
+pub(super) const ENDPOINT_EXISTS: Code =
+    refusal(409, "endpoint_exists", "An endpoint with this id already exists");
+pub(super) const ENDPOINT_NOT_FOUND: Code = refusal(404, "endpoint_not_found", "There is no such endpoint");
 pub(super) const ACT_REFUSED: Code = refusal(409, "act_refused", "The act was refused; nothing changed");
 pub(super) const ACT_UNFINISHED: Code =
     retryable(503, "act_unfinished", "A server did not answer; send the act again");

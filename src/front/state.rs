@@ -11,7 +11,7 @@ use super::live::LiveFront;
 use super::readiness::Readiness;
 use super::signatures::Providers;
 use super::throttle::ThrottleSettings;
-use crate::control::{Control, DeadLetterActs, SettingActs};
+use crate::control::{Control, DeadLetterActs, SettingActs, WebhookActs};
 use crate::gate::{Gate, OrderChanges};
 use crate::intake::Intake;
 use crate::orders::{Orders, PaymentBatches};
@@ -65,6 +65,8 @@ pub struct Operations {
     pub dead_letters: DeadLetterActs,
     /// Acts on settings.
     pub live_settings: SettingActs,
+    /// The acts on endpoints of webhooks.
+    pub webhooks: WebhookActs,
     /// Acts on orders.
     pub orders: Orders,
     /// Read by the audit.

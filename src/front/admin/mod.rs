@@ -1,4 +1,5 @@
-//! The admin routes: creating, steering and auditing sales; acts on orders, dead letters and settings; the listings.
+//! The admin routes: creating, steering and auditing sales; acts on orders, dead letters, settings and endpoints;
+//! the listings.
 
 pub(super) mod dead_letters;
 mod errors;
@@ -9,6 +10,7 @@ pub(super) mod sale_acts;
 pub(super) mod sale_events;
 pub(super) mod sales;
 pub(super) mod views;
+pub(super) mod webhooks;
 
 use std::sync::Arc;
 
@@ -36,4 +38,12 @@ pub(super) fn routes() -> Router<Arc<Operations>> {
         .route("/v1/admin/settings:set", post(live_settings::set))
         .route("/v1/admin/settings:unset", post(live_settings::unset))
         .route("/v1/admin/payments", get(payments::list))
+        .route("/v1/admin/webhooks", get(webhooks::list))
+        .route("/v1/admin/webhooks:add", post(webhooks::add))
+        .route("/v1/admin/webhooks:remove", post(webhooks::remove))
+        .route("/v1/admin/webhooks:on", post(webhooks::on))
+        .route("/v1/admin/webhooks:off", post(webhooks::off))
+        .route("/v1/admin/webhooks:rotate", post(webhooks::rotate))
+        .route("/v1/admin/webhooks:retire", post(webhooks::retire))
+        .route("/v1/admin/webhooks:redeliver", post(webhooks::redeliver))
 }

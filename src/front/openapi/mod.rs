@@ -9,6 +9,7 @@ mod operation;
 mod operators;
 mod page;
 mod parts;
+mod webhooks;
 
 use std::sync::LazyLock;
 

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::operation::{Caller, Content, Operation, Reply, schema_of};
 use super::parts::AN_ORDER;
+use super::webhooks;
 use crate::control::DeadLetterJson;
 use crate::domain::TermsChange;
 use crate::front::admin::dead_letters::{DeadLetterBody, DeadLetters, EndedDeadLetter};
@@ -21,7 +22,8 @@ const OPENS_AT: &str = "2026-11-27T12:00:00.000Z";
 const LATER: &str = "2026-11-27T12:00:00.048Z";
 
 pub(super) fn operations() -> Vec<Operation> {
-    [sales(), sale_acts(), orders(), order_acts(), dead_letters(), settings(), monitoring()].concat()
+    [sales(), sale_acts(), orders(), order_acts(), dead_letters(), settings(), webhooks(), monitoring()]
+        .concat()
 }
 
 fn read(path: &'static str, id: &'static str, summary: &'static str) -> Operation {
@@ -277,6 +279,10 @@ fn settings() -> Vec<Operation> {
         .replies::<SettingList>(200, "All settings", &[], all())
         .refuses(&[INVALID_SETTING, ACT_UNFINISHED]);
     tagged("Settings", vec![list, set, unset])
+}
+
+fn webhooks() -> Vec<Operation> {
+    tagged("Webhooks", webhooks::operations())
 }
 
 fn monitoring() -> Vec<Operation> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::net::TcpListener;
 
-use crate::control::{DeadLetterActs, SettingActs};
+use crate::control::{DeadLetterActs, SettingActs, WebhookActs};
 use crate::front::{self, Monitoring, Operations, OperatorTokens, ServerSettings, StreamRoom};
 use crate::process::listen::for_operators;
 use crate::process::shared::Shared;
@@ -31,6 +31,7 @@ pub(in crate::process) fn start(
         control: shared.control.clone(),
         dead_letters: DeadLetterActs::new(shared.dead_letters.clone(), gate.clone(), store.clone()),
         live_settings: SettingActs::new(Arc::new(config.clone()), store.clone()),
+        webhooks: WebhookActs::new(store.clone(), config.webhooks.allow_private),
         orders: shared.orders.on(store.clone()),
         gate,
         store,

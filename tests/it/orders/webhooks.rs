@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use doorbuster::domain::Sale;
+use doorbuster::front::Role;
 use doorbuster::process::Running;
+use serde_json::json;
 
 use super::payments::{SECRET, event};
 use crate::support::{Answer, Buyer, Database, Manner, Receiver, World, at_rest, run, sale, until};
@@ -241,4 +243,59 @@ async fn mistakes_about_endpoints_are_explained() {
     assert_eq!(run(Some(&world), &["webhook", "remove", "shop"]).await.0, 0);
     let (_, out, _) = run(Some(&world), &["webhook", "list"]).await;
     assert!(out.contains("there are no endpoints"), "{out}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_admin_api_sees_to_endpoints_as_well() {
+    let world = world(Database::Sqlite).await;
+    let receiver = Receiver::start().await;
+    receiver.behave(Manner::Answers(StatusCode::INTERNAL_SERVER_ERROR));
+    let (running, sale) = open(&world).await;
+    let [viewer, operator, admin] =
+        [Role::Viewer, Role::Operator, Role::Admin].map(|role| Buyer::operator(&running, role));
+    let post = async |who: &Buyer, verb: &str, body: serde_json::Value| {
+        who.post(&format!("/v1/admin/webhooks:{verb}"), &[], &body.to_string()).await
+    };
+    let new = json!({"id": "shop", "url": receiver.url()});
+    let answer = post(&operator, "add", new.clone()).await;
+    assert_eq!((answer.status, answer.code()), (403, "forbidden"), "{}", answer.text);
+    let answer = post(&admin, "add", new.clone()).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    let secret = answer.json["secret"].as_str().unwrap().to_owned();
+    let answer = post(&admin, "add", new).await;
+    assert_eq!((answer.status, answer.code()), (409, "endpoint_exists"), "{}", answer.text);
+    let answer = post(&admin, "add", json!({"id": "other", "url": "ftp://shop.example"})).await;
+    assert_eq!((answer.status, answer.code()), (422, "invalid_endpoint"), "{}", answer.text);
+
+    // What happens in the first seconds is not delivered.
+    let mut nth = 0;
+    let order = until("the processes follow, and it fails", LONG, async || {
+        nth += 1;
+        let order = buy(&running, &sale, &format!("user{nth}")).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let answer = viewer.get("/v1/admin/webhooks").await;
+        assert!(!answer.text.contains("whsec_"), "{}", answer.text);
+        let endpoint = &answer.json["endpoints"][0];
+        let waits = endpoint["waiting"].as_i64().is_some_and(|waiting| waiting > 0);
+        (waits && endpoint["failing_since"].is_string()).then_some(order)
+    })
+    .await;
+    receiver.behave(Manner::Takes);
+    let shop = json!({"id": "shop"});
+    assert_eq!(post(&viewer, "redeliver", shop.clone()).await.status, 403);
+    assert_eq!(post(&operator, "redeliver", shop.clone()).await.status, 200);
+    has_kinds(&receiver, order.order_id(), &["order.confirmed"]).await;
+    assert!(receiver.delivered()[0].is_signed_with(&secret));
+
+    let answer = post(&admin, "rotate", shop.clone()).await;
+    assert!(answer.json["secret"].as_str().is_some_and(|new| new != secret), "{}", answer.text);
+    assert_eq!(post(&admin, "rotate", shop.clone()).await.code(), "act_refused");
+    assert_eq!(post(&admin, "retire", shop.clone()).await.json["endpoints"][0]["secrets"], 1);
+    let answer = post(&operator, "off", shop.clone()).await;
+    assert_eq!(answer.json["endpoints"][0]["is_on"], false, "{}", answer.text);
+    assert_eq!(post(&operator, "on", shop.clone()).await.json["endpoints"][0]["is_on"], true);
+    assert_eq!(post(&admin, "remove", shop.clone()).await.json["endpoints"], json!([]));
+    let answer = post(&operator, "on", shop).await;
+    assert_eq!((answer.status, answer.code()), (404, "endpoint_not_found"), "{}", answer.text);
+    running.stop().await;
 }

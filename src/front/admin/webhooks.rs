@@ -1,0 +1,168 @@
+//! The endpoints of webhooks for operators: list them, add one, and see to one.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::control::{EndpointStatus, WebhookActs, WebhookError};
+use crate::domain::ActRequest;
+use crate::front::auth::Role;
+use crate::front::body;
+use crate::front::codes::{
+    ACT_REFUSED, ACT_UNFINISHED, ENDPOINT_EXISTS, ENDPOINT_NOT_FOUND, INTERNAL, INVALID_ENDPOINT, MALFORMED,
+};
+use crate::front::problem::{Problem, respond_to_operator};
+use crate::front::state::Operations;
+
+/// The endpoint to add.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::front) struct NewEndpointBody {
+    /// A name for it, such as `shop`.
+    id: String,
+    /// Where it is.
+    url: String,
+    /// Why, in your own words.
+    #[serde(default)]
+    reason: Option<String>,
+}
+
+/// An endpoint.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::front) struct EndpointBody {
+    /// Its name.
+    id: String,
+    /// Why, in your own words.
+    #[serde(default)]
+    reason: Option<String>,
+}
+
+/// All endpoints, by id.
+#[derive(Serialize, JsonSchema)]
+pub(in crate::front) struct EndpointList {
+    endpoints: Vec<EndpointStatus>,
+    /// What verifies the deliveries of the endpoint that was added, or given a new secret. It is not shown again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    secret: Option<String>,
+}
+
+/// What is done to an endpoint.
+#[derive(Clone, Copy)]
+enum Deed {
+    Remove,
+    On,
+    Off,
+    Rotate,
+    Retire,
+    Redeliver,
+}
+
+impl Deed {
+    fn role(self) -> Role {
+        match self {
+            Self::Remove | Self::Rotate | Self::Retire => Role::Admin,
+            Self::On | Self::Off | Self::Redeliver => Role::Operator,
+        }
+    }
+
+    /// The secret, if there is a new one.
+    async fn done(
+        self,
+        acts: &WebhookActs,
+        id: &str,
+        request: &ActRequest,
+    ) -> Result<Option<String>, WebhookError> {
+        match self {
+            Self::Remove => acts.remove(id, request).await.map(|()| None),
+            Self::On => acts.switch(id, true, request).await.map(|()| None),
+            Self::Off => acts.switch(id, false, request).await.map(|()| None),
+            Self::Rotate => acts.rotate(id, request).await.map(Some),
+            Self::Retire => acts.retire(id, request).await.map(|()| None),
+            Self::Redeliver => acts.redeliver(id, request).await.map(|_| None),
+        }
+    }
+}
+
+pub(super) async fn list(State(app): State<Arc<Operations>>, headers: HeaderMap) -> Response {
+    let answer = async {
+        app.tokens.operator(&headers, Role::Viewer).await?;
+        Ok(listed(&app, None).await.map_err(problem)?)
+    };
+    respond_to_operator(answer.await, &headers)
+}
+
+pub(super) async fn add(State(app): State<Arc<Operations>>, headers: HeaderMap, body: Body) -> Response {
+    let answer = async {
+        let operator = app.tokens.operator(&headers, Role::Admin).await?;
+        let bytes = body::read(body, app.settings.body_limit, app.settings.body_within).await?;
+        let NewEndpointBody { id, url, reason } = body::json(&bytes)?;
+        let secret = app.webhooks.add(&id, &url, &asked_by(&operator, reason)).await.map_err(problem)?;
+        Ok(listed(&app, Some(secret)).await.map_err(problem)?)
+    };
+    respond_to_operator(answer.await, &headers)
+}
+
+pub(super) async fn remove(app: State<Arc<Operations>>, headers: HeaderMap, body: Body) -> Response {
+    act(Deed::Remove, app, headers, body).await
+}
+
+pub(super) async fn on(app: State<Arc<Operations>>, headers: HeaderMap, body: Body) -> Response {
+    act(Deed::On, app, headers, body).await
+}
+
+pub(super) async fn off(app: State<Arc<Operations>>, headers: HeaderMap, body: Body) -> Response {
+    act(Deed::Off, app, headers, body).await
+}
+
+pub(super) async fn rotate(app: State<Arc<Operations>>, headers: HeaderMap, body: Body) -> Response {
+    act(Deed::Rotate, app, headers, body).await
+}
+
+pub(super) async fn retire(app: State<Arc<Operations>>, headers: HeaderMap, body: Body) -> Response {
+    act(Deed::Retire, app, headers, body).await
+}
+
+pub(super) async fn redeliver(app: State<Arc<Operations>>, headers: HeaderMap, body: Body) -> Response {
+    act(Deed::Redeliver, app, headers, body).await
+}
+
+async fn act(deed: Deed, State(app): State<Arc<Operations>>, headers: HeaderMap, body: Body) -> Response {
+    let answer = async {
+        let operator = app.tokens.operator(&headers, deed.role()).await?;
+        let bytes = body::read(body, app.settings.body_limit, app.settings.body_within).await?;
+        let EndpointBody { id, reason } = body::json(&bytes)?;
+        let done = deed.done(&app.webhooks, &id, &asked_by(&operator, reason)).await;
+        Ok(listed(&app, done.map_err(problem)?).await.map_err(problem)?)
+    };
+    respond_to_operator(answer.await, &headers)
+}
+
+async fn listed(app: &Operations, secret: Option<String>) -> Result<Response, WebhookError> {
+    Ok(Json(EndpointList { endpoints: app.webhooks.list().await?, secret }).into_response())
+}
+
+fn asked_by(operator: &str, reason: Option<String>) -> ActRequest {
+    ActRequest::by(format!("operator {operator}")).because(reason)
+}
+
+fn problem(error: WebhookError) -> Box<Problem> {
+    let code = match &error {
+        WebhookError::Id(_) | WebhookError::Url { .. } => INVALID_ENDPOINT,
+        WebhookError::Exists(_) => ENDPOINT_EXISTS,
+        WebhookError::Unknown(_) => ENDPOINT_NOT_FOUND,
+        WebhookError::Rotating(_) => ACT_REFUSED,
+        WebhookError::NoRandom => INTERNAL,
+        WebhookError::Request(_) => MALFORMED,
+        WebhookError::Store(_) => {
+            return Problem::new(ACT_UNFINISHED, error.to_string()).retry_after(1);
+        }
+    };
+    Problem::new(code, error.to_string())
+}
