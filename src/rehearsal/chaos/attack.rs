@@ -34,6 +34,10 @@ pub async fn run(
     let result = async {
         let migrated = operator::migrate(&stack, plan.other.as_deref()).await;
         migrated.map_err(|missed| ChaosError::Migrate(missed.to_string()))?;
+        if let Some(shop) = stack.shop() {
+            let added = operator::add_endpoint(&stack, &shop.url()).await;
+            added.map_err(|missed| ChaosError::Endpoint(missed.to_string()))?;
+        }
         stack.start_processes()?;
         tokio::spawn(supervise(stack.clone()));
         attack(&stack, plan, progress, stop).await

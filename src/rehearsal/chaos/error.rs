@@ -19,4 +19,7 @@ pub enum ChaosError {
     /// The tables could not be created.
     #[error("the tables could not be created: {0}")]
     Migrate(String),
+    /// The shop's endpoint could not be added.
+    #[error("the endpoint of webhooks could not be added: {0}")]
+    Endpoint(String),
 }

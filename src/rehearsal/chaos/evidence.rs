@@ -11,6 +11,9 @@ use crate::rehearsal::servers::Kind;
 /// How long the books may take to be at rest once the product says that they are.
 const AT_REST_WITHIN: Duration = Duration::from_secs(30);
 
+/// How long the shop may take until it has every webhook: one that was refused, or whose front was killed, comes again.
+const TAKEN_WITHIN: Duration = Duration::from_secs(60);
+
 /// What the nemesis did, and when everything had healed.
 #[derive(Clone)]
 pub(super) struct Nemesis {
@@ -31,6 +34,7 @@ pub(super) async fn gather(
     let rest_at_ms = now_ms() - i64::try_from(run.at_rest.elapsed().as_millis()).unwrap_or(0);
     let (books, waited) = books_at_rest(stack, sale.as_str(), crowd.follow_up.is_some()).await?;
     let rest_at_ms = if waited { now_ms() } else { rest_at_ms };
+    let books = once_the_shop_has_all(stack, sale.as_str(), books).await?;
     target.followers.finish().await;
     let mut calls = target.history.take();
     drill::read_in_the_end(target, sale, &calls).await;
@@ -51,16 +55,14 @@ pub(super) async fn gather(
         healed_at_ms: nemesis.healed_at_ms,
         rest_at_ms,
         books,
+        webhooks: stack.shop().map(|shop| shop.taken_of(sale.as_str())),
         calls,
     })
 }
 
 /// The books, and whether they were not at rest at first. If they do not come to rest, the judge says what is left.
 async fn books_at_rest(stack: &Stack, sale: &str, buyers_pay: bool) -> Result<(Books, bool), ChaosError> {
-    let servers = Servers {
-        redis: stack.url(Kind::Redis).await.unwrap_or_default(),
-        database: stack.url(stack.database()).await.unwrap_or_default(),
-    };
+    let servers = servers(stack).await;
     let until = Instant::now() + AT_REST_WITHIN;
     let mut waited = false;
     loop {
@@ -70,6 +72,23 @@ async fn books_at_rest(stack: &Stack, sale: &str, buyers_pay: bool) -> Result<(B
         }
         waited = true;
         tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// The books, once no webhook waits any more. They may be given again after a failure, so this takes longer.
+async fn once_the_shop_has_all(stack: &Stack, sale: &str, mut books: Books) -> Result<Books, ChaosError> {
+    let until = Instant::now() + TAKEN_WITHIN;
+    while books.webhooks_waiting > 0 && stack.shop().is_some() && Instant::now() < until {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        books = read_books(&servers(stack).await, sale).await?;
+    }
+    Ok(books)
+}
+
+async fn servers(stack: &Stack) -> Servers {
+    Servers {
+        redis: stack.url(Kind::Redis).await.unwrap_or_default(),
+        database: stack.url(stack.database()).await.unwrap_or_default(),
     }
 }
 

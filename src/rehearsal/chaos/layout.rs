@@ -70,6 +70,8 @@ pub(super) struct Settings<'a> {
     pub(super) database: Kind,
     /// The database's real URL, not through a proxy.
     pub(super) database_url: &'a str,
+    /// Whether a shop on this host takes webhooks.
+    pub(super) has_shop: bool,
     /// Pairs of `section.key=value` from the command line.
     pub(super) overrides: &'a [String],
 }
@@ -112,6 +114,9 @@ impl Layout {
             format!("database.url={}", with_address(settings.database_url, to_database)),
             "log.format=json".to_owned(),
         ];
+        if settings.has_shop {
+            pairs.push("webhooks.allow_private=true".to_owned());
+        }
         pairs.extend_from_slice(settings.overrides);
         let mut line = vec![PROCESSES[nth].to_owned()];
         line.extend(pairs.into_iter().flat_map(|pair| ["--set".to_owned(), pair]));

@@ -19,6 +19,7 @@ mod plan;
 mod proxy;
 mod report;
 mod sessions;
+mod shop;
 mod stack;
 mod supervisor;
 mod upgrade;

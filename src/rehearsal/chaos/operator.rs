@@ -34,6 +34,12 @@ pub(super) async fn migrate(stack: &Stack, program: Option<&Path>) -> Result<(),
     run_as(program, stack, &["migrate"], &[0]).await.map(|_| ())
 }
 
+/// Adds the shop's endpoint.
+pub(super) async fn add_endpoint(stack: &Stack, url: &str) -> Result<(), Missed> {
+    let private = ["--set", "webhooks.allow_private=true"];
+    run(stack, &[&["webhook", "add", "shop", url][..], &private].concat(), &[0]).await.map(|_| ())
+}
+
 /// Runs a command of this program against the servers themselves, not through a proxy, until it exits with one of these
 /// codes, which it returns.
 async fn run(stack: &Stack, command: &[&str], codes: &[i32]) -> Result<i32, Missed> {

@@ -14,6 +14,7 @@ use super::layout::{Layout, PROCESSES, Route, Settings, address_in};
 use super::missed::Missed;
 use super::plan::ChaosPlan;
 use super::proxy::Proxy;
+use super::shop::Shop;
 use crate::rehearsal::drill::payment_secret;
 use crate::rehearsal::servers::{Child, Ending, FakeClock, Kind, Secret, Server, ServerError, start_program};
 
@@ -39,6 +40,8 @@ struct Shared {
     layout: Layout,
     secret: String,
     payment_secret: String,
+    /// Takes webhooks. `None` if the processes begin as another build, which may know none.
+    shop: Option<Shop>,
     slots: Mutex<Vec<Slot>>,
     redis: tokio::sync::Mutex<Option<Server>>,
     broker: tokio::sync::Mutex<Option<Server>>,
@@ -59,7 +62,12 @@ impl Stack {
             Server::start(Kind::Rabbitmq, home),
             Server::start(database, home),
         )?;
-        let settings = Settings { database, database_url: &data.url, overrides: &plan.settings };
+        let shop = match plan.other {
+            None => Some(Shop::open().await.map_err(ServerError::io("opening a shop"))?),
+            Some(_) => None,
+        };
+        let (database_url, has_shop) = (data.url.as_str(), shop.is_some());
+        let settings = Settings { database, database_url, has_shop, overrides: &plan.settings };
         let layout = Layout::plan(&settings).await?;
         let slot = || Slot { child: None, killed: false, program: plan.other.clone(), clock: None };
         let stack = Self {
@@ -69,6 +77,7 @@ impl Stack {
                 layout,
                 secret,
                 payment_secret,
+                shop,
                 slots: Mutex::new(PROCESSES.iter().map(|_| slot()).collect()),
                 redis: tokio::sync::Mutex::new(Some(redis)),
                 broker: tokio::sync::Mutex::new(Some(broker)),
@@ -95,6 +104,11 @@ impl Stack {
 
     pub(super) fn payment_secret(&self) -> &str {
         &self.shared.payment_secret
+    }
+
+    /// The shop that takes webhooks, if the processes know any.
+    pub(super) fn shop(&self) -> Option<&Shop> {
+        self.shared.shop.as_ref()
     }
 
     pub(super) fn buyers(&self) -> SocketAddr {

@@ -27,9 +27,25 @@ pub struct Case {
     pub rest_at_ms: i64,
     /// What Redis and the database held then.
     pub books: Books,
+    /// What a shop took of webhooks, in the order in which it came; `None` if none had an endpoint.
+    #[serde(default)]
+    pub webhooks: Option<Vec<Webhook>>,
     /// Every call, in the order of its answer. Kept in a file of its own.
     #[serde(skip)]
     pub calls: Vec<Call>,
+}
+
+/// A webhook that a shop took.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Webhook {
+    /// When, by the clock of the crowd.
+    pub at_ms: i64,
+    /// The order.
+    pub order: Uuid,
+    /// The version that the order's row had then.
+    pub version: i64,
+    /// The state that it said.
+    pub state: String,
 }
 
 /// What was on sale.

@@ -21,7 +21,7 @@ mod story;
 pub use books::{BookError, Books};
 pub(in crate::rehearsal) use call::now_ms;
 pub use call::{Answer, Ask, Call, History};
-pub use case::{Case, CaseError, Intent, OperatorAct, Outage, Sale};
+pub use case::{Case, CaseError, Intent, OperatorAct, Outage, Sale, Webhook};
 pub(in crate::rehearsal) use facts::some_of;
 pub use judgement::{Judgement, judge};
 pub use read_books::{Servers, read_books};

@@ -79,6 +79,10 @@ pub(super) async fn read(url: &str, sale: &str) -> Result<Books, BookError> {
     }
     let returning: Vec<(String,)> = database.rows(&["id:order_id"], "gate_returns", sale).await?;
     books.returning = i64::try_from(returning.len()).unwrap_or(i64::MAX);
+    for table in ["webhook_events", "webhook_deliveries"] {
+        let waiting: Vec<(String,)> = database.rows(&["id:order_id"], table, sale).await?;
+        books.webhooks_waiting += i64::try_from(waiting.len()).unwrap_or(i64::MAX);
+    }
     Ok(books)
 }
 

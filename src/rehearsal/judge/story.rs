@@ -28,6 +28,11 @@ pub(super) fn of(facts: &Facts<'_>, finding: &Finding) -> Option<String> {
             format!("row         {} written; it is {} in the end", row.id, row.status),
         ));
     }
+    for webhook in facts.case.webhooks.iter().flatten() {
+        if facts.rows.get(&webhook.order).is_some_and(|row| row.user == user) {
+            lines.push((webhook.at_ms, format!("webhook     {} is {}", webhook.order, webhook.state)));
+        }
+    }
     let (first, last) = (lines.iter().map(|line| line.0).min()?, lines.iter().map(|line| line.0).max()?);
     for outage in facts.case.outages.iter().filter(|outage| outage.missed.is_none()) {
         if outage.to_ms + 5_000 >= first && outage.from_ms <= last {

@@ -7,6 +7,7 @@ mod payments;
 mod rows;
 mod streams;
 mod units;
+mod webhooks;
 
 #[cfg(test)]
 mod tests;
@@ -90,6 +91,11 @@ pub const RULES: &[Rule] = &[
         "stream-shows-all",
         "The stream of an order shows every state that it reached, in order, and no other.",
         streams::stream_shows_all,
+    ),
+    promise(
+        "webhooks-say-all",
+        "The webhooks of an order say every state that its row reached, in order, and no other.",
+        webhooks::webhooks_say_all,
     ),
     floor(
         "sold-enough",

@@ -86,6 +86,9 @@ pub(super) fn at_rest(facts: &Facts<'_>) -> Look {
     if books.returning > 0 {
         found.push(Found::new(format!("the units of {} ended orders are not back", books.returning)));
     }
+    if books.webhooks_waiting > 0 {
+        found.push(Found::new(format!("{} webhooks wait", books.webhooks_waiting)));
+    }
     let waits =
         |payment: &&PaymentRow| payment.state == "pending" && !facts.lost_with_redis.contains(&payment.order);
     let pending = books.payments.iter().filter(waits).count();

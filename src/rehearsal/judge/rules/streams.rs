@@ -23,7 +23,7 @@ fn followed<'a>(facts: &'a Facts<'_>) -> impl Iterator<Item = (Uuid, Vec<&'a Cal
 }
 
 /// Every state of an order, by its row.
-fn path_of<'a>(facts: &'a Facts<'_>, order: Uuid) -> Vec<&'a str> {
+pub(super) fn path_of<'a>(facts: &'a Facts<'_>, order: Uuid) -> Vec<&'a str> {
     let changes = facts.changes.get(&order).map(Vec::as_slice).unwrap_or_default();
     let status = facts.rows.get(&order).map(|row| row.status.as_str());
     let first =

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::RULES;
 use crate::rehearsal::judge::books::{Books, ChangeRow, GateBooks, ItemRow, OrderRow, PaymentRow};
 use crate::rehearsal::judge::call::{Answer, Ask, Call};
-use crate::rehearsal::judge::case::{Case, Intent, OperatorAct, Outage, Sale};
+use crate::rehearsal::judge::case::{Case, Intent, OperatorAct, Outage, Sale, Webhook};
 use crate::rehearsal::judge::judgement::judge;
 use crate::rehearsal::judge::rule::Kind;
 
@@ -35,6 +35,10 @@ fn read(at: (i64, i64), user: &str, order: Uuid, state: &str) -> Call {
 
 fn follow(at: (i64, i64), user: &str, order: Uuid, state: &str) -> Call {
     call(at, user, Ask::Follow { order }, (200, state))
+}
+
+fn said(at_ms: i64, order: Uuid, version: i64, state: &str) -> Webhook {
+    Webhook { at_ms, order, version, state: state.to_owned() }
 }
 
 fn change(order: Uuid, version: i64, from: &str, to: &str, at_ms: i64) -> ChangeRow {
@@ -67,6 +71,7 @@ fn books() -> Books {
         }],
         items: vec![ItemRow { sku: "unit".into(), stock: 3, sold: 1 }],
         returning: 0,
+        webhooks_waiting: 0,
         gate: GateBooks { left: one(2), stock: one(3), held: std::iter::once((ADA, 1)).collect(), outbox: 0 },
     }
 }
@@ -101,6 +106,15 @@ fn kept() -> Case {
         healed_at_ms: 4_000,
         rest_at_ms: 12_000,
         books: books(),
+        webhooks: Some(vec![
+            said(1_012, ADA, 1, "confirmed"),
+            said(1_012, BOB, 1, "confirmed"),
+            said(1_013, CAROL, 1, "confirmed"),
+            said(1_040, ADA, 2, "paid"),
+            said(1_041, ADA, 2, "paid"),
+            said(1_310, CAROL, 2, "cancelled"),
+            said(5_030, BOB, 2, "expired"),
+        ]),
         calls: vec![
             buy((1_000, 1_004), "ada", 202, "accepted", Some(ADA)),
             buy((1_000, 1_004), "bob", 202, "accepted", Some(BOB)),
@@ -155,6 +169,7 @@ const PLANTED: &[(&str, Plant)] = &[
     ("somebody-asked", |case| case.intents[2].1 = Intent::NeverPays),
     ("at-rest", |case| case.books.gate.outbox = 1),
     ("stream-shows-all", |case| drop(case.calls.remove(8))),
+    ("webhooks-say-all", |case| drop(case.webhooks.as_mut().unwrap().remove(6))),
     ("sold-enough", |case| {
         for nth in 0..10 {
             case.calls.push(buy((1_050, 1_052), &format!("user-{nth}"), 503, "overloaded", None));
@@ -208,6 +223,26 @@ fn a_stream_that_shows_a_state_twice_or_one_that_never_was_is_found() {
         let is_last = case.calls.last().unwrap().answer.code == "paid";
         assert_eq!(judge(&case).broken.iter().any(|finding| finding.rule == "stream-shows-all"), !is_last);
     }
+}
+
+#[test]
+fn a_webhook_that_comes_too_early_or_says_what_never_was_is_found() {
+    let finds = |case: &Case| judge(case).broken.iter().any(|finding| finding.rule == "webhooks-say-all");
+    for planted in [said(1_011, CAROL, 2, "cancelled"), said(1_011, CAROL, 2, "paid")] {
+        let mut case = kept();
+        case.webhooks.as_mut().unwrap().insert(0, planted);
+        assert!(finds(&case), "{case:?}");
+    }
+    // After a loss that may undo what was said, the last state counts.
+    let mut case = kept();
+    case.webhooks.as_mut().unwrap().insert(6, said(5_010, BOB, 2, "paid"));
+    assert!(finds(&case));
+    case.outages[0].may_undo = Some((1_041, 1_042));
+    assert!(!finds(&case));
+    case.webhooks.as_mut().unwrap().push(said(6_000, BOB, 3, "refunded"));
+    assert!(finds(&case));
+    case.webhooks = None;
+    assert!(!finds(&case), "there was no endpoint");
 }
 
 #[test]
