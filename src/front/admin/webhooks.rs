@@ -17,7 +17,7 @@ use crate::front::body;
 use crate::front::codes::{
     ACT_REFUSED, ACT_UNFINISHED, ENDPOINT_EXISTS, ENDPOINT_NOT_FOUND, INTERNAL, INVALID_ENDPOINT, MALFORMED,
 };
-use crate::front::problem::{Problem, respond_to_operator};
+use crate::front::problem::{Answered, Problem, respond_to_operator};
 use crate::front::state::Operations;
 
 /// The endpoint to add.
@@ -93,7 +93,7 @@ impl Deed {
 pub(super) async fn list(State(app): State<Arc<Operations>>, headers: HeaderMap) -> Response {
     let answer = async {
         app.tokens.operator(&headers, Role::Viewer).await?;
-        Ok(listed(&app, None).await.map_err(problem)?)
+        listed(&app, None).await
     };
     respond_to_operator(answer.await, &headers)
 }
@@ -104,7 +104,7 @@ pub(super) async fn add(State(app): State<Arc<Operations>>, headers: HeaderMap, 
         let bytes = body::read(body, app.settings.body_limit, app.settings.body_within).await?;
         let NewEndpointBody { id, url, reason } = body::json(&bytes)?;
         let secret = app.webhooks.add(&id, &url, &asked_by(&operator, reason)).await.map_err(problem)?;
-        Ok(listed(&app, Some(secret)).await.map_err(problem)?)
+        listed(&app, Some(secret)).await
     };
     respond_to_operator(answer.await, &headers)
 }
@@ -139,13 +139,14 @@ async fn act(deed: Deed, State(app): State<Arc<Operations>>, headers: HeaderMap,
         let bytes = body::read(body, app.settings.body_limit, app.settings.body_within).await?;
         let EndpointBody { id, reason } = body::json(&bytes)?;
         let done = deed.done(&app.webhooks, &id, &asked_by(&operator, reason)).await;
-        Ok(listed(&app, done.map_err(problem)?).await.map_err(problem)?)
+        listed(&app, done.map_err(problem)?).await
     };
     respond_to_operator(answer.await, &headers)
 }
 
-async fn listed(app: &Operations, secret: Option<String>) -> Result<Response, WebhookError> {
-    Ok(Json(EndpointList { endpoints: app.webhooks.list().await?, secret }).into_response())
+async fn listed(app: &Operations, secret: Option<String>) -> Answered {
+    let endpoints = app.webhooks.list().await.map_err(problem)?;
+    Ok(Json(EndpointList { endpoints, secret }).into_response())
 }
 
 fn asked_by(operator: &str, reason: Option<String>) -> ActRequest {
