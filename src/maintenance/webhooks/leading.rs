@@ -19,6 +19,9 @@ const SCOPE: &str = "_webhooks";
 /// Between two rounds.
 const EVERY: Duration = Duration::from_millis(500);
 
+/// The same while no endpoint is on: then only what was written down before that was known is left.
+const REST: Duration = Duration::from_secs(10);
+
 /// States that become deliveries in one transaction, and how many of these there are in one round.
 const BATCH: u64 = 1_000;
 const BATCHES: usize = 20;
@@ -46,6 +49,7 @@ impl Webhooks {
         let sender = Sender::new(self.allow_private);
         let mut leader = Leader::new(&self.leases, SCOPE);
         let (mut under_way, mut counted) = (UnderWay::new(), None);
+        let mut looked: Option<Instant> = None;
         while stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
             let Some(lead) = leader.lead().await else {
                 under_way.clear();
@@ -53,6 +57,11 @@ impl Webhooks {
                 show(0, 0, 0);
                 continue;
             };
+            let may_rest = !self.store.announces_to_webhooks() && under_way.is_empty();
+            if may_rest && looked.is_some_and(|at| at.elapsed() < REST) {
+                continue;
+            }
+            looked = Some(Instant::now());
             let round = lead.until_lost(self.round(lead, &sender, &mut under_way, &mut counted));
             match stop.run_until_cancelled(round).await {
                 Some(Ok(Ok(()))) => {}

@@ -26,13 +26,18 @@ impl Store {
         self.announces.store(announces, Ordering::Relaxed);
     }
 
+    /// Whether it does.
+    pub fn announces_to_webhooks(&self) -> bool {
+        self.announces.load(Ordering::Relaxed)
+    }
+
     /// Writes down states for the endpoints. Call it in the transaction of the change. A repeat is ignored.
     pub(in crate::store) async fn announce(
         &self,
         transaction: &DatabaseTransaction,
         reached: impl IntoIterator<Item = Reached<'_>>,
     ) -> Result<(), StoreError> {
-        if !self.announces.load(Ordering::Relaxed) {
+        if !self.announces_to_webhooks() {
             return Ok(());
         }
         let row = |reached: Reached<'_>| webhook_event::ActiveModel {
