@@ -4,7 +4,8 @@
 //! after the order log, and `rounds` after everything that comes due later, each as a continuous leader. `books_check`
 //! and `adopter` compare the books at intervals, one look at a time. `rebuilder` rebuilds frozen gates where the
 //! configuration allows it; `restart_check` compares the books after a restart of Redis, and until then
-//! keeps it from selling. `webhooks` gives endpoints what happened to orders. `place_check` notices in every process that the database has gone back in time.
+//! keeps it from selling. `webhooks` gives endpoints what happened to orders. `place_check` notices
+//! in every process that the database has gone back in time.
 //!
 //! All of it is idempotent. A process that dies in the middle leaves work that the next one finds.
 

@@ -1,5 +1,5 @@
-//! Which addresses an endpoint may have. Whoever adds an endpoint could otherwise have a front ask the servers behind the
-//! firewall for them.
+//! Which addresses an endpoint may have. An operator who adds one could otherwise have a front ask the servers behind
+//! the firewall for them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -53,9 +53,9 @@ pub(in crate::front) struct EndpointList {
     secret: Option<String>,
 }
 
-/// What is done to an endpoint.
+/// An act on an endpoint.
 #[derive(Clone, Copy)]
-enum Deed {
+enum EndpointAct {
     Remove,
     On,
     Off,
@@ -64,7 +64,7 @@ enum Deed {
     Redeliver,
 }
 
-impl Deed {
+impl EndpointAct {
     fn role(self) -> Role {
         match self {
             Self::Remove | Self::Rotate | Self::Retire => Role::Admin,
@@ -110,35 +110,40 @@ pub(super) async fn add(State(app): State<Arc<Operations>>, headers: HeaderMap, 
 }
 
 pub(super) async fn remove(app: State<Arc<Operations>>, headers: HeaderMap, body: Body) -> Response {
-    act(Deed::Remove, app, headers, body).await
+    act(EndpointAct::Remove, app, headers, body).await
 }
 
 pub(super) async fn on(app: State<Arc<Operations>>, headers: HeaderMap, body: Body) -> Response {
-    act(Deed::On, app, headers, body).await
+    act(EndpointAct::On, app, headers, body).await
 }
 
 pub(super) async fn off(app: State<Arc<Operations>>, headers: HeaderMap, body: Body) -> Response {
-    act(Deed::Off, app, headers, body).await
+    act(EndpointAct::Off, app, headers, body).await
 }
 
 pub(super) async fn rotate(app: State<Arc<Operations>>, headers: HeaderMap, body: Body) -> Response {
-    act(Deed::Rotate, app, headers, body).await
+    act(EndpointAct::Rotate, app, headers, body).await
 }
 
 pub(super) async fn retire(app: State<Arc<Operations>>, headers: HeaderMap, body: Body) -> Response {
-    act(Deed::Retire, app, headers, body).await
+    act(EndpointAct::Retire, app, headers, body).await
 }
 
 pub(super) async fn redeliver(app: State<Arc<Operations>>, headers: HeaderMap, body: Body) -> Response {
-    act(Deed::Redeliver, app, headers, body).await
+    act(EndpointAct::Redeliver, app, headers, body).await
 }
 
-async fn act(deed: Deed, State(app): State<Arc<Operations>>, headers: HeaderMap, body: Body) -> Response {
+async fn act(
+    kind: EndpointAct,
+    State(app): State<Arc<Operations>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
     let answer = async {
-        let operator = app.tokens.operator(&headers, deed.role()).await?;
+        let operator = app.tokens.operator(&headers, kind.role()).await?;
         let bytes = body::read(body, app.settings.body_limit, app.settings.body_within).await?;
         let EndpointBody { id, reason } = body::json(&bytes)?;
-        let done = deed.done(&app.webhooks, &id, &asked_by(&operator, reason)).await;
+        let done = kind.done(&app.webhooks, &id, &asked_by(&operator, reason)).await;
         listed(&app, done.map_err(problem)?).await
     };
     respond_to_operator(answer.await, &headers)

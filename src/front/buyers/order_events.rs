@@ -66,7 +66,7 @@ async fn open(app: Arc<Buyers>, path: PathOf<(String, String)>, headers: &Header
 
 /// How many states of this reading a client has that had this event last: 0 if the event is not of this order. `None` if
 /// the reading is older than the event: the gate's entry of an order stays `accepted` until the order is settled, and
-/// whoever read while Redis was away has seen the row already.
+/// a client that read while Redis was away has seen the row already.
 fn steps_known(view: &OrderView, last_event_id: &str) -> Option<usize> {
     let known = (1..=view.history.len()).find(|nth| event_id(view, *nth).as_deref() == Some(last_event_id));
     let is_in_flight = view.durability.is_some();

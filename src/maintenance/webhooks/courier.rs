@@ -36,6 +36,8 @@ pub(super) struct Courier {
     pub(super) endpoint: String,
     pub(super) url: EndpointUrl,
     pub(super) secrets: Vec<Secret>,
+    /// Whether it took nothing when this began.
+    pub(super) is_failing: bool,
 }
 
 /// What an endpoint has taken, and what it has not.
@@ -106,10 +108,13 @@ impl Courier {
             return Ok(false);
         }
         let takes_nothing = taken.is_empty() && !not_taken.is_empty();
-        let lasts = self.store.note_endpoint(&self.endpoint, takes_nothing).await?;
         if !takes_nothing {
+            if self.is_failing {
+                self.store.note_endpoint(&self.endpoint, false).await?;
+            }
             return Ok(!taken.is_empty());
         }
+        let lasts = self.store.note_endpoint(&self.endpoint, true).await?;
         if lasts >= OFF_AFTER {
             self.switch_off("nothing could be delivered for five days").await?;
             return Ok(false);

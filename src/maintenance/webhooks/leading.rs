@@ -11,7 +11,7 @@ use super::courier::Courier;
 use crate::lease::{Guard, Leases};
 use crate::maintenance::MaintenanceError;
 use crate::maintenance::leader::{Leader, keep_leading};
-use crate::store::{EndpointState, Store};
+use crate::store::{Endpoint, EndpointState, Store};
 use crate::webhook::{EndpointUrl, Secret, Sender};
 
 const SCOPE: &str = "_webhooks";
@@ -39,8 +39,8 @@ pub struct Webhooks {
     pub allow_private: bool,
 }
 
-/// The endpoints that are being given something.
-type UnderWay = HashMap<String, AbortOnDropHandle<()>>;
+/// The endpoints that are being given something, each with the URL and the secrets with which that began.
+type UnderWay = HashMap<String, (String, Vec<String>, AbortOnDropHandle<()>)>;
 
 impl Webhooks {
     /// Runs until `stop`. Errors are logged and retried in a later round. What is being sent when this process no longer
@@ -87,8 +87,15 @@ impl Webhooks {
                 break;
             }
         }
-        under_way.retain(|_, courier| !courier.is_finished());
         let endpoints = self.store.endpoints().await?;
+        // One that was switched off or removed gets nothing more, and a new secret counts at once.
+        under_way.retain(|id, (url, secrets, courier)| {
+            let mut on = endpoints.iter().filter(|endpoint| endpoint.state == EndpointState::On);
+            let is_as_before = |endpoint: &Endpoint| {
+                endpoint.id == *id && endpoint.url == *url && endpoint.secrets == *secrets
+            };
+            !courier.is_finished() && on.any(is_as_before)
+        });
         for endpoint in endpoints.iter().filter(|endpoint| endpoint.state == EndpointState::On) {
             if under_way.contains_key(&endpoint.id) {
                 continue;
@@ -101,10 +108,17 @@ impl Webhooks {
                 self.store.switch_endpoint(&endpoint.id, &EndpointState::Off(why.into())).await?;
                 continue;
             };
-            let (store, sender) = (self.store.clone(), sender.clone());
-            let courier = Courier { store, sender, endpoint: endpoint.id.clone(), url, secrets };
+            let courier = Courier {
+                store: self.store.clone(),
+                sender: sender.clone(),
+                endpoint: endpoint.id.clone(),
+                url,
+                secrets,
+                is_failing: endpoint.failing_since.is_some(),
+            };
             let task = AbortOnDropHandle::new(tokio::spawn(courier.run()));
-            under_way.insert(endpoint.id.clone(), task);
+            let begun = (endpoint.url.clone(), endpoint.secrets.clone(), task);
+            under_way.insert(endpoint.id.clone(), begun);
         }
         if counted.is_none_or(|at| at.elapsed() >= COUNT_EVERY) {
             *counted = Some(Instant::now());

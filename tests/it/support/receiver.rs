@@ -156,7 +156,7 @@ async fn take(State(shared): State<Shared>, uri: Uri, headers: HeaderMap, body: 
         }
         Manner::Answers(status) => status.into_response(),
         Manner::Redirects => {
-            // Whoever follows it gets here again.
+            // A client that follows it comes here again.
             shared.delivered.lock().unwrap().push(delivered);
             (StatusCode::TEMPORARY_REDIRECT, [("location", "/inside")]).into_response()
         }
