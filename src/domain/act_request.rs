@@ -19,6 +19,11 @@ impl ActRequest {
         Self { by: who.into(), reason: None, key: None }
     }
 
+    /// The same of the operator with this name.
+    pub fn by_operator(name: &str) -> Self {
+        Self::by(format!("operator {name}"))
+    }
+
     /// The same request with a reason.
     pub fn because(mut self, reason: Option<String>) -> Self {
         self.reason = reason;

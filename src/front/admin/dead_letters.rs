@@ -87,7 +87,7 @@ async fn requested(app: &Operations, headers: &HeaderMap, body: Body) -> Answere
     let operator = app.tokens.operator(headers, Role::Operator).await?;
     let bytes = body::read(body, app.settings.body_limit, app.settings.body_within).await?;
     let DeadLetterBody { id, reason } = body::json(&bytes)?;
-    let request = ActRequest::by(format!("operator {operator}")).because(reason);
+    let request = ActRequest::by_operator(&operator).because(reason);
     request.check().map_err(|error| Problem::new(MALFORMED, error.to_string()))?;
     Ok((id, request))
 }

@@ -61,7 +61,8 @@ pub(super) async fn set(State(app): State<Arc<Operations>>, headers: HeaderMap, 
         let operator = app.tokens.operator(&headers, Role::Operator).await?;
         let bytes = body::read(body, app.settings.body_limit, app.settings.body_within).await?;
         let SetBody { name, value, reason } = body::json(&bytes)?;
-        listed(app.live_settings.set(&name, &value, &asked_by(&operator, reason)).await)
+        let request = ActRequest::by_operator(&operator).because(reason);
+        listed(app.live_settings.set(&name, &value, &request).await)
     };
     respond_to_operator(answer.await, &headers)
 }
@@ -71,13 +72,10 @@ pub(super) async fn unset(State(app): State<Arc<Operations>>, headers: HeaderMap
         let operator = app.tokens.operator(&headers, Role::Operator).await?;
         let bytes = body::read(body, app.settings.body_limit, app.settings.body_within).await?;
         let UnsetBody { name, reason } = body::json(&bytes)?;
-        listed(app.live_settings.unset(&name, &asked_by(&operator, reason)).await)
+        let request = ActRequest::by_operator(&operator).because(reason);
+        listed(app.live_settings.unset(&name, &request).await)
     };
     respond_to_operator(answer.await, &headers)
-}
-
-fn asked_by(operator: &str, reason: Option<String>) -> ActRequest {
-    ActRequest::by(format!("operator {operator}")).because(reason)
 }
 
 fn listed(result: Result<Vec<SettingStatus>, SettingError>) -> Answered {

@@ -71,7 +71,7 @@ pub(super) async fn act(
         let act = act.ok_or_else(|| Problem::new(NOT_FOUND, "the acts are :pay, :cancel and :refund"))?;
         let bytes = body::read(body, app.settings.body_limit, app.settings.body_within).await?;
         let body::Reason { reason } = body::json(&bytes)?;
-        let request = ActRequest::by(format!("operator {}", operator)).because(reason);
+        let request = ActRequest::by_operator(&operator).because(reason);
         app.orders.act(&sale, id, act, &request).await.map_err(problem)?;
         shown(&app, &sale, id).await
     };

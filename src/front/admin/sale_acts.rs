@@ -81,7 +81,7 @@ fn act_request(operator: &str, headers: &HeaderMap, bytes: &[u8]) -> Answered<(A
         Some(_) => return Err(Problem::new(MALFORMED, "the body: reason must be a string")),
     };
     let key = idempotency_key(headers)?;
-    Ok((ActRequest { by: format!("operator {operator}"), reason, key }, fields))
+    Ok((ActRequest { key, ..ActRequest::by_operator(operator).because(reason) }, fields))
 }
 
 async fn perform(

@@ -68,10 +68,7 @@ pub(super) async fn create(State(app): App, headers: HeaderMap, body: Body) -> R
         let operator = app.tokens.operator(&headers, Role::Admin).await?;
         let bytes = body::read(body, body::LARGE, app.settings.body_within).await?;
         let sale = body::json::<SaleBody>(&bytes)?.sale()?;
-        app.control
-            .create(&sale, &ActRequest::by(format!("operator {operator}")))
-            .await
-            .map_err(control_problem)?;
+        app.control.create(&sale, &ActRequest::by_operator(&operator)).await.map_err(control_problem)?;
         Ok((StatusCode::CREATED, Json(AdminSaleJson::draft(&sale))).into_response())
     };
     respond_to_operator(answer.await, &headers)

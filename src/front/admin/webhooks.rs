@@ -103,7 +103,8 @@ pub(super) async fn add(State(app): State<Arc<Operations>>, headers: HeaderMap, 
         let operator = app.tokens.operator(&headers, Role::Admin).await?;
         let bytes = body::read(body, app.settings.body_limit, app.settings.body_within).await?;
         let NewEndpointBody { id, url, reason } = body::json(&bytes)?;
-        let secret = app.webhooks.add(&id, &url, &asked_by(&operator, reason)).await.map_err(problem)?;
+        let request = ActRequest::by_operator(&operator).because(reason);
+        let secret = app.webhooks.add(&id, &url, &request).await.map_err(problem)?;
         listed(&app, Some(secret)).await
     };
     respond_to_operator(answer.await, &headers)
@@ -143,7 +144,8 @@ async fn act(
         let operator = app.tokens.operator(&headers, kind.role()).await?;
         let bytes = body::read(body, app.settings.body_limit, app.settings.body_within).await?;
         let EndpointBody { id, reason } = body::json(&bytes)?;
-        let done = kind.done(&app.webhooks, &id, &asked_by(&operator, reason)).await;
+        let request = ActRequest::by_operator(&operator).because(reason);
+        let done = kind.done(&app.webhooks, &id, &request).await;
         listed(&app, done.map_err(problem)?).await
     };
     respond_to_operator(answer.await, &headers)
@@ -152,10 +154,6 @@ async fn act(
 async fn listed(app: &Operations, secret: Option<String>) -> Answered {
     let endpoints = app.webhooks.list().await.map_err(problem)?;
     Ok(Json(EndpointList { endpoints, secret }).into_response())
-}
-
-fn asked_by(operator: &str, reason: Option<String>) -> ActRequest {
-    ActRequest::by(format!("operator {operator}")).because(reason)
 }
 
 fn problem(error: WebhookError) -> Box<Problem> {

@@ -1,11 +1,13 @@
 //! What happens to orders, as the endpoints of a shop are given it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use axum::http::StatusCode;
 use doorbuster::domain::Sale;
 use doorbuster::front::Role;
 use doorbuster::process::Running;
+use futures_util::future::join_all;
 use serde_json::json;
 
 use super::payments::{SECRET, event};
@@ -23,8 +25,12 @@ async fn world(database: Database) -> World {
 }
 
 async fn open(world: &World) -> (Running, Sale) {
+    open_with(world, 100).await
+}
+
+async fn open_with(world: &World, stock: i64) -> (Running, Sale) {
     let running = world.running().await;
-    let sale = sale(&world.name, 100, 1);
+    let sale = sale(&world.name, stock, 1);
     world.open_sale(&running.parts, &sale).await;
     (running, sale)
 }
@@ -210,6 +216,47 @@ async fn an_endpoint_that_is_gone_is_switched_off_and_said_so() {
     let acts = run(Some(&world), &["acts"]).await.1;
     assert!(acts.contains("webhook rotate") && acts.contains("operator ada"), "{acts}");
     assert!(!acts.contains("whsec_"), "{acts}");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn acts_on_an_endpoint_count_while_much_is_due() {
+    const ORDERS: usize = 600;
+    let world = world(Database::Sqlite).await;
+    let receiver = Receiver::start().await;
+    // Sixteen at the same time: all of them take eleven seconds, without a moment in which nothing is due.
+    receiver.behave(Manner::Slowly(Duration::from_millis(300)));
+    let old = add(&world, "shop", &receiver).await;
+    let (running, sale) = open_with(&world, ORDERS as i64).await;
+    join_all((0..ORDERS).map(|nth| {
+        let (running, sale) = (&running, &sale);
+        async move { buy(running, sale, &format!("user{nth}")).await }
+    }))
+    .await;
+    until("the first come", LONG, async || (!receiver.delivered().is_empty()).then_some(())).await;
+    let (code, out, err) = run(Some(&world), &["webhook", "rotate", "shop"]).await;
+    let new =
+        out.lines().find(|line| line.starts_with("whsec_")).unwrap_or_else(|| panic!("{code} {out}{err}"));
+    let signed = until("the new secret counts", LONG, async || {
+        receiver.delivered().into_iter().find(|delivered| delivered.is_signed_with(new))
+    })
+    .await;
+    assert!(signed.is_signed_with(&old), "{signed:?}");
+
+    assert_eq!(run(Some(&world), &["webhook", "off", "shop"]).await.0, 0);
+    let mut before = 0;
+    let came = until("nothing comes any more", LONG, async || {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let now = receiver.delivered().len();
+        (std::mem::replace(&mut before, now) == now).then_some(now)
+    })
+    .await;
+    println!("{came} of {ORDERS} came before it was off");
+    assert!(came < ORDERS, "{came}");
+    assert_eq!(run(Some(&world), &["webhook", "on", "shop"]).await.0, 0);
+    receiver.behave(Manner::Takes);
+    let ids = || receiver.delivered().into_iter().map(|delivered| delivered.id).collect::<BTreeSet<_>>();
+    until("all come", LONG, async || (ids().len() == ORDERS).then_some(())).await;
     running.stop().await;
 }
 

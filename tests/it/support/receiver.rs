@@ -19,6 +19,8 @@ use tokio_util::task::AbortOnDropHandle;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Manner {
     Takes,
+    /// Takes everything, each after this long.
+    Slowly(Duration),
     Answers(StatusCode),
     /// Takes everything but events of this type.
     Refuses(&'static str),
@@ -151,6 +153,11 @@ async fn take(State(shared): State<Shared>, uri: Uri, headers: HeaderMap, body: 
             StatusCode::INTERNAL_SERVER_ERROR.into_response()
         }
         Manner::Takes | Manner::Refuses(_) => {
+            shared.delivered.lock().unwrap().push(delivered);
+            StatusCode::NO_CONTENT.into_response()
+        }
+        Manner::Slowly(after) => {
+            tokio::time::sleep(after).await;
             shared.delivered.lock().unwrap().push(delivered);
             StatusCode::NO_CONTENT.into_response()
         }
