@@ -40,5 +40,6 @@ pub mod rehearsal;
 pub mod settlement;
 pub mod store;
 pub mod telemetry;
+pub mod trace;
 pub mod webhook;
 pub mod worker;

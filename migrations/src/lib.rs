@@ -16,6 +16,7 @@ mod m20261125_000007_operator_acts;
 mod m20261125_000008_erasures;
 mod m20261127_000009_live_settings;
 mod m20261128_000010_webhooks;
+mod m20261129_000011_webhooks_of_sales;
 
 /// All migrations, in the order in which they run.
 pub struct Migrator;
@@ -43,6 +44,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261125_000008_erasures::Migration),
             Box::new(m20261127_000009_live_settings::Migration),
             Box::new(m20261128_000010_webhooks::Migration),
+            Box::new(m20261129_000011_webhooks_of_sales::Migration),
         ]
     }
 }

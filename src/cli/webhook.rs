@@ -1,9 +1,10 @@
-//! `webhook`: the endpoints that are given what happens to orders.
+//! `webhook`: the endpoints that are given what happens to orders and sales.
 
 use super::ended::{Ended, Failed};
 use super::output::Output;
 use super::terms::Reason;
 use crate::control::{EndpointStatus, WebhookActs, WebhookError};
+use crate::domain::{EventType, EventTypes};
 use crate::process::{Config, Parts};
 
 #[derive(Debug, clap::Subcommand)]
@@ -23,10 +24,21 @@ pub(super) enum Verb {
         id: String,
         /// Where it is.
         url: String,
+        /// The types of events that it is given, such as `order.paid,sale.*`. Default: all.
+        #[arg(long, value_name = "TYPES")]
+        events: Option<EventTypes>,
         #[command(flatten)]
         reason: Reason,
         #[command(flatten)]
         output: Output,
+    },
+    /// Choose the types of events that an endpoint is given from now on.
+    #[command(after_help = "Example:\n  doorbuster webhook events shop order.paid,order.refunded,sale.*")]
+    Events {
+        #[command(flatten)]
+        which: Which,
+        /// The types, with commas between them; `order.*,sale.*` are all.
+        types: EventTypes,
     },
     /// Remove an endpoint, with all that waits for it.
     #[command(after_help = "Example:\n  doorbuster webhook remove shop")]
@@ -65,14 +77,19 @@ pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
     let acts = WebhookActs::new(Parts::open(config).await?.store, config.webhooks.allow_private);
     match verb {
         Verb::List { output } => list(&acts.list().await?, &output),
-        Verb::Add { id, url, reason, output } => {
-            let secret = acts.add(&id, &url, &reason.request()).await?;
+        Verb::Add { id, url, events, reason, output } => {
+            let events = events.unwrap_or_else(EventTypes::all);
+            let secret = acts.add(&id, &url, &events, &reason.request()).await?;
             if output.is_json() {
                 println!("{}", serde_json::json!({ "id": id, "url": url, "secret": secret }));
             } else {
-                println!("{id} is given what happens to orders from now on, at {url}");
+                println!("{id} is given what happens from now on, at {url}");
                 println!("its deliveries are verified with this secret, which is not shown again:\n{secret}");
             }
+        }
+        Verb::Events { which: Which { id, reason }, types } => {
+            acts.choose(&id, &types, &reason.request()).await?;
+            println!("from now on {id} is given {}", types.names().join(", "));
         }
         Verb::Remove(Which { id, reason }) => {
             acts.remove(&id, &reason.request()).await?;
@@ -126,12 +143,14 @@ fn list(all: &[EndpointStatus], output: &Output) {
     }
     println!("{:<16} {:>8} {:>9}  {:<38} URL", "ID", "WAITING", "GIVEN UP", "STATE");
     for endpoint in all {
-        let EndpointStatus { id, url, off_because, failing_since, waiting, given_up, .. } = endpoint;
+        let EndpointStatus { id, url, events, off_because, failing_since, waiting, given_up, .. } = endpoint;
         let state = match (off_because, failing_since) {
             (Some(why), _) => format!("off: {why}"),
             (None, Some(since)) => format!("fails since {since}"),
             (None, None) => "on".to_owned(),
         };
-        println!("{id:<16} {waiting:>8} {given_up:>9}  {state:<38} {url}");
+        let is_all = EventType::all().count() == events.len();
+        let only = if is_all { String::new() } else { format!("  only {}", events.join(", ")) };
+        println!("{id:<16} {waiting:>8} {given_up:>9}  {state:<38} {url}{only}");
     }
 }

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::operator_acts::recorded;
-use crate::domain::{ActRequest, Invalid, Millis, SaleId};
+use crate::domain::{ActRequest, EventTypes, Invalid, Millis, SaleId};
 use crate::store::{Endpoint, EndpointState, Store, StoreError};
 use crate::webhook::{BadUrl, EndpointUrl, Secret};
 
@@ -52,6 +52,8 @@ pub struct EndpointStatus {
     pub id: String,
     /// Where it is.
     pub url: String,
+    /// The types of events that it is given.
+    pub events: Vec<String>,
     /// Whether it is given anything.
     pub is_on: bool,
     /// Why it is not.
@@ -93,6 +95,7 @@ impl WebhookActs {
             EndpointStatus {
                 id: endpoint.id,
                 url: endpoint.url,
+                events: endpoint.types.names(),
                 is_on: off_because.is_none(),
                 off_because,
                 failing_since: endpoint.failing_since,
@@ -106,19 +109,38 @@ impl WebhookActs {
 
     /// Adds an endpoint, and returns the secret that its deliveries are signed with. On return that is durable, and every
     /// process follows within two seconds.
-    pub async fn add(&self, id: &str, url: &str, request: &ActRequest) -> Result<String, WebhookError> {
+    pub async fn add(
+        &self,
+        id: &str,
+        url: &str,
+        events: &EventTypes,
+        request: &ActRequest,
+    ) -> Result<String, WebhookError> {
         id.parse::<SaleId>().map_err(|invalid| WebhookError::Id(invalid.rule))?;
         EndpointUrl::parse(url, self.allow_private)
             .map_err(|why| WebhookError::Url { url: url.to_owned(), why })?;
         request.check()?;
         let adding = async {
             let secret = Secret::generate().ok_or(WebhookError::NoRandom)?;
-            if !self.store.add_endpoint(id, url, &secret).await? {
+            if !self.store.add_endpoint(id, url, &secret, events).await? {
                 return Err(WebhookError::Exists(id.to_owned()));
             }
             Ok(secret)
         };
         recorded(&self.store, ("webhook add", id), request, adding, |_| url.to_owned()).await
+    }
+
+    /// Chooses what an endpoint is given from now on. What waits already stays.
+    pub async fn choose(
+        &self,
+        id: &str,
+        events: &EventTypes,
+        request: &ActRequest,
+    ) -> Result<(), WebhookError> {
+        request.check()?;
+        let choosing = async { self.known(id, self.store.set_endpoint_types(id, events).await?) };
+        let describe = |(): &()| if events.are_all() { "all".to_owned() } else { events.names().join(" ") };
+        recorded(&self.store, ("webhook events", id), request, choosing, describe).await
     }
 
     /// Removes an endpoint with all that waits for it.

@@ -27,6 +27,7 @@ mod server;
 mod signatures;
 mod state;
 mod throttle;
+mod traceparent;
 mod webhooks;
 
 use std::sync::Arc;

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::codes::{Code, METHOD_NOT_ALLOWED, NOT_FOUND};
 use super::refusal_log;
+use super::traceparent::trace_context;
 use crate::domain::{Millis, OrderId};
 
 /// Enough bytes for most problems.
@@ -25,6 +26,7 @@ pub(super) struct Problem {
     retry_after: Option<u64>,
     headers: Vec<(&'static str, String)>,
     request_id: Option<String>,
+    trace_id: Option<String>,
 }
 
 /// A response, or the problem to send instead. Boxed, because a problem is large and only refused requests should pay
@@ -42,6 +44,7 @@ impl Problem {
             retry_after: None,
             headers: Vec::new(),
             request_id: None,
+            trace_id: None,
         })
     }
 
@@ -92,8 +95,9 @@ impl Problem {
         self
     }
 
-    /// Carries the client's `X-Request-Id`, so that the logs of both sides can be matched.
-    pub(super) fn of_request(self: Box<Self>, headers: &HeaderMap) -> Box<Self> {
+    /// Carries the client's `X-Request-Id` and the trace, so that the logs of both sides can be matched.
+    pub(super) fn of_request(mut self: Box<Self>, headers: &HeaderMap) -> Box<Self> {
+        self.trace_id = trace_context(headers).map(|context| context.trace_id());
         self.with_request_id(request_id(headers))
     }
 
@@ -138,6 +142,8 @@ struct Body<'a> {
     code: &'a str,
     retryable: bool,
     request_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_id: Option<&'a str>,
     #[serde(flatten, skip_serializing_if = "Map::is_empty")]
     extra: &'a Map<String, Value>,
 }
@@ -152,7 +158,8 @@ impl IntoResponse for Box<Problem> {
             .unwrap_or_else(|| uuid::Builder::from_random_bytes(rand::random()).into_uuid().to_string());
         if status >= 500 || [401, 403, 429].contains(&status) {
             let cause = self.cause.as_deref().unwrap_or_default();
-            refusal_log::write(status, code, self.reason, cause, &request_id);
+            let ids = (&*request_id, self.trace_id.as_deref().unwrap_or_default());
+            refusal_log::write((status, code), self.reason, cause, ids);
         }
         let body = Body {
             r#type: format_args!("urn:doorbuster:problem:{code}"),
@@ -162,6 +169,7 @@ impl IntoResponse for Box<Problem> {
             code,
             retryable,
             request_id: &request_id,
+            trace_id: self.trace_id.as_deref(),
             extra: &self.extra,
         };
         // Serializing text and numbers into memory cannot fail.

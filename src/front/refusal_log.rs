@@ -15,15 +15,29 @@ static LIMIT: LazyLock<DefaultDirectRateLimiter> =
 static LEFT_OUT: AtomicU64 = AtomicU64::new(0);
 
 /// Logs one problem, if the rate allows it. No token, no claim and no body is ever logged.
-pub(super) fn write(status: u16, code: &str, reason: &str, cause: &str, request_id: &str) {
+pub(super) fn write(
+    (status, code): (u16, &str),
+    reason: &str,
+    cause: &str,
+    (request_id, trace_id): (&str, &str),
+) {
     if LIMIT.check().is_err() {
         LEFT_OUT.fetch_add(1, Ordering::Relaxed);
         return;
     }
     let left_out = LEFT_OUT.swap(0, Ordering::Relaxed);
     if status >= 500 {
-        tracing::warn!(status, code, reason, cause, request_id, left_out, "could not serve a request");
+        tracing::warn!(
+            status,
+            code,
+            reason,
+            cause,
+            request_id,
+            trace_id,
+            left_out,
+            "could not serve a request"
+        );
     } else {
-        tracing::info!(status, code, reason, request_id, left_out, "refused a request");
+        tracing::info!(status, code, reason, request_id, trace_id, left_out, "refused a request");
     }
 }

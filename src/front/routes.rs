@@ -35,7 +35,7 @@ impl Route {
         self.0.map(|at| ROUTES[at].methods.as_str())
     }
 
-    fn label(self) -> &'static str {
+    pub(super) fn label(self) -> &'static str {
         self.0.map_or(NO_ROUTE, |at| ROUTES[at].path)
     }
 }
@@ -90,7 +90,7 @@ impl Template {
 }
 
 /// Anybody can make up a method, so those that no route takes are one.
-fn method_label(method: &Method) -> &'static str {
+pub(super) fn method_label(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",
         Method::HEAD => "HEAD",

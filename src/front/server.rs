@@ -20,8 +20,10 @@ use super::addresses::{Connections, TrustedProxies};
 use super::codes::{INTERNAL, OUTCOME_UNKNOWN, STATUS_UNAVAILABLE};
 use super::connection;
 use super::problem::{Problem, request_id};
-use super::routes::Route;
+use super::routes::{Route, method_label};
 use super::throttle::Throttle;
+use super::traceparent::{TRACEPARENT, traceparent};
+use crate::trace::RequestSpan;
 
 /// How long a peer may leave a response unread, in milliseconds.
 #[cfg(target_os = "linux")]
@@ -127,16 +129,39 @@ async fn accept(
 }
 
 /// As [`answer_within_limits`], and records how long it took.
-async fn answer_timed(app: App, peer: IpAddr, request: Request<Body>, within: Duration) -> Response {
+async fn answer_timed(app: App, peer: IpAddr, mut request: Request<Body>, within: Duration) -> Response {
     let (begun, method, route) = (Instant::now(), request.method().clone(), Route::of(request.uri().path()));
+    let span = traced(&mut request);
     let mut response = answer_within_limits(app, peer, request, within).await;
     if response.status() == StatusCode::METHOD_NOT_ALLOWED
         && let Some(allowed) = route.allows()
     {
         response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
     }
-    route.record(&method, response.status(), begun.elapsed());
+    let took = begun.elapsed();
+    route.record(&method, response.status(), took);
+    if let Some(span) = span {
+        span.end(method_label(&method), route.label(), (response.status().as_u16(), took));
+    }
     response
+}
+
+/// The request's span, if this process records traces. What is done for a recorded request finds its parent in the
+/// `traceparent` of the request, in place of the caller's.
+fn traced(request: &mut Request<Body>) -> Option<RequestSpan> {
+    let span = RequestSpan::begin(traceparent(request.headers()), is_patient(request))?;
+    if let Some(context) = span.context()
+        && let Ok(value) = HeaderValue::from_str(&context.to_string())
+    {
+        request.headers_mut().insert(TRACEPARENT, value);
+    }
+    Some(span)
+}
+
+/// Whether the caller waits for something to happen, so that a long time says nothing.
+fn is_patient(request: &Request<Body>) -> bool {
+    request.headers().contains_key("prefer")
+        || request.uri().query().is_some_and(|query| query.contains("wait="))
 }
 
 /// As [`answer`], unless the address has reached a limit.

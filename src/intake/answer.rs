@@ -2,7 +2,7 @@
 
 use super::order_view::OrderView;
 use crate::domain::{
-    Durability, IdempotencyKey, Limited, Millis, Order, OrderId, SaleId, Sku, UserId, Verdict,
+    Durability, IdempotencyKey, Limited, Millis, Order, OrderId, SaleId, Sku, TraceContext, UserId, Verdict,
 };
 
 /// A buyer's request for an order, with its syntax checked.
@@ -18,6 +18,8 @@ pub struct OrderRequest {
     pub quantity: u32,
     /// The idempotency key, if the buyer sent one.
     pub key: Option<IdempotencyKey>,
+    /// Its place in its trace, if it has one.
+    pub trace: Option<TraceContext>,
 }
 
 /// The answer to an [`OrderRequest`].

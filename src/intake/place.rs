@@ -7,9 +7,12 @@ use super::completeness::hear_place;
 use super::core::{DurabilityPolicy, Intake};
 use super::order_view::OrderView;
 use super::sale_cache::KnownSale;
-use crate::domain::{Attempt, Durability, Fingerprint, KeyDigest, Order, OrderId, Sku, Ticket, Verdict};
+use crate::domain::{
+    Attempt, Durability, Fingerprint, KeyDigest, Order, OrderId, Sku, Ticket, TraceContext, Verdict,
+};
 use crate::fault::fault;
 use crate::gate::{GateError, until_refusals_expire};
+use crate::trace::{Kind, Span};
 
 /// The policy requires the broker's confirm, and it did not come in time. The order is in the outbox.
 #[derive(Debug, thiserror::Error)]
@@ -46,8 +49,14 @@ impl Intake {
             sku,
             quantity: request.quantity,
         };
+        let span = Span::child(request.trace, "admit", Kind::Client).map(|span| {
+            span.with("doorbuster.sale_id", &attempt.sale).with("doorbuster.order_id", attempt.id)
+        });
         let decided = self.gate.admit(attempt).await;
         let heard = Instant::now();
+        if let Some(span) = span {
+            end_admission(span, &decided);
+        }
         let answer = self.answer(decided, &request).await;
         // Usually no delay: the wait for the broker took longer.
         if answer.reveals_order() {
@@ -58,9 +67,11 @@ impl Intake {
 
     async fn answer(&self, decided: Result<Verdict, GateError>, request: &OrderRequest) -> Answer {
         match decided {
-            Ok(Verdict::Accepted(order)) => self.accepted(order).await,
+            Ok(Verdict::Accepted(order)) => self.accepted(order, request.trace).await,
             // Repeats are boxed, so that a new order does not carry the space for them.
-            Ok(Verdict::InFlight(ticket)) if !ticket.ended => Box::pin(self.in_flight(ticket)).await,
+            Ok(Verdict::InFlight(ticket)) if !ticket.ended => {
+                Box::pin(self.in_flight(ticket, request.trace)).await
+            }
             // Its row is committed: the script found no entry, or one that says that the order has ended.
             Ok(Verdict::Settled(id) | Verdict::InFlight(Ticket { order: Order { id, .. }, .. })) => {
                 hear_place(&self.gate, &self.store, &request.sale).await;
@@ -112,9 +123,9 @@ impl Intake {
         Ok(sku)
     }
 
-    async fn accepted(&self, order: Order) -> Answer {
+    async fn accepted(&self, order: Order, trace: Option<TraceContext>) -> Answer {
         let id = order.id;
-        let published = self.publish(&order).await;
+        let published = self.publish(&order, trace).await;
         fault!("answer.before", return Answer::OutcomeUnknown(Some(id), "injected".into()));
         match published {
             Ok(durability) => Answer::Accepted { order, durability },
@@ -123,10 +134,10 @@ impl Intake {
     }
 
     /// A repeat joins the publish of the first request, or starts one if that front died.
-    async fn in_flight(&self, ticket: Ticket) -> Answer {
+    async fn in_flight(&self, ticket: Ticket, trace: Option<TraceContext>) -> Answer {
         let Ticket { order, mut durability, .. } = ticket;
         if durability == Durability::Outbox {
-            match self.publish(&order).await {
+            match self.publish(&order, trace).await {
                 Ok(published) => durability = published,
                 Err(unconfirmed) => return Answer::OutcomeUnknown(Some(order.id), unconfirmed.to_string()),
             }
@@ -142,8 +153,8 @@ impl Intake {
         Answer::Repeat(Box::new(OrderView::in_flight(order, durability)))
     }
 
-    async fn publish(&self, order: &Order) -> Result<Durability, Unconfirmed> {
-        let published = self.relay.publish(order);
+    async fn publish(&self, order: &Order, trace: Option<TraceContext>) -> Result<Durability, Unconfirmed> {
+        let published = self.relay.publish(order, trace);
         if self.settings.durability == DurabilityPolicy::Outbox {
             return Ok(Durability::Outbox);
         }
@@ -153,5 +164,13 @@ impl Intake {
             (_, DurabilityPolicy::BrokerOnly) => Err(Unconfirmed),
             (_, _) => Ok(Durability::Outbox),
         }
+    }
+}
+
+/// A refusal is an answer, and no failure.
+fn end_admission(span: Span, decided: &Result<Verdict, GateError>) {
+    match decided {
+        Ok(verdict) => span.with("doorbuster.accepted", matches!(verdict, Verdict::Accepted(_))).end(),
+        Err(error) => span.failed(error).end(),
     }
 }

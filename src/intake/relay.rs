@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Semaphore, mpsc, watch};
 
-use crate::domain::{Order, OrderId, SaleId};
+use crate::domain::{Order, OrderId, SaleId, TraceContext};
 use crate::fault::fault;
 use crate::gate::Gate;
 use crate::link::{Gather, call_together};
 use crate::queue::{PublishError, Publisher};
+use crate::trace::{Kind, Span};
 
 /// Maximum orders in one message. A queue takes twenty thousand messages a second, however large they are. Waiting
 /// orders share a message, and a lone order does not wait.
@@ -37,6 +38,8 @@ type Publishes = Arc<Mutex<HashMap<OrderId, watch::Receiver<Confirmed>>>>;
 /// An order that waits for a message.
 struct Queued {
     order: Order,
+    /// The publish in the order's trace, if that is recorded.
+    span: Option<Span>,
     confirmed: watch::Sender<Confirmed>,
 }
 
@@ -65,9 +68,10 @@ impl Relay {
     }
 
     /// Starts publishing an order of the outbox, or joins the publish under way. The future resolves to whether the
-    /// broker confirmed; dropping it stops nothing, so a buyer may hang up. May be repeated.
-    pub fn publish(&self, order: &Order) -> impl Future<Output = bool> + use<> {
-        let mut publish = self.start_or_join(order);
+    /// broker confirmed; dropping it stops nothing, so a buyer may hang up. May be repeated. The message carries `trace` on,
+    /// if that is recorded.
+    pub fn publish(&self, order: &Order, trace: Option<TraceContext>) -> impl Future<Output = bool> + use<> {
+        let mut publish = self.start_or_join(order, trace);
         async move {
             match publish.wait_for(Option::is_some).await {
                 Ok(confirmed) => *confirmed == Some(true),
@@ -76,7 +80,7 @@ impl Relay {
         }
     }
 
-    fn start_or_join(&self, order: &Order) -> watch::Receiver<Confirmed> {
+    fn start_or_join(&self, order: &Order, trace: Option<TraceContext>) -> watch::Receiver<Confirmed> {
         let mut publishes = lock(&self.publishes);
         // A publish that ended without a result, through a bug, is started again.
         if let Some(publish) = publishes.get(&order.id)
@@ -87,8 +91,11 @@ impl Relay {
         let (confirmed, publish) = watch::channel(None);
         // A broker that is away, blocked or silent takes nothing, so no order waits for it. An order that is not
         // queued drops its sender, which its receivers read as "not confirmed".
-        if self.publisher.is_up() && self.queue.try_send(Queued { order: order.clone(), confirmed }).is_ok() {
-            publishes.insert(order.id, publish.clone());
+        if self.publisher.is_up() {
+            let span = Span::child(trace, "publish", Kind::Producer);
+            if self.queue.try_send(Queued { order: order.clone(), span, confirmed }).is_ok() {
+                publishes.insert(order.id, publish.clone());
+            }
         }
         publish
     }
@@ -140,14 +147,26 @@ impl Batches {
     }
 
     async fn publish_batch(&self, queued: Vec<Queued>) {
-        let (orders, waiting): (Vec<Order>, Vec<_>) =
-            queued.into_iter().map(|queued| (queued.order, queued.confirmed)).unzip();
-        let published = self.publish(&orders).await;
+        let (mut orders, mut waiting) = (Vec::with_capacity(queued.len()), Vec::with_capacity(queued.len()));
+        let mut spans = Vec::new();
+        for Queued { order, span, confirmed } in queued {
+            spans.extend(span.map(|span| (order.id, span)));
+            orders.push(order);
+            waiting.push(confirmed);
+        }
+        let published = self.publish(&orders, &spans).await;
         let result = if published.is_ok() { "confirmed" } else { "left" };
         metrics::counter!("doorbuster_relay_published_total", "result" => result)
             .increment(orders.len() as u64);
         if let Err(error) = &published {
             tracing::debug!(orders = orders.len(), %error, "publish left to the sweep");
+        }
+        for (_, span) in spans {
+            let span = span.with_number("messaging.batch.message_count", orders.len());
+            match &published {
+                Ok(()) => span.end(),
+                Err(error) => span.failed(error).end(),
+            }
         }
         for confirmed in waiting {
             confirmed.send_replace(Some(published.is_ok()));
@@ -161,10 +180,11 @@ impl Batches {
         }
     }
 
-    async fn publish(&self, orders: &[Order]) -> Result<(), PublishError> {
+    async fn publish(&self, orders: &[Order], spans: &[(OrderId, Span)]) -> Result<(), PublishError> {
         fault!("publish.before", return Err(PublishError::Away));
         let begun = Instant::now();
-        self.publisher.publish(orders).await?;
+        let traces = spans.iter().map(|(order, span)| (*order, span.context())).collect();
+        self.publisher.publish_traced(orders, &traces).await?;
         metrics::histogram!("doorbuster_relay_confirm_seconds").record(begun.elapsed());
         fault!("confirm.after", return Err(PublishError::Unconfirmed));
         Ok(())

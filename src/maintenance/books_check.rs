@@ -97,10 +97,11 @@ impl BooksCheck {
             found.lost += u32::from(books.needs_rebuild());
             found.add(&books);
             match judge(&books, &mut before.missing) {
-                Judgement::Balances => {}
+                Judgement::Balances => self.note(&books, false).await,
                 Judgement::NotNow => found.moving += 1,
                 Judgement::Broken => {
                     found.broken += 1;
+                    self.note(&books, true).await;
                     Box::pin(self.alarm(&books)).await;
                 }
             }
@@ -121,6 +122,14 @@ impl BooksCheck {
             before.totals.insert(sale.clone(), (added_up, totals));
         }
         Ok(books)
+    }
+
+    /// For webhooks.
+    async fn note(&self, books: &Audit, are_broken: bool) {
+        let sale = &books.sale_id;
+        if let Err(error) = self.store.note_broken_books(sale, are_broken).await {
+            tracing::debug!(%sale, %error, "webhooks do not know yet whether its books are broken");
+        }
     }
 
     async fn alarm(&self, books: &Audit) {

@@ -151,7 +151,7 @@ impl Sweep {
         let mut published = 0;
         if self.relay.publisher().is_up() {
             // Awaited, because the next batch would find the publisher's window full.
-            let carried = join_all(astray.map(|ticket| self.relay.publish(&ticket.order)));
+            let carried = join_all(astray.map(|ticket| self.relay.publish(&ticket.order, None)));
             published = carried.await.into_iter().filter(|confirmed| *confirmed).count();
             let parked = due.iter().filter(|ticket| ticket.parked && dead_letters_lost);
             let parked: Vec<_> = parked.map(|ticket| ticket.order.id).collect();

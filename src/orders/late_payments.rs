@@ -104,5 +104,6 @@ fn order_request(payment: &Payment, order: Order) -> OrderRequest {
         sku: Some(order.sku),
         quantity: order.quantity,
         key: IdempotencyKey::parse(format!("late-payment-{digest}")).ok(),
+        trace: None,
     }
 }

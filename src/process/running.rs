@@ -70,6 +70,7 @@ impl Running {
         let (follower, live) = Follower::new(config, parts.store.ahead_of_buyers(1), works);
         let shared_with = (live, tasks.stop_token());
         let shared = Shared::new(config, &parts, dead_letters, auth(config, role), shared_with);
+        start::traces::start(config, role, &mut tasks);
         tasks.spawn("the live settings", follower.run(shared.stop.clone()));
         let Addresses { buyers, operations, monitoring } = listeners.addresses(config)?;
         let places = PlaceCheck { gate: parts.gate.clone(), store: parts.store.clone() };

@@ -20,6 +20,7 @@ use super::dead_letter::{DeadLetter, Rejection, id_of};
 use super::delivery::Delivery;
 use super::headers::REPLAYS;
 use super::link::{Link, within};
+use super::message::Traces;
 use super::topology::{Depths, Names};
 use super::{PublishError, Publisher, QueueError, QueueSettings, message};
 use crate::domain::Order;
@@ -58,7 +59,7 @@ impl DeadLetters {
         let mut headers = FieldTable::default();
         headers.insert(REPLAYS.into(), AMQPValue::LongLongInt(i64::from(letter.replays) + 1));
         let _turn = self.turn.lock().await;
-        self.publisher.publish_with(orders, headers).await
+        self.publisher.publish_with(orders, &Traces::new(), headers).await
     }
 
     /// Returns once dead letters can be written and replayed.
@@ -81,7 +82,9 @@ impl DeadLetters {
     ) -> Result<(), PublishError> {
         let headers = rejection.headers(delivery.replays);
         let (id, payload) = match order {
-            Some(order) => (order.id.to_string(), message::write(std::slice::from_ref(order))),
+            Some(order) => {
+                (order.id.to_string(), message::write(std::slice::from_ref(order), &Traces::new()))
+            }
             None => {
                 let id = id_of(&delivery.orders, delivery.id.as_deref(), &delivery.payload);
                 (id, delivery.payload.clone())
@@ -96,7 +99,7 @@ impl DeadLetters {
     /// letters are on the queue; the caller still has to remove the old one. If repeated, they are there twice.
     async fn write_split(&self, letter: &DeadLetter, orders: &[Order]) -> Result<(), PublishError> {
         for order in orders {
-            let payload = message::write(std::slice::from_ref(order));
+            let payload = message::write(std::slice::from_ref(order), &Traces::new());
             let _turn = self.turn.lock().await;
             self.publisher.publish_dead_letter(order.id.to_string(), payload, letter.headers()).await?;
         }

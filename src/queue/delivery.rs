@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::headers::{self, DELIVERY_COUNT};
 use super::prefetch::{Loan, Prefetch};
-use super::{Unreadable, message};
+use super::{Traces, Unreadable, message};
 use crate::domain::Order;
 use crate::fault::fault;
 
@@ -50,6 +50,11 @@ impl Delivery {
             payload: delivery.data,
             acker: delivery.acker,
         }
+    }
+
+    /// The places of its orders in their traces, of those whose traces are recorded.
+    pub fn traces(&self) -> Traces {
+        message::read_traces(&self.payload)
     }
 
     /// How long ago this process read it.

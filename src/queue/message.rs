@@ -6,6 +6,8 @@
 //!   "key":"…","fingerprint":"…","epoch":1,"seq":7,"limit":1,"accepted_at":"2030-05-01T12:00:00.000Z"}]}
 //! ```
 //!
+//! Orders whose traces are recorded have their place in them before the orders: `"traces":{"…":"00-…-…-01"}`.
+//!
 //! The order log also has messages with `entries` in place of `orders`: see [`Entry`]. Each entry is read separately,
 //! so one that this build cannot read hides no other. Such a message witnesses how far the database had come with its
 //! sales: `"places":{"drop":{"line":1,"number":7}}`.
@@ -14,7 +16,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::domain::{Entry, Order, Place, SaleId};
+use crate::domain::{Entry, Order, OrderId, Place, SaleId, TraceContext};
 
 /// The version that this build writes, and the only one that it reads. Messages of other versions are parked on the
 /// dead-letter queue, for a build that knows them.
@@ -26,6 +28,9 @@ const MOST: usize = 1_000;
 #[derive(Serialize)]
 struct Envelope<'a> {
     v: u32,
+    // First, so that a reader need not look for it.
+    #[serde(skip_serializing_if = "Traces::is_empty")]
+    traces: &'a Traces,
     orders: &'a [Order],
 }
 
@@ -44,9 +49,29 @@ struct Orders {
 #[error("{0}")]
 pub struct Unreadable(String);
 
-pub(super) fn write(orders: &[Order]) -> Vec<u8> {
+/// The places of orders in their traces, of those whose traces are recorded.
+pub type Traces = BTreeMap<OrderId, TraceContext>;
+
+pub(super) fn write(orders: &[Order], traces: &Traces) -> Vec<u8> {
     // Orders are texts and numbers, so serialising them cannot fail.
-    serde_json::to_vec(&Envelope { v: VERSION, orders }).unwrap_or_default()
+    serde_json::to_vec(&Envelope { v: VERSION, traces, orders }).unwrap_or_default()
+}
+
+/// How every message with traces begins.
+const WITH_TRACES: &[u8] = b"{\"v\":1,\"traces\":";
+
+/// What cannot be read is left out: a message does not fail because of its traces.
+pub(super) fn read_traces(payload: &[u8]) -> Traces {
+    #[derive(Deserialize)]
+    struct Traced {
+        traces: BTreeMap<OrderId, String>,
+    }
+    if !payload.starts_with(WITH_TRACES) {
+        return Traces::new();
+    }
+    let Ok(Traced { traces }) = serde_json::from_slice(payload) else { return Traces::new() };
+    let read = |(order, text): (OrderId, String)| Some((order, TraceContext::parse(&text)?));
+    traces.into_iter().filter_map(read).collect()
 }
 
 pub(super) fn read(payload: &[u8]) -> Result<Vec<Order>, Unreadable> {
@@ -140,12 +165,34 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let orders = vec![order(), order()];
-        assert_eq!(read(&write(&orders)).expect("readable"), orders);
+        assert_eq!(read(&write(&orders, &Traces::new())).expect("readable"), orders);
+    }
+
+    #[test]
+    fn traces_travel_with_the_orders_and_hold_up_none() {
+        let orders = vec![order(), order()];
+        assert!(read_traces(&write(&orders, &Traces::new())).is_empty());
+        let context = TraceContext { trace: 7, span: 9, is_sampled: true };
+        let traces = Traces::from([(orders[1].id, context)]);
+        let message = write(&orders, &traces);
+        assert_eq!(read_traces(&message), traces);
+        assert_eq!(read(&message).expect("readable"), orders);
+        assert_eq!(read_logged(&message).entries.len(), 2);
+        let text = String::from_utf8(message).expect("text");
+        for broken in [
+            text.replace("00-", "zz-"),
+            text.replacen('{', "[", 2),
+            text.replace("\"traces\":{", "\"traces\":7,\"x\":{"),
+        ] {
+            assert!(read_traces(broken.as_bytes()).is_empty(), "{broken}");
+        }
+        assert_eq!(read(text.replace("00-", "zz-").as_bytes()).expect("readable"), orders);
     }
 
     #[test]
     fn what_this_build_does_not_know_is_said_and_not_guessed() {
-        let mut later = serde_json::from_slice::<serde_json::Value>(&write(&[order()])).expect("JSON");
+        let mut later =
+            serde_json::from_slice::<serde_json::Value>(&write(&[order()], &Traces::new())).expect("JSON");
         later["v"] = 2.into();
         let error = read(later.to_string().as_bytes()).expect_err("version 2");
         assert_eq!(error.to_string(), "version 2 of the envelope; this build reads 1");

@@ -29,7 +29,7 @@ pub use dead_letters::{DeadLetters, HeldDeadLetter, HeldDeadLetters};
 pub use delivery::Delivery;
 pub use examine::{BrokerFacts, QueueFacts, examine};
 pub use link::{declare_topology, join_installation};
-pub use message::{Unreadable, VERSION};
+pub use message::{Traces, Unreadable, VERSION};
 pub use order_log::{LogFrom, LogHead, LogMessage, LogReader, OrderLog};
 pub use prefetch::Amount;
 pub use publisher::{PublishError, Publisher};

@@ -18,7 +18,7 @@ use super::pooler::Pooler;
 use super::session::GivenUp;
 
 /// Tables, and a column of each that this build updates, if there is one.
-const WRITTEN: [(&str, Option<&str>); 20] = [
+const WRITTEN: [(&str, Option<&str>); 21] = [
     ("backup", Some("made_at_ms")),
     ("erasures", None),
     ("gate_returns", None),
@@ -39,6 +39,7 @@ const WRITTEN: [(&str, Option<&str>); 20] = [
     ("webhook_deliveries", Some("tries")),
     ("webhook_endpoints", Some("state")),
     ("webhook_events", None),
+    ("webhook_sales", Some("version")),
 ];
 
 /// Tables whose rows are deleted again, by a purge or when their work is done.

@@ -154,6 +154,11 @@ pub const METRICS: &[Metric] = &[
     counter("doorbuster_webhooks_delivered_total", "Webhooks that their endpoints have taken."),
     counter("doorbuster_webhooks_failed_total", "Requests with a webhook that failed."),
     counter("doorbuster_webhooks_given_up_total", "Webhooks that were given up."),
+    // Traces.
+    counter(
+        "doorbuster_trace_spans_total",
+        "Spans that the collector of traces has taken, and those that were dropped.",
+    ),
     // The order log, backups and the database.
     gauge(
         "doorbuster_order_log_oldest_unwritten_seconds",

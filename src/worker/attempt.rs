@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::pending::PendingDelivery;
+use super::timeline::Timeline;
 use super::{Worker, WorkerError};
 use crate::domain::Order;
 use crate::fault::fault;
@@ -53,10 +54,15 @@ impl Worker {
     /// settled; a message without further orders is acknowledged. Retry what is left. On an error nothing was
     /// acknowledged, and the whole batch may be retried.
     pub(super) async fn persist(&self, batch: &mut [PendingDelivery]) -> Result<(), WorkerError> {
+        let mut timeline = Timeline::of(batch);
         #[cfg_attr(not(debug_assertions), expect(unused_mut, reason = "a failure point takes the guards"))]
         let mut claimed = self.claim(batch).await?;
+        timeline.step("lease");
         let result = self.commit(&claimed).await;
+        timeline.step("transaction");
         if let Ok((_, left)) = &result {
+            let orders = claimed.claims.iter().map(|claim| &claim.order);
+            timeline.keep(orders.zip(left.iter().map(|after| matches!(after, After::Done))));
             let mut after: Vec<Vec<After>> =
                 batch.iter().map(|pending| vec![After::Retry; pending.orders.len()]).collect();
             for ((at, nth), claim) in claimed.places.iter().zip(left) {
@@ -75,6 +81,7 @@ impl Worker {
             // All at once: each may have to wait for a broker that is being killed.
             let done = batch.iter().filter(|pending| pending.is_done());
             join_all(done.map(PendingDelivery::acknowledge)).await;
+            timeline.step("acknowledge");
         }
         fault!("ack.after");
         // Also after an error, and awaited, because the next attempt needs the same leases. Leases that are not
@@ -82,10 +89,13 @@ impl Worker {
         fault!("release.before", claimed.guards.drain(..).for_each(Guard::abandon));
         release_all(claimed.guards).await;
         fault!("release.after");
+        timeline.step("release");
         let (outcomes, _) = result?;
         fault!("settle.before", return Ok(()));
         outcomes.settle(Settler { gate: &self.gate, store: &self.store, leases: &self.leases }).await;
         fault!("settle.after");
+        timeline.step("settle");
+        timeline.record();
         Ok(())
     }
 

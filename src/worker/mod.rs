@@ -17,6 +17,7 @@ mod lanes;
 mod lent;
 mod pending;
 mod poison;
+mod timeline;
 
 use std::time::Duration;
 

@@ -2,7 +2,8 @@
 //! yet. A message may carry many orders, and the outcome of one must not affect the others.
 
 use crate::domain::{Order, OrderId, SaleId};
-use crate::queue::Delivery;
+use crate::queue::{Delivery, Traces};
+use crate::trace;
 
 pub(super) struct PendingDelivery {
     pub(super) delivery: Delivery,
@@ -14,6 +15,8 @@ pub(super) struct PendingDelivery {
     pub(super) orders: Vec<Order>,
     /// The number of the message's orders that are left for later attempts.
     pub(super) later: usize,
+    /// The places of its orders in their traces, if this process records any.
+    pub(super) traces: Traces,
     /// Orders of sales that are set aside.
     pub(super) aside: Vec<Order>,
     /// Orders that could not be persisted just now, because another session holds a row of their sale.
@@ -25,7 +28,8 @@ impl PendingDelivery {
     pub(super) fn new(mut delivery: Delivery) -> Self {
         let orders = delivery.orders.as_mut().map(std::mem::take).unwrap_or_default();
         let first = orders.first().map(|order| order.id);
-        Self { delivery, first, tries: 0, orders, later: 0, aside: Vec::new(), locked: Vec::new() }
+        let traces = if trace::is_on() { delivery.traces() } else { Traces::new() };
+        Self { delivery, first, tries: 0, orders, later: 0, traces, aside: Vec::new(), locked: Vec::new() }
     }
 
     /// Every order of the message has an outcome, so it may be acknowledged.

@@ -40,6 +40,7 @@ pub(super) fn routes() -> Router<Arc<Operations>> {
         .route("/v1/admin/payments", get(payments::list))
         .route("/v1/admin/webhooks", get(webhooks::list))
         .route("/v1/admin/webhooks:add", post(webhooks::add))
+        .route("/v1/admin/webhooks:events", post(webhooks::choose))
         .route("/v1/admin/webhooks:remove", post(webhooks::remove))
         .route("/v1/admin/webhooks:on", post(webhooks::on))
         .route("/v1/admin/webhooks:off", post(webhooks::off))

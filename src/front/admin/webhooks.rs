@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::control::{EndpointStatus, WebhookActs, WebhookError};
-use crate::domain::ActRequest;
+use crate::domain::{ActRequest, EventTypes, Invalid};
 use crate::front::auth::Role;
 use crate::front::body;
 use crate::front::codes::{
@@ -28,6 +28,22 @@ pub(in crate::front) struct NewEndpointBody {
     id: String,
     /// Where it is.
     url: String,
+    /// The types of events that it is given. Default: all.
+    #[serde(default)]
+    events: Option<Vec<String>>,
+    /// Why, in your own words.
+    #[serde(default)]
+    reason: Option<String>,
+}
+
+/// What an endpoint is to be given.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::front) struct ChosenEventsBody {
+    /// Its name.
+    id: String,
+    /// The types of events, such as `order.paid`; `order.*` and `sale.*` are all of a kind.
+    events: Vec<String>,
     /// Why, in your own words.
     #[serde(default)]
     reason: Option<String>,
@@ -102,10 +118,23 @@ pub(super) async fn add(State(app): State<Arc<Operations>>, headers: HeaderMap, 
     let answer = async {
         let operator = app.tokens.operator(&headers, Role::Admin).await?;
         let bytes = body::read(body, app.settings.body_limit, app.settings.body_within).await?;
-        let NewEndpointBody { id, url, reason } = body::json(&bytes)?;
+        let NewEndpointBody { id, url, events, reason } = body::json(&bytes)?;
+        let events = events.map_or_else(|| Ok(EventTypes::all()), |events| types(&events))?;
         let request = ActRequest::by_operator(&operator).because(reason);
-        let secret = app.webhooks.add(&id, &url, &request).await.map_err(problem)?;
+        let secret = app.webhooks.add(&id, &url, &events, &request).await.map_err(problem)?;
         listed(&app, Some(secret)).await
+    };
+    respond_to_operator(answer.await, &headers)
+}
+
+pub(super) async fn choose(State(app): State<Arc<Operations>>, headers: HeaderMap, body: Body) -> Response {
+    let answer = async {
+        let operator = app.tokens.operator(&headers, Role::Operator).await?;
+        let bytes = body::read(body, app.settings.body_limit, app.settings.body_within).await?;
+        let ChosenEventsBody { id, events, reason } = body::json(&bytes)?;
+        let request = ActRequest::by_operator(&operator).because(reason);
+        app.webhooks.choose(&id, &types(&events)?, &request).await.map_err(problem)?;
+        listed(&app, None).await
     };
     respond_to_operator(answer.await, &headers)
 }
@@ -154,6 +183,10 @@ async fn act(
 async fn listed(app: &Operations, secret: Option<String>) -> Answered {
     let endpoints = app.webhooks.list().await.map_err(problem)?;
     Ok(Json(EndpointList { endpoints, secret }).into_response())
+}
+
+fn types(names: &[String]) -> Result<EventTypes, Box<Problem>> {
+    names.join(",").parse().map_err(|invalid: Invalid| Problem::new(INVALID_ENDPOINT, invalid.to_string()))
 }
 
 fn problem(error: WebhookError) -> Box<Problem> {

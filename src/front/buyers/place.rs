@@ -20,7 +20,9 @@ use crate::front::codes::{INVALID_QUANTITY, UNKNOWN_SKU};
 use crate::front::problem::{Answered, Problem, respond};
 use crate::front::request::{PathOf, idempotency_key, in_path, preferred_wait, sale_id};
 use crate::front::state::Buyers;
+use crate::front::traceparent::trace_context;
 use crate::intake::{Answer, OrderRequest, OrderView};
+use crate::trace;
 
 /// What to order.
 #[derive(Deserialize, JsonSchema)]
@@ -76,7 +78,8 @@ async fn place_order(app: &Buyers, path: PathOf<String>, headers: &HeaderMap, bo
     let bytes = body::read(body, app.settings.body_limit, app.settings.body_within).await?;
     let wanted: OrderBody = body::json(&bytes)?;
     let (sku, quantity) = (wanted.sku()?, wanted.quantity()?);
-    match app.intake.place(OrderRequest { sale, user, sku, quantity, key }).await {
+    let trace = trace::is_on().then(|| trace_context(headers)).flatten();
+    match app.intake.place(OrderRequest { sale, user, sku, quantity, key, trace }).await {
         Answer::Accepted { order, durability } => accepted(app, &order, durability, wait).await,
         Answer::Repeat(view) => Ok(repeated(app, view, wait).await),
         refusal => Err(refused(refusal)),

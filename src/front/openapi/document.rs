@@ -257,6 +257,7 @@ fn problem_schema() -> Value {
             "code": {"type": "string", "pattern": "^[a-z_]+$"},
             "retryable": {"type": "boolean", "description": "Whether the same request may succeed later."},
             "request_id": {"type": "string"},
+            "trace_id": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
             "order_id": {"type": "string", "format": "uuid"},
             "failure": {"type": "string", "description": "Why an accepted order could not be confirmed."},
             "from": {"type": "string", "description": "The state of the order."},

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::operation::{Caller, Operation};
 use crate::front::Role;
-use crate::front::admin::webhooks::{EndpointBody, EndpointList, NewEndpointBody};
+use crate::front::admin::webhooks::{ChosenEventsBody, EndpointBody, EndpointList, NewEndpointBody};
 use crate::front::codes::*;
 
 const URL: &str = "https://shop.example/webhooks/doorbuster";
@@ -18,9 +18,20 @@ pub(super) fn operations() -> Vec<Operation> {
     let add = Operation::post("/v1/admin/webhooks:add", "addEndpoint", "Add an endpoint")
         .says("Every process follows within two seconds. What happened before is not delivered.")
         .by(Caller::Operator(Role::Admin))
-        .takes::<NewEndpointBody>(json!({"id": "shop", "url": URL, "reason": "the new shop"}))
+        .takes::<NewEndpointBody>(
+            json!({"id": "shop", "url": URL, "events": ["order.paid", "sale.*"], "reason": "the new shop"}),
+        )
         .replies::<EndpointList>(200, "All endpoints, and the secret of this one", &[], all(Some(SECRET)))
         .refuses(&[INVALID_ENDPOINT, ENDPOINT_EXISTS, ACT_UNFINISHED]);
+    let choose =
+        Operation::post("/v1/admin/webhooks:events", "chooseEvents", "Choose what an endpoint is given")
+            .says("What waits already stays.")
+            .by(Caller::Operator(Role::Operator))
+            .takes::<ChosenEventsBody>(
+                json!({"id": "shop", "events": ["order.*"], "reason": "the warehouse"}),
+            )
+            .replies::<EndpointList>(200, "All endpoints", &[], all(None))
+            .refuses(&[INVALID_ENDPOINT, ENDPOINT_NOT_FOUND, ACT_UNFINISHED]);
     let act = |path, id, summary, role, secret: Option<&str>| {
         Operation::post(path, id, summary)
             .by(Caller::Operator(role))
@@ -53,12 +64,12 @@ pub(super) fn operations() -> Vec<Operation> {
         operator,
         None,
     );
-    vec![list, add, remove, on, off, rotate, retire, redeliver]
+    vec![list, add, choose, remove, on, off, rotate, retire, redeliver]
 }
 
 fn all(secret: Option<&str>) -> Value {
     let endpoint = json!({
-        "id": "shop", "url": URL, "is_on": true, "secrets": 1, "waiting": 3, "given_up": 0,
+        "id": "shop", "url": URL, "events": ["order.paid"], "is_on": true, "secrets": 1, "waiting": 3, "given_up": 0,
     });
     match secret {
         Some(secret) => json!({"endpoints": [endpoint], "secret": secret}),

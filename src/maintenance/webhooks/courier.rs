@@ -1,4 +1,4 @@
-//! Gives one endpoint what is due: orders at the same time, and the states of each order one after the other.
+//! Gives one endpoint what is due: orders and sales at the same time, and the events of each one after the other.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt as _};
 use serde_json::json;
+use uuid::Uuid;
 
-use crate::domain::{Millis, OrderId};
+use crate::domain::{EventType, Millis, OrderId};
 use crate::maintenance::MaintenanceError;
 use crate::store::{EndpointState, NotTaken, OrderRow, Store, WebhookDelivery};
 use crate::webhook::{EndpointUrl, NotDelivered, Secret, Sender, Signed};
 
-/// Orders of one round.
-const ORDERS: u64 = 200;
+/// Orders and sales of one round.
+const SUBJECTS: u64 = 200;
 
 /// Requests to one endpoint at the same time.
 const AT_ONCE: usize = 16;
@@ -43,7 +44,7 @@ pub(super) struct Courier {
 /// What an endpoint has taken, and what it has not.
 #[derive(Default)]
 struct Outcome {
-    taken: Vec<(OrderId, i32)>,
+    taken: Vec<(Uuid, i32)>,
     not_taken: Vec<NotTaken>,
     is_gone: bool,
 }
@@ -78,18 +79,19 @@ impl Courier {
 
     /// Whether more may be due.
     async fn round(&self) -> Result<bool, MaintenanceError> {
-        let due = self.store.due_deliveries(&self.endpoint, ORDERS).await?;
+        let due = self.store.due_deliveries(&self.endpoint, SUBJECTS).await?;
         if due.is_empty() {
             return Ok(false);
         }
-        let mut ids: Vec<OrderId> = due.iter().map(|delivery| delivery.order).collect();
+        let of_orders = due.iter().filter(|delivery| matches!(delivery.event, EventType::Order(_)));
+        let mut ids: Vec<OrderId> = of_orders.map(|delivery| delivery.subject.into()).collect();
         ids.dedup();
         let rows = self.store.orders_by_id(&ids).await?;
         let rows: BTreeMap<OrderId, OrderRow> = rows.into_iter().map(|row| (row.order.id, row)).collect();
         let tally = Tally::default();
-        let orders = due.chunk_by(|one, next| one.order == next.order);
+        let subjects = due.chunk_by(|one, next| one.subject == next.subject);
         // Collected, because the compiler cannot tell that a lazy iterator of them may be sent to another thread.
-        let giving: Vec<_> = orders.map(|states| self.give(states, &rows, &tally)).collect();
+        let giving: Vec<_> = subjects.map(|events| self.give(events, &rows, &tally)).collect();
         let given: Vec<Outcome> = stream::iter(giving).buffer_unordered(AT_ONCE).collect().await;
         let mut outcome = Outcome::default();
         for one in given {
@@ -130,54 +132,38 @@ impl Courier {
         Ok(false)
     }
 
-    /// Gives the endpoint the states of one order, until one is not due or not taken.
+    /// Gives the endpoint the events of one order or sale, until one is not due or not taken.
     async fn give(
         &self,
-        states: &[WebhookDelivery],
+        events: &[WebhookDelivery],
         rows: &BTreeMap<OrderId, OrderRow>,
         tally: &Tally,
     ) -> Outcome {
         let mut outcome = Outcome::default();
-        for delivery in states {
+        for delivery in events {
             if tally.is_away() || delivery.due.is_none_or(|due| due > Millis::now()) {
                 break;
             }
-            // Of an order that was deleted with its sale nothing is known any more.
-            let sent = match rows.get(&delivery.order) {
-                Some(row) => self.send(delivery, row).await,
+            let sent = match message(delivery, rows) {
+                Some(message) => self.send(message).await,
                 None => Ok(()),
             };
             let Err(error) = sent else {
                 tally.taken.fetch_add(1, Ordering::Relaxed);
-                outcome.taken.push((delivery.order, delivery.version));
+                outcome.taken.push((delivery.subject, delivery.version));
                 continue;
             };
             tally.failed.fetch_add(1, Ordering::Relaxed);
             outcome.is_gone |= error.is_gone();
             let due = again_after(delivery.tries).map(|after| Millis(Millis::now().0 + after));
-            let (order, version, why) = (delivery.order, delivery.version, error.to_string());
-            outcome.not_taken.push(NotTaken { order, version, due, why });
+            let (subject, version, why) = (delivery.subject, delivery.version, error.to_string());
+            outcome.not_taken.push(NotTaken { subject, version, due, why });
             break;
         }
         outcome
     }
 
-    async fn send(&self, delivery: &WebhookDelivery, row: &OrderRow) -> Result<(), NotDelivered> {
-        let id = format!("{}.{}", delivery.order, delivery.version);
-        let body = json!({
-            "type": format!("order.{}", delivery.status),
-            "timestamp": delivery.at,
-            "data": {
-                "order_id": delivery.order,
-                "sale_id": delivery.sale,
-                "user_id": row.order.user,
-                "sku": row.order.sku,
-                "quantity": row.order.quantity,
-                "status": delivery.status,
-                "version": delivery.version,
-            },
-        })
-        .to_string();
+    async fn send(&self, Message { id, body }: Message) -> Result<(), NotDelivered> {
         let event = Signed { id: &id, timestamp: Millis::now().0 / 1_000, body: &body };
         self.sender.send(&self.url, &self.secrets, event).await
     }
@@ -187,6 +173,40 @@ impl Courier {
         self.store.switch_endpoint(&self.endpoint, &EndpointState::Off(why.into())).await?;
         Ok(())
     }
+}
+
+/// An event as the endpoint gets it: its id, which a repeat has as well, and its body.
+struct Message {
+    id: String,
+    body: String,
+}
+
+/// `None` if the event is of an order that was deleted with its sale: nothing is known of it any more.
+fn message(delivery: &WebhookDelivery, rows: &BTreeMap<OrderId, OrderRow>) -> Option<Message> {
+    let WebhookDelivery { sale, event, at, version, .. } = delivery;
+    let (id, data) = match event {
+        EventType::Order(status) => {
+            let order = OrderId::from(delivery.subject);
+            let row = rows.get(&order)?;
+            let data = json!({
+                "order_id": order,
+                "sale_id": sale,
+                "user_id": row.order.user,
+                "sku": row.order.sku,
+                "quantity": row.order.quantity,
+                "status": status,
+                "version": version,
+            });
+            (format!("{order}.{version}"), data)
+        }
+        // A database that went back in time may give a version a second time; the time is another one.
+        EventType::Sale(what) => {
+            let id = format!("{sale}.{}.{}", what.as_str(), at.0);
+            (id, json!({ "sale_id": sale, "status": what.as_str() }))
+        }
+    };
+    let body = json!({ "type": event.to_string(), "timestamp": at, "data": data }).to_string();
+    Some(Message { id, body })
 }
 
 /// The milliseconds until a delivery that has failed so often before, and now again, is tried once more.

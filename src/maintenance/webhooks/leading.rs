@@ -8,6 +8,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::courier::Courier;
+use super::sold_out::SoldOut;
+use crate::gate::Gate;
 use crate::lease::{Guard, Leases};
 use crate::maintenance::MaintenanceError;
 use crate::maintenance::leader::{Leader, keep_leading};
@@ -31,6 +33,8 @@ const COUNT_EVERY: Duration = Duration::from_secs(10);
 
 /// Gives endpoints what happened, on one front at a time.
 pub struct Webhooks {
+    /// Says which sales are sold out.
+    pub gate: Gate,
     /// Has the endpoints, and what they are to be given.
     pub store: Store,
     /// Decides who leads.
@@ -42,27 +46,34 @@ pub struct Webhooks {
 /// The endpoints that are being given something, each with the URL and the secrets with which that began.
 type UnderWay = HashMap<String, (String, Vec<String>, AbortOnDropHandle<()>)>;
 
+/// What the leader knows from its earlier rounds.
+#[derive(Default)]
+struct Earlier {
+    under_way: UnderWay,
+    counted: Option<Instant>,
+    sold_out: SoldOut,
+}
+
 impl Webhooks {
     /// Runs until `stop`. Errors are logged and retried in a later round. What is being sent when this process no longer
     /// leads is broken off, and the next leader sends it again.
     pub async fn run(self, stop: CancellationToken) {
         let sender = Sender::new(self.allow_private);
         let mut leader = Leader::new(&self.leases, SCOPE);
-        let (mut under_way, mut counted) = (UnderWay::new(), None);
+        let mut earlier = Earlier::default();
         let mut looked: Option<Instant> = None;
         while stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
             let Some(lead) = leader.lead().await else {
-                under_way.clear();
-                counted = None;
+                earlier = Earlier::default();
                 show(0, 0, 0);
                 continue;
             };
-            let may_rest = !self.store.announces_to_webhooks() && under_way.is_empty();
+            let may_rest = !self.store.announces_to_webhooks() && earlier.under_way.is_empty();
             if may_rest && looked.is_some_and(|at| at.elapsed() < REST) {
                 continue;
             }
             looked = Some(Instant::now());
-            let round = lead.until_lost(self.round(lead, &sender, &mut under_way, &mut counted));
+            let round = lead.until_lost(self.round(lead, &sender, &mut earlier));
             match stop.run_until_cancelled(round).await {
                 Some(Ok(Ok(()))) => {}
                 Some(Ok(Err(error))) => tracing::debug!(%error, "webhooks wait"),
@@ -70,7 +81,7 @@ impl Webhooks {
                 None => break,
             }
         }
-        drop(under_way);
+        drop(earlier);
         leader.resign().await;
     }
 
@@ -78,9 +89,9 @@ impl Webhooks {
         &self,
         leader: &Guard,
         sender: &Sender,
-        under_way: &mut UnderWay,
-        counted: &mut Option<Instant>,
+        earlier: &mut Earlier,
     ) -> Result<(), MaintenanceError> {
+        earlier.sold_out.look(&self.gate, &self.store).await;
         for _ in 0..BATCHES {
             keep_leading(leader).await;
             if self.store.make_deliveries(BATCH).await? < BATCH as usize {
@@ -88,6 +99,24 @@ impl Webhooks {
             }
         }
         let endpoints = self.store.endpoints().await?;
+        self.send_off(&endpoints, sender, &mut earlier.under_way).await?;
+        if earlier.counted.is_none_or(|at| at.elapsed() >= COUNT_EVERY) {
+            earlier.counted = Some(Instant::now());
+            let waiting = self.store.waiting_deliveries().await?;
+            let off = endpoints.iter().filter(|endpoint| endpoint.state != EndpointState::On).count();
+            let sum = |of: fn(&(u64, u64)) -> u64| waiting.values().map(of).sum();
+            show(sum(|counts| counts.0), sum(|counts| counts.1), off);
+        }
+        Ok(())
+    }
+
+    /// Has every endpoint that is on be given what is due, and no other.
+    async fn send_off(
+        &self,
+        endpoints: &[Endpoint],
+        sender: &Sender,
+        under_way: &mut UnderWay,
+    ) -> Result<(), MaintenanceError> {
         // One that was switched off or removed gets nothing more, and a new secret counts at once.
         under_way.retain(|id, (url, secrets, courier)| {
             let mut on = endpoints.iter().filter(|endpoint| endpoint.state == EndpointState::On);
@@ -119,13 +148,6 @@ impl Webhooks {
             let task = AbortOnDropHandle::new(tokio::spawn(courier.run()));
             let begun = (endpoint.url.clone(), endpoint.secrets.clone(), task);
             under_way.insert(endpoint.id.clone(), begun);
-        }
-        if counted.is_none_or(|at| at.elapsed() >= COUNT_EVERY) {
-            *counted = Some(Instant::now());
-            let waiting = self.store.waiting_deliveries().await?;
-            let off = endpoints.iter().filter(|endpoint| endpoint.state != EndpointState::On).count();
-            let sum = |of: fn(&(u64, u64)) -> u64| waiting.values().map(of).sum();
-            show(sum(|counts| counts.0), sum(|counts| counts.1), off);
         }
         Ok(())
     }

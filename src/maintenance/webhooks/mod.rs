@@ -2,5 +2,6 @@
 
 mod courier;
 mod leading;
+mod sold_out;
 
 pub use leading::Webhooks;

@@ -9,6 +9,7 @@ use super::redact::redact;
 use super::sections::Config;
 use super::transport;
 use crate::front::{JwkSetSource, Providers, TrustedProxies, check_public_key};
+use crate::trace;
 
 const SHORT_SECRET: &str = "auth.secret has fewer than 32 bytes; set DOORBUSTER__AUTH__SECRET, or auth.secret_file, \
      for example to the output of `openssl rand -hex 32`";
@@ -22,6 +23,7 @@ pub(super) fn check(config: &Config, needs_secret: bool, signs: bool, mistakes: 
     secrets(config, needs_secret, signs, mistakes);
     urls(config, mistakes);
     transport::check(config, mistakes);
+    traces(config, mistakes);
     prefixes(config, mistakes);
     log(config, mistakes);
     ranges::check(config, mistakes);
@@ -50,6 +52,24 @@ fn listeners(config: &Config, mistakes: &mut Vec<String>) {
     }
     if let Err(wrong) = config.suspected_rate() {
         mistakes.push(format!("front.suspected_rate is {:?}; {wrong}", config.front.suspected_rate));
+    }
+}
+
+fn traces(config: &Config, mistakes: &mut Vec<String>) {
+    let url = &config.traces.url;
+    if url.is_empty() {
+        return;
+    }
+    if !trace::IS_BUILT_IN {
+        mistakes.push(
+            "traces.url is set, and this build sends no traces: build it with the feature `traces`".into(),
+        );
+    }
+    if config.collector().is_none() {
+        mistakes.push(format!(
+            "traces.url is {:?}; it must be a URL such as http://127.0.0.1:4318/v1/traces, without a name or password",
+            redact(url)
+        ));
     }
 }
 

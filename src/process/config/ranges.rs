@@ -60,7 +60,7 @@ fn servers(config: &Config) -> [Range; 12] {
 }
 
 /// The work behind the front.
-fn work(config: &Config) -> [Range; 16] {
+fn work(config: &Config) -> [Range; 18] {
     [
         ("sweep.every_ms", config.sweep.every_ms, 50, 60_000),
         ("sweep.batch", config.sweep.batch, 1, 10_000),
@@ -75,6 +75,8 @@ fn work(config: &Config) -> [Range; 16] {
         ("worker.lease_ms", config.worker.lease_ms, 2_000, 5_000),
         ("worker.hold_ms", config.worker.hold_ms, 100, 600_000),
         ("maintenance.every_ms", config.maintenance.every_ms, 50, 60_000),
+        ("traces.one_in", config.traces.one_in, 0, 1_000_000),
+        ("traces.slow_ms", config.traces.slow_ms, 1, 600_000),
         ("audit.every_s", config.audit.every_s, 0, 86_400),
         ("maintenance.batch", config.maintenance.batch, 1, 1_000),
         ("maintenance.purge_after_days", config.maintenance.purge_after_days, 0, 36_500),

@@ -40,7 +40,7 @@ sections! {
     Config {
         front: Front, operations: Operations, auth: Auth, redis: Redis, queue: Queue,
         database: Database, gate: Gate, intake: Intake, sweep: Sweep, worker: Worker,
-        maintenance: Maintenance, audit: Audit, payments: Payments, webhooks: Webhooks, process: Process, log: Log,
+        maintenance: Maintenance, audit: Audit, payments: Payments, webhooks: Webhooks, traces: Traces, process: Process, log: Log,
         // Not configured, but learned from the servers. All settings made from one configuration share it.
         #[serde(skip)] installation: Installation,
     }
@@ -73,6 +73,7 @@ sections! {
     Audit { every_s: u64, pause_sale: bool }
     Payments { secrets: String, secrets_file: String, without_broker: WithoutBroker }
     Webhooks { allow_private: bool }
+    Traces { url: String, one_in: u64, slow_ms: u64 }
     Process { drain_ms: u64, plaintext_hosts: String }
     Log { format: String, level: String }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use hyper::Uri;
+
 use super::sections::Config;
 use crate::domain::{Invalid, Rate};
 use crate::front::{
@@ -14,6 +16,7 @@ use crate::link::{Member, RedisSettings};
 use crate::maintenance::{MaintenanceSettings, SweepSettings};
 use crate::queue::QueueSettings;
 use crate::store::StoreSettings;
+use crate::trace::Sampling;
 use crate::worker::{WorkerPace, WorkerSettings};
 
 fn ms(millis: u64) -> Duration {
@@ -151,6 +154,20 @@ impl Config {
             spacing: ms(self.sweep.spacing_ms),
             parked_after: ms(self.sweep.parked_after_ms),
         }
+    }
+
+    /// Where the collector takes traces; `None` if there is none, or its URL is not one.
+    pub fn collector(&self) -> Option<Uri> {
+        let url: Uri = self.traces.url.parse().ok()?;
+        let is_whole = matches!(url.scheme_str(), Some("http" | "https"))
+            && url.host().is_some_and(|host| !host.is_empty());
+        let names_nobody = url.authority().is_some_and(|authority| !authority.as_str().contains('@'));
+        (is_whole && names_nobody).then_some(url)
+    }
+
+    /// Which requests are recorded.
+    pub fn sampling(&self) -> Sampling {
+        Sampling { one_in: self.traces.one_in, slow: ms(self.traces.slow_ms) }
     }
 
     /// Settings of the worker.

@@ -9,12 +9,15 @@ use super::sections::Config;
 
 /// Reports every connection that would be in plaintext and is not allowed by name.
 pub(super) fn check(config: &Config, mistakes: &mut Vec<String>) {
-    for (name, url, instead) in [
-        ("redis.url", &config.redis.url, "use rediss://"),
-        ("queue.url", &config.queue.url, "use amqps://"),
+    let secret = "passwords and orders";
+    for (name, url, what, instead) in [
+        ("redis.url", &config.redis.url, secret, "use rediss://"),
+        ("queue.url", &config.queue.url, secret, "use amqps://"),
+        ("traces.url", &config.traces.url, "the ids of orders", "use https://"),
         (
             "database.url",
             &config.database.url,
+            secret,
             "add ?sslmode=verify-full for PostgreSQL, ?ssl-mode=VERIFY_IDENTITY for MariaDB and MySQL",
         ),
     ] {
@@ -22,7 +25,7 @@ pub(super) fn check(config: &Config, mistakes: &mut Vec<String>) {
         let Some(host) = Url::parse(url).ok().and_then(|url| plaintext_host(&url)) else { continue };
         if !config.process.plaintext_hosts.split(',').any(|allowed| allowed.trim() == host) {
             mistakes.push(format!(
-                "{name} would send passwords and orders to {host} in plaintext: {instead}, or name {host} in \
+                "{name} would send {what} to {host} in plaintext: {instead}, or name {host} in \
                  process.plaintext_hosts if the network between is your own"
             ));
         }
@@ -44,7 +47,7 @@ fn plaintext_host(url: &Url) -> Option<String> {
         found.map(|(_, value)| value.to_lowercase())
     };
     let encrypts = match url.scheme() {
-        "redis" | "amqp" => false,
+        "redis" | "amqp" | "http" => false,
         // The others fall back to plaintext if the server, or somebody on the way, asks for it.
         "postgres" | "postgresql" => parameter("sslmode")
             .is_some_and(|mode| ["require", "verify-ca", "verify-full"].contains(&mode.as_str())),
@@ -86,12 +89,15 @@ mod tests {
             "postgres://db/shop?sslmode=verify-full",
             "postgres://%2Frun%2Fpostgresql/shop",
             "postgres:///shop?host=/run/postgresql",
+            "http://127.0.0.1:4318/v1/traces",
+            "https://collector.example/v1/traces",
             "mysql://db/shop?ssl-mode=REQUIRED",
         ] {
             assert_eq!(host(url), None, "{url}");
         }
         for (url, shown) in [
             ("redis://cache:6379", "cache"),
+            ("http://collector:4318/v1/traces", "collector"),
             ("amqp://shop:hunter2@192.0.2.1:5672", "192.0.2.1"),
             ("postgres://db/shop", "db"),
             ("postgres://db/shop?sslmode=prefer", "db"),

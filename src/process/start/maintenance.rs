@@ -98,7 +98,8 @@ fn log_writer(shared: &Shared<'_>, log: OrderLog) -> LogWriter {
 
 fn webhooks(shared: &Shared<'_>) -> Webhooks {
     let (parts, allow_private) = (shared.parts, shared.config.webhooks.allow_private);
-    Webhooks { store: parts.store.ahead_of_buyers(2), leases: parts.leases.clone(), allow_private }
+    let (gate, store) = (parts.gate.clone(), parts.store.ahead_of_buyers(2));
+    Webhooks { gate, store, leases: parts.leases.clone(), allow_private }
 }
 
 fn rounds(shared: &Shared<'_>, payments: &Payments, log: &OrderLog) -> Rounds {

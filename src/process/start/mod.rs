@@ -4,4 +4,5 @@ pub(super) mod front;
 pub(super) mod health;
 pub(super) mod maintenance;
 pub(super) mod operations;
+pub(super) mod traces;
 pub(super) mod worker;

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 pub use self::job::PublishError;
 use self::job::{Exchange, Job};
 use self::owner::Owner;
+use super::message::Traces;
 use super::topology::Depths;
 use super::{QueueSettings, message};
 use crate::domain::{Entry, Order, Place, SaleId};
@@ -38,16 +39,22 @@ impl Publisher {
     /// Publishes orders in one message. On `Ok` the broker has it on a durable queue. May be repeated: workers
     /// recognise an order that they have seen.
     pub async fn publish(&self, orders: &[Order]) -> Result<(), PublishError> {
-        self.publish_with(orders, FieldTable::default()).await
+        self.publish_with(orders, &Traces::new(), FieldTable::default()).await
+    }
+
+    /// As [`Publisher::publish`], with the orders' places in their traces.
+    pub async fn publish_traced(&self, orders: &[Order], traces: &Traces) -> Result<(), PublishError> {
+        self.publish_with(orders, traces, FieldTable::default()).await
     }
 
     pub(super) async fn publish_with(
         &self,
         orders: &[Order],
+        traces: &Traces,
         headers: FieldTable,
     ) -> Result<(), PublishError> {
         let Some(first) = orders.first() else { return Ok(()) };
-        self.send(Exchange::Orders, first.id.to_string(), message::write(orders), headers).await
+        self.send(Exchange::Orders, first.id.to_string(), message::write(orders, traces), headers).await
     }
 
     /// On `Ok` the dead letter is on the dead-letter queue. If repeated, it is there twice.

@@ -25,11 +25,10 @@ struct Body {
 }
 
 #[derive(Deserialize)]
-struct Data {
-    order_id: Uuid,
-    sale_id: String,
-    status: String,
-    version: i64,
+#[serde(untagged)]
+enum Data {
+    Order { order_id: Uuid, sale_id: String, status: String, version: i64 },
+    Sale { sale_id: String, status: String },
 }
 
 #[derive(Default)]
@@ -71,8 +70,15 @@ impl Shop {
 }
 
 async fn take(State(taken): State<Arc<Mutex<Taken>>>, body: Bytes) -> StatusCode {
-    let Ok(Body { data: Data { order_id, sale_id, status, version } }) = serde_json::from_slice(&body) else {
-        return StatusCode::BAD_REQUEST;
+    let (order_id, sale_id, status, version) = match serde_json::from_slice(&body) {
+        Ok(Body { data: Data::Order { order_id, sale_id, status, version } }) => {
+            (order_id, sale_id, status, version)
+        }
+        Ok(Body { data: Data::Sale { sale_id, status } }) => {
+            tracing::info!(sale = sale_id, status, "the shop is given what happened to a sale");
+            return StatusCode::NO_CONTENT;
+        }
+        Err(_) => return StatusCode::BAD_REQUEST,
     };
     let mut taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
     let is_difficult = order_id.as_bytes()[15].is_multiple_of(16);

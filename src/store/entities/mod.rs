@@ -20,3 +20,4 @@ pub(in crate::store) mod user_units;
 pub(in crate::store) mod webhook_delivery;
 pub(in crate::store) mod webhook_endpoint;
 pub(in crate::store) mod webhook_event;
+pub(in crate::store) mod webhook_sale;

@@ -11,6 +11,7 @@ pub struct Model {
     pub off_reason: Option<String>,
     pub failing_since_ms: Option<i64>,
     pub created_at_ms: i64,
+    pub types: Option<String>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

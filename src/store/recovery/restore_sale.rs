@@ -35,7 +35,13 @@ impl Store {
                     insert_sale(&transaction, entry).await?;
                     true
                 }
-                Some(row) => update_sale(&transaction, entry, &row, lower).await?,
+                Some(row) => {
+                    let (changed, newer_state) = update_sale(&transaction, entry, &row, lower).await?;
+                    if newer_state {
+                        self.announce_state(&transaction, &row, entry.state).await?;
+                    }
+                    changed
+                }
             };
             self.finish_restore(
                 transaction,
@@ -86,13 +92,13 @@ async fn insert_item(
     Ok(())
 }
 
-/// Returns `true` if something differed.
+/// Returns whether something differed, and whether the state is a newer one.
 async fn update_sale(
     transaction: &DatabaseTransaction,
     entry: &SaleEntry,
     row: &sale::Model,
     lower: bool,
-) -> Result<bool, StoreError> {
+) -> Result<(bool, bool), StoreError> {
     let id = entry.sale_id.as_str();
     let newer_terms = entry.terms_version > row.rules_version;
     let archived = row.state == SaleState::Archived.as_str();
@@ -115,7 +121,7 @@ async fn update_sale(
             .await?;
     }
     let items_differ = update_items(transaction, entry, newer_terms, lower).await?;
-    Ok(newer_terms || newer_state || items_differ)
+    Ok((newer_terms || newer_state || items_differ, newer_state))
 }
 
 /// Returns `true` if something differed.

@@ -1,6 +1,8 @@
 //! Creating sales, and recording their state.
 
-use sea_orm::{ActiveValue::Set, ColumnTrait as _, EntityTrait as _, QueryFilter as _, SqlErr};
+use sea_orm::{
+    ActiveValue::Set, ColumnTrait as _, EntityTrait as _, QueryFilter as _, QuerySelect as _, SqlErr,
+};
 
 use super::read::terms_of;
 use crate::domain::{Millis, Number, Sale, SaleId, SaleState};
@@ -55,8 +57,8 @@ impl Store {
 
     /// Records the state of a sale with the gate's number of that change. A number below the recorded one changes
     /// nothing, because a later change was recorded first. Nothing leaves `archived`: a state that the gate reported
-    /// just before it was unloaded arrives too late. Payments that wait for a sale which is open or closed now are tried at
-    /// once.
+    /// just before it was unloaded arrives too late. A state that is an event is written down for webhooks. Payments that
+    /// wait for a sale which is open or closed now are tried at once.
     pub async fn set_sale_state(
         &self,
         id: &SaleId,
@@ -81,7 +83,11 @@ impl Store {
             .filter(older);
         self.within(async {
             let transaction = self.begin().await?;
-            update.exec(&transaction).await?;
+            let before = sale::Entity::find_by_id(id.as_str()).lock_exclusive().one(&transaction).await?;
+            let updated = update.exec(&transaction).await?;
+            if let Some(before) = before.filter(|_| updated.rows_affected > 0) {
+                self.announce_state(&transaction, &before, state).await?;
+            }
             log(&transaction, id.as_str(), [Touched::Sale]).await?;
             self.commit(transaction, &[id.as_str()]).await?;
             Ok(())

@@ -10,25 +10,25 @@ use sea_orm::{
 use uuid::Uuid;
 
 use super::endpoints::that_are_on;
-use crate::domain::{Millis, OrderId, OrderStatus, SaleId};
+use crate::domain::{EventType, Millis, SaleId};
 use crate::store::entities::webhook_delivery::{ActiveModel, Column, Entity, Model};
 use crate::store::entities::webhook_event;
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
 use crate::store::many::{OnExisting, insert_many, is_one_of};
 
-/// A state of an order that an endpoint has not taken yet.
+/// An event that an endpoint has not taken yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WebhookDelivery {
-    /// The order.
-    pub order: OrderId,
-    /// The version of its row in that state. A later state has a higher one.
+    /// The order, or what stands for the sale.
+    pub subject: Uuid,
+    /// The version of the order's row. A later event of the subject has a higher one.
     pub version: i32,
-    /// Its sale.
+    /// The sale.
     pub sale: SaleId,
-    /// The state.
-    pub status: OrderStatus,
-    /// When the order reached it.
+    /// What happened.
+    pub event: EventType,
+    /// When it happened.
     pub at: Millis,
     /// How often it was tried.
     pub tries: i32,
@@ -39,9 +39,9 @@ pub struct WebhookDelivery {
 /// A delivery that its endpoint did not take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotTaken {
-    /// The order.
-    pub order: OrderId,
-    /// The version of its row.
+    /// The order, or what stands for the sale.
+    pub subject: Uuid,
+    /// The version of the event.
     pub version: i32,
     /// When to try again; `None` gives it up.
     pub due: Option<Millis>,
@@ -50,8 +50,8 @@ pub struct NotTaken {
 }
 
 impl Store {
-    /// Makes deliveries of up to so many states that were written down, one for each endpoint that is on. Returns how many
-    /// states it were. They are durable on return, and may be made twice at the same time.
+    /// Makes deliveries of up to so many events that were written down, one for each endpoint that is on and wants the event.
+    /// Returns how many events it were. They are durable on return, and may be made twice at the same time.
     pub async fn make_deliveries(&self, limit: u64) -> Result<usize, StoreError> {
         self.within(async {
             // Most of the time there is nothing to do, and SQLite has one writer.
@@ -67,8 +67,11 @@ impl Store {
                 .await?;
             let (endpoints, now) = (that_are_on(&transaction).await?, Millis::now());
             let rows = endpoints.iter().flat_map(|endpoint| {
-                events.iter().map(|event| ActiveModel {
-                    endpoint_id: Set(endpoint.clone()),
+                let wanted = events.iter().filter(|event| {
+                    EventType::named(&event.status).is_some_and(|event| endpoint.types.has(event))
+                });
+                wanted.map(|event| ActiveModel {
+                    endpoint_id: Set(endpoint.id.clone()),
                     order_id: Set(event.order_id),
                     version: Set(event.version),
                     sale_id: Set(event.sale_id.clone()),
@@ -97,8 +100,8 @@ impl Store {
         .await
     }
 
-    /// What an endpoint has not taken of up to so many orders whose next state is due, the longest due first. Of each order
-    /// all that waits, in the order of its states.
+    /// What an endpoint has not taken of up to so many orders and sales whose next event is due, the longest due first. Of
+    /// each all that waits, in the order in which it happened.
     pub async fn due_deliveries(
         &self,
         endpoint: &str,
@@ -137,13 +140,12 @@ impl Store {
     pub async fn record_deliveries(
         &self,
         endpoint: &str,
-        taken: &[(OrderId, i32)],
+        taken: &[(Uuid, i32)],
         not_taken: &[NotTaken],
     ) -> Result<(), StoreError> {
         self.within(async {
             let transaction = self.begin().await?;
-            let taken = taken.iter().map(|(order, version)| (order.uuid(), *version));
-            for (version, orders) in by_version(taken) {
+            for (version, orders) in by_version(taken.iter().copied()) {
                 Entity::delete_many()
                     .filter(Column::EndpointId.eq(endpoint))
                     .filter(Column::Version.eq(version))
@@ -176,7 +178,7 @@ impl Store {
     }
 }
 
-/// An earlier state of the same order that waits, as a subquery.
+/// An earlier event of the same order or sale that waits, as a subquery.
 fn earlier_state(endpoint: &str) -> SelectStatement {
     let earlier = Alias::new("earlier");
     let of = |column: Column| Expr::col((earlier.clone(), column));
@@ -201,7 +203,7 @@ async fn note_failure(
         .col_expr(Column::DueAtMs, Expr::val(failed.due.map(|due| due.0)))
         .col_expr(Column::LastError, Expr::val(why))
         .filter(Column::EndpointId.eq(endpoint))
-        .filter(Column::OrderId.eq(failed.order.uuid()))
+        .filter(Column::OrderId.eq(failed.subject))
         .filter(Column::Version.eq(failed.version))
         .exec(transaction)
         .await?;
@@ -219,10 +221,10 @@ fn by_version(all: impl Iterator<Item = (Uuid, i32)>) -> BTreeMap<i32, Vec<Uuid>
 fn read(row: Model) -> Result<WebhookDelivery, StoreError> {
     let unreadable = |_| StoreError::unreadable("a delivery", &row);
     Ok(WebhookDelivery {
-        order: row.order_id.into(),
+        subject: row.order_id,
         version: row.version,
         sale: row.sale_id.parse().map_err(unreadable)?,
-        status: row.status.parse().map_err(|_| StoreError::unreadable("a delivery", &row))?,
+        event: EventType::named(&row.status).ok_or_else(|| StoreError::unreadable("a delivery", &row))?,
         at: Millis(row.at_ms),
         tries: row.tries,
         due: row.due_at_ms.map(Millis),

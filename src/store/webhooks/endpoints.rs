@@ -9,7 +9,7 @@ use sea_orm::{
     QuerySelect as _,
 };
 
-use crate::domain::Millis;
+use crate::domain::{EventTypes, Millis};
 use crate::store::entities::webhook_delivery;
 use crate::store::entities::webhook_endpoint::{ActiveModel, Column, Entity, Model};
 use crate::store::error::StoreError;
@@ -36,6 +36,8 @@ pub struct Endpoint {
     pub url: String,
     /// What deliveries are signed with, newest first: several while one is being rotated. Never print them.
     pub secrets: Vec<String>,
+    /// What it is given.
+    pub types: EventTypes,
     /// Whether it is given anything.
     pub state: EndpointState,
     /// Since when nothing could be delivered; `None` after a success.
@@ -46,7 +48,13 @@ pub struct Endpoint {
 
 impl Store {
     /// Adds an endpoint. `false` if there is one with this id; then nothing was written.
-    pub async fn add_endpoint(&self, id: &str, url: &str, secret: &str) -> Result<bool, StoreError> {
+    pub async fn add_endpoint(
+        &self,
+        id: &str,
+        url: &str,
+        secret: &str,
+        types: &EventTypes,
+    ) -> Result<bool, StoreError> {
         let row = ActiveModel {
             id: Set(id.to_owned()),
             url: Set(url.to_owned()),
@@ -55,6 +63,7 @@ impl Store {
             off_reason: Set(None),
             failing_since_ms: Set(None),
             created_at_ms: Set(Millis::now().0),
+            types: Set(stored(types)),
         };
         self.within(async {
             let transaction = self.begin().await?;
@@ -81,7 +90,7 @@ impl Store {
     pub async fn endpoints(&self) -> Result<Vec<Endpoint>, StoreError> {
         self.within(async {
             let rows = Entity::find().order_by_asc(Column::Id).all(&self.db).await?;
-            Ok(rows.into_iter().map(Endpoint::of).collect())
+            rows.into_iter().map(Endpoint::of).collect()
         })
         .await
     }
@@ -155,6 +164,19 @@ impl Store {
         .await
     }
 
+    /// Chooses what an endpoint is given from now on. What waits already stays. Returns whether there is such an endpoint.
+    pub async fn set_endpoint_types(&self, id: &str, types: &EventTypes) -> Result<bool, StoreError> {
+        self.within(async {
+            let set = Entity::update_many()
+                .col_expr(Column::Types, Expr::val(stored(types)))
+                .filter(Column::Id.eq(id))
+                .exec(&self.db)
+                .await?;
+            Ok(set.rows_affected > 0)
+        })
+        .await
+    }
+
     /// Records whether an endpoint takes nothing at present. Returns for how long that has lasted.
     pub async fn note_endpoint(&self, id: &str, fails: bool) -> Result<Duration, StoreError> {
         let now = Millis::now();
@@ -178,26 +200,38 @@ impl Store {
     }
 }
 
-/// The ids of the endpoints that are on.
-pub(super) async fn that_are_on(connection: &impl ConnectionTrait) -> Result<Vec<String>, StoreError> {
-    let on = Entity::find().select_only().column(Column::Id).filter(Column::State.eq(ON));
-    Ok(on.order_by_asc(Column::Id).into_tuple().all(connection).await?)
+/// The endpoints that are on.
+pub(super) async fn that_are_on(connection: &impl ConnectionTrait) -> Result<Vec<Endpoint>, StoreError> {
+    let on = Entity::find().filter(Column::State.eq(ON)).order_by_asc(Column::Id).all(connection).await?;
+    on.into_iter().map(Endpoint::of).collect()
+}
+
+/// As the database has it: nothing stands for all types, also for those that later builds add.
+fn stored(types: &EventTypes) -> Option<String> {
+    (!types.are_all()).then(|| types.names().join(" "))
 }
 
 impl Endpoint {
-    fn of(row: Model) -> Self {
+    fn of(row: Model) -> Result<Self, StoreError> {
+        let types = match &row.types {
+            None => EventTypes::all(),
+            Some(names) => {
+                names.parse().map_err(|_| StoreError::unreadable("the types of an endpoint", names))?
+            }
+        };
         let state = if row.state == ON {
             EndpointState::On
         } else {
             EndpointState::Off(row.off_reason.unwrap_or_default())
         };
-        Self {
+        Ok(Self {
             id: row.id,
             url: row.url,
             secrets: row.secrets.split(' ').map(str::to_owned).collect(),
+            types,
             state,
             failing_since: row.failing_since_ms.map(Millis),
             created_at: Millis(row.created_at_ms),
-        }
+        })
     }
 }

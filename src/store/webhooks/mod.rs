@@ -6,6 +6,7 @@
 mod announce;
 mod deliveries;
 mod endpoints;
+mod sales;
 
 pub(in crate::store) use announce::Reached;
 pub use deliveries::{NotTaken, WebhookDelivery};

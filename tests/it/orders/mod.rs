@@ -19,4 +19,5 @@ pub mod strangers;
 pub mod terms;
 pub mod together;
 pub mod tokens;
+pub mod traces;
 pub mod webhooks;

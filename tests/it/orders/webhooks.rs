@@ -11,6 +11,7 @@ use futures_util::future::join_all;
 use serde_json::json;
 
 use super::payments::{SECRET, event};
+use crate::faults::stalls::Session;
 use crate::support::{Answer, Buyer, Database, Manner, Receiver, World, at_rest, run, sale, until};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -35,10 +36,14 @@ async fn open_with(world: &World, stock: i64) -> (Running, Sale) {
     (running, sale)
 }
 
-/// Adds an endpoint, and returns its secret.
+/// Adds an endpoint for events of orders, and returns its secret.
 async fn add(world: &World, id: &str, receiver: &Receiver) -> String {
-    let (code, out, err) =
-        run(Some(world), &["webhook", "add", id, &receiver.url(), "--output", "json"]).await;
+    add_for(world, id, receiver, "order.*").await
+}
+
+async fn add_for(world: &World, id: &str, receiver: &Receiver, events: &str) -> String {
+    let add = ["webhook", "add", id, &receiver.url(), "--events", events, "--output", "json"];
+    let (code, out, err) = run(Some(world), &add).await;
     assert_eq!(code, 0, "{out}{err}");
     let added: serde_json::Value = serde_json::from_str(&out).unwrap();
     added["secret"].as_str().unwrap().to_owned()
@@ -180,6 +185,45 @@ async fn no_redirect_is_followed_and_no_long_answer_read() {
     .await;
     assert!(twice.iter().all(|delivered| delivered.path == "/hooks"), "{twice:?}");
     assert_eq!(talks.delivered().len(), 1, "it answered 200");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_happens_to_a_sale_comes_as_well() {
+    let mut world = world(Database::Postgres).await;
+    world.set("audit.every_s=1").set("audit.pause_sale=false");
+    let receiver = Receiver::start().await;
+    let secret = add_for(&world, "shop", &receiver, "sale.*").await;
+    let (running, sale) = open_with(&world, 2).await;
+    let id = sale.id.as_str();
+    let kinds = || {
+        let mut ids = BTreeSet::new();
+        let news = receiver.delivered().into_iter().filter(|delivered| ids.insert(delivered.id.clone()));
+        news.map(|delivered| delivered.kind().to_owned()).collect::<Vec<_>>()
+    };
+    let mut wanted = Vec::new();
+    let mut comes = async |kind: &'static str| {
+        wanted.push(kind);
+        until(kind, LONG, async || (kinds() == wanted).then_some(())).await;
+    };
+    comes("sale.opened").await;
+    for user in ["ada", "bob"] {
+        buy(&running, &sale, user).await;
+    }
+    comes("sale.sold_out").await;
+    for (verb, kind) in [("pause", "sale.paused"), ("resume", "sale.resumed")] {
+        assert_eq!(run(Some(&world), &["sale", verb, id]).await.0, 0);
+        comes(kind).await;
+    }
+    at_rest(&running, &sale).await;
+    Session::open(&world).await.execute(format!("UPDATE items SET sold = 1 WHERE sale_id = '{id}'")).await;
+    comes("sale.books_broken").await;
+    Session::open(&world).await.execute(format!("UPDATE items SET sold = 2 WHERE sale_id = '{id}'")).await;
+    assert_eq!(run(Some(&world), &["sale", "close", id]).await.0, 0);
+    comes("sale.closed").await;
+    let last = receiver.delivered().pop().unwrap();
+    assert!(last.is_signed_with(&secret) && last.id.starts_with(&format!("{id}.closed.")), "{last:?}");
+    assert_eq!(last.json["data"], json!({"sale_id": id, "status": "closed"}));
     running.stop().await;
 }
 

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use doorbuster::domain::{Act, ActRequest, Millis, Order, OrderEntry, OrderId, OrderStatus, Step};
-use doorbuster::store::{Change, EndpointState, NotTaken, Restore, Store, StoreError};
+use doorbuster::domain::{
+    Act, ActRequest, EventType, EventTypes, Millis, Number, Order, OrderEntry, OrderId, OrderStatus,
+    SaleEvent, SaleId, SaleState, Step,
+};
+use doorbuster::store::{Change, EndpointState, NotTaken, Restore, Store, StoreError, WebhookDelivery};
 
 use crate::seams::store::{claim, on_every_database, orders, world};
 use crate::support::{Database, order};
@@ -12,12 +15,14 @@ on_every_database!(
     states_that_wait_hide_no_others,
     what_is_rolled_back_or_happens_while_all_are_off_is_not_delivered,
     what_a_replay_restores_is_delivered_with_the_same_ids,
+    what_happens_to_a_sale_is_delivered_once,
+    an_endpoint_is_given_the_types_that_were_chosen,
 );
 
 const SHOP: &str = "shop";
 
 async fn add(store: &Store, id: &str) {
-    assert!(store.add_endpoint(id, "https://shop.example/", "whsec_x").await.unwrap());
+    assert!(store.add_endpoint(id, "https://shop.example/", "whsec_x", &EventTypes::all()).await.unwrap());
 }
 
 fn pay(order: &Order) -> Change {
@@ -25,13 +30,13 @@ fn pay(order: &Order) -> Change {
 }
 
 fn not_taken(order: &Order, due: Option<Millis>) -> NotTaken {
-    NotTaken { order: order.id, version: 1, due, why: "500".into() }
+    NotTaken { subject: order.id.uuid(), version: 1, due, why: "500".into() }
 }
 
 /// The orders that are due at the shop, with the versions of their states.
 async fn due(store: &Store, limit: u64) -> Vec<(OrderId, i32)> {
     let due = store.due_deliveries(SHOP, limit).await.unwrap();
-    due.into_iter().map(|delivery| (delivery.order, delivery.version)).collect()
+    due.into_iter().map(|delivery| (delivery.subject.into(), delivery.version)).collect()
 }
 
 async fn states_that_wait_hide_no_others(database: Database) {
@@ -54,9 +59,12 @@ async fn states_that_wait_hide_no_others(database: Database) {
     assert_eq!(store.make_deliveries(1_000).await.unwrap(), 1, "a repeat is no new state");
     assert_eq!(due(&store, 5).await, [(other.id, 1)]);
     // What was taken, and what was given up, holds nothing back.
-    store.record_deliveries(SHOP, &[(other.id, 1), (blocked[0].id, 1)], &[]).await.unwrap();
+    store.record_deliveries(SHOP, &[(other.id.uuid(), 1), (blocked[0].id.uuid(), 1)], &[]).await.unwrap();
     assert_eq!(due(&store, 5).await, [(blocked[0].id, 2)]);
-    store.record_deliveries(SHOP, &[(blocked[0].id, 2)], &[not_taken(&blocked[1], None)]).await.unwrap();
+    store
+        .record_deliveries(SHOP, &[(blocked[0].id.uuid(), 2)], &[not_taken(&blocked[1], None)])
+        .await
+        .unwrap();
     assert_eq!(due(&store, 5).await, [(blocked[1].id, 2)]);
     assert_eq!(store.waiting_deliveries().await.unwrap()[SHOP], (57, 1));
     assert_eq!(store.redeliver(SHOP).await.unwrap(), 29);
@@ -79,7 +87,8 @@ async fn what_is_rolled_back_or_happens_while_all_are_off_is_not_delivered(datab
     store.record(&[claim(&one, 1)], &|| true).await.unwrap();
     assert_eq!(store.make_deliveries(10).await.unwrap(), 1);
     let given = store.due_deliveries(SHOP, 10).await.unwrap().remove(0);
-    assert_eq!((given.order, given.version, given.status), (one.id, 1, OrderStatus::Confirmed));
+    let confirmed = EventType::Order(OrderStatus::Confirmed);
+    assert_eq!((given.subject, given.version, given.event), (one.id.uuid(), 1, confirmed));
     assert!(store.due_deliveries("other", 10).await.unwrap().is_empty(), "it is off");
     assert!(store.has_endpoints().await.unwrap());
     store.switch_endpoint(SHOP, &EndpointState::Off("a test".into())).await.unwrap();
@@ -130,7 +139,7 @@ async fn what_a_replay_restores_is_delivered_with_the_same_ids(database: Databas
     store.record(&[claim(&known, 1)], &|| true).await.unwrap();
     store.change(&[pay(&known)], &|| true).await.unwrap();
     store.make_deliveries(10).await.unwrap();
-    store.record_deliveries(SHOP, &[(known.id, 1), (known.id, 2)], &[]).await.unwrap();
+    store.record_deliveries(SHOP, &[(known.id.uuid(), 1), (known.id.uuid(), 2)], &[]).await.unwrap();
     let restores = [
         logged(&known, &[OrderStatus::Paid, OrderStatus::Refunded], false),
         logged(&lost, &[OrderStatus::Paid], false),
@@ -143,4 +152,76 @@ async fn what_a_replay_restores_is_delivered_with_the_same_ids(database: Databas
     let mut given = due(&store, 10).await;
     given.sort();
     assert_eq!(given, [(known.id, 3), (lost.id, 1), (lost.id, 2), (waiting.id, 1)]);
+}
+
+/// What the shop is given of sales, in the order in which it happened. It takes it.
+async fn taken_of_sales(store: &Store) -> Vec<SaleEvent> {
+    store.make_deliveries(100).await.unwrap();
+    let due = store.due_deliveries(SHOP, 100).await.unwrap();
+    let taken: Vec<_> = due.iter().map(|delivery| (delivery.subject, delivery.version)).collect();
+    store.record_deliveries(SHOP, &taken, &[]).await.unwrap();
+    let event = |delivery: &WebhookDelivery| match delivery.event {
+        EventType::Sale(event) => Some(event),
+        EventType::Order(_) => None,
+    };
+    due.iter().filter_map(event).collect()
+}
+
+async fn what_happens_to_a_sale_is_delivered_once(database: Database) {
+    let (_world, store, sale) = world(database, 500, 1).await;
+    add(&store, SHOP).await;
+    let at = |seq| Number { epoch: 1, seq };
+    let set = async |state, seq| store.set_sale_state(&sale.id, state, at(seq)).await.unwrap();
+    set(SaleState::Open, 1).await;
+    set(SaleState::Paused, 10).await;
+    set(SaleState::Paused, 10).await;
+    set(SaleState::Open, 5).await;
+    assert_eq!(
+        taken_of_sales(&store).await,
+        [SaleEvent::Opened, SaleEvent::Paused],
+        "repeats and older changes are no events"
+    );
+    set(SaleState::Open, 20).await;
+    set(SaleState::Closed, 30).await;
+    set(SaleState::Archived, 30).await;
+    assert_eq!(taken_of_sales(&store).await, [SaleEvent::Resumed, SaleEvent::Closed]);
+
+    // Sold out before anybody looked is not news.
+    let other: SaleId = "other".parse().unwrap();
+    store.note_sold_out(&other, true).await.unwrap();
+    assert_eq!(taken_of_sales(&store).await, []);
+    for is_sold_out in [true, false, false, true, true] {
+        store.note_sold_out(&other, is_sold_out).await.unwrap();
+    }
+    assert_eq!(taken_of_sales(&store).await, [SaleEvent::SoldOut]);
+    for is_broken in [true, true, false] {
+        store.note_broken_books(&other, is_broken).await.unwrap();
+    }
+    store.note_broken_books(&sale.id, true).await.unwrap();
+    assert_eq!(taken_of_sales(&store).await, [SaleEvent::BooksBroken, SaleEvent::BooksBroken]);
+    store.announce_to_webhooks(false);
+    store.note_broken_books(&other, true).await.unwrap();
+    assert_eq!(taken_of_sales(&store).await, []);
+}
+
+async fn an_endpoint_is_given_the_types_that_were_chosen(database: Database) {
+    let (_world, store, sale) = world(database, 500, 1).await;
+    let chosen: EventTypes = "order.paid,sale.*".parse().unwrap();
+    assert!(store.add_endpoint(SHOP, "https://shop.example/", "whsec_x", &chosen).await.unwrap());
+    let order = order(&sale.id, "ada", 1);
+    store.record(&[claim(&order, 1)], &|| true).await.unwrap();
+    store.change(&[pay(&order)], &|| true).await.unwrap();
+    store.set_sale_state(&sale.id, SaleState::Open, Number { epoch: 1, seq: 9 }).await.unwrap();
+    assert_eq!(store.make_deliveries(10).await.unwrap(), 3);
+    let due = store.due_deliveries(SHOP, 10).await.unwrap();
+    let mut events: Vec<_> = due.iter().map(|delivery| delivery.event.to_string()).collect();
+    events.sort();
+    assert_eq!(
+        events,
+        ["order.paid", "sale.opened"],
+        "the state before it was not wanted, and holds nothing back"
+    );
+    assert!(store.set_endpoint_types(SHOP, &EventTypes::all()).await.unwrap());
+    assert!(store.endpoints().await.unwrap()[0].types.are_all());
+    assert!(!store.set_endpoint_types("other", &chosen).await.unwrap());
 }

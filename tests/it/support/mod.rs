@@ -3,6 +3,7 @@
 mod backup;
 mod binary;
 mod books;
+mod collector;
 mod crowd;
 mod dump;
 mod events;
@@ -18,6 +19,7 @@ mod world;
 pub use backup::{Backup, everything_is_witnessed};
 pub use binary::{Doorbuster, configure, run, run_with};
 pub use books::at_rest;
+pub use collector::{Collected, Collector};
 pub use crowd::{Crowd, PAYMENT_SECRETS};
 pub use events::{Event, Events};
 pub use http::{Answer, Buyer, buy, request, send_raw, try_request};

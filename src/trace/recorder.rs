@@ -1,0 +1,74 @@
+//! What decides whether a request is recorded, and takes the spans.
+
+use std::num::NonZeroU32;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
+use tokio::sync::mpsc;
+
+use super::finished::Finished;
+use crate::domain::TraceContext;
+
+/// Spans that wait to be sent; more are dropped.
+const WAITING: usize = 10_000;
+
+/// Requests a second that are recorded because their callers say so. Anybody can say so, and must not be able to push the
+/// others out.
+const FROM_CALLERS: NonZeroU32 = NonZeroU32::new(200).unwrap();
+
+static RECORDER: OnceLock<Recorder> = OnceLock::new();
+
+/// Which requests are recorded.
+#[derive(Debug, Clone, Copy)]
+pub struct Sampling {
+    /// Of those whose caller says nothing about it, one in so many; 0 for none.
+    pub one_in: u64,
+    /// A request that takes as long as this is recorded anyway, without its children, and so is one that fails.
+    pub slow: Duration,
+}
+
+pub(super) struct Recorder {
+    pub(super) sampling: Sampling,
+    from_callers: DefaultDirectRateLimiter,
+    queue: mpsc::Sender<Finished>,
+}
+
+/// Whether this process records traces.
+pub fn is_on() -> bool {
+    RECORDER.get().is_some()
+}
+
+pub(super) fn recorder() -> Option<&'static Recorder> {
+    RECORDER.get()
+}
+
+/// Begins to record. `None` if this process does already.
+#[cfg(feature = "traces")]
+pub(super) fn install(sampling: Sampling) -> Option<mpsc::Receiver<Finished>> {
+    let (queue, waiting) = mpsc::channel(WAITING);
+    let from_callers = RateLimiter::direct(Quota::per_second(FROM_CALLERS));
+    RECORDER.set(Recorder { sampling, from_callers, queue }).ok().map(|()| waiting)
+}
+
+impl Recorder {
+    /// Whether a request is recorded with all its children.
+    pub(super) fn samples(&self, caller: Option<TraceContext>) -> bool {
+        match caller {
+            Some(caller) if !caller.is_sampled => false,
+            Some(_) if self.from_callers.check().is_ok() => true,
+            _ => self.sampling.one_in > 0 && rand::random::<u64>().is_multiple_of(self.sampling.one_in),
+        }
+    }
+
+    pub(super) fn take(&self, span: Finished) {
+        if self.queue.try_send(span).is_err() {
+            dropped(1);
+        }
+    }
+}
+
+/// Counts spans that no collector gets.
+pub(super) fn dropped(spans: usize) {
+    metrics::counter!("doorbuster_trace_spans_total", "result" => "dropped").increment(spans as u64);
+}

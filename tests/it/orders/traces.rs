@@ -1,0 +1,149 @@
+//! Traces, from the click to its row, as a collector gets them.
+
+use std::time::Duration;
+
+use doorbuster::domain::Sale;
+use doorbuster::front::Signer;
+
+use crate::support::{Answer, Buyer, Collected, Collector, Database, Doorbuster, World, sale, until};
+
+const LONG: Duration = Duration::from_secs(60);
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+const CALLER: &str = "00f067aa0ba902b7";
+const DROPPED: &str = "doorbuster_trace_spans_total{result=\"dropped\"}";
+
+struct Stack {
+    world: World,
+    collector: Collector,
+    sale: Sale,
+    front: Doorbuster,
+    _worker: Doorbuster,
+}
+
+/// A front and a worker that record one in so many requests.
+async fn stack(one_in: u32) -> Stack {
+    let mut world = World::new(Database::Postgres).await;
+    let collector = Collector::start().await;
+    world.set(&format!("traces.url={}", collector.url())).set(&format!("traces.one_in={one_in}"));
+    let (parts, sale) = (world.parts().await, sale(&world.name, 1_000, 1));
+    world.open_sale(&parts, &sale).await;
+    world.compare_books(&parts).await;
+    let front = Doorbuster::start(&world, "front").await;
+    let worker = Doorbuster::start(&world, "worker").await;
+    Stack { world, collector, sale, front, _worker: worker }
+}
+
+impl Stack {
+    fn buyer(&self, user: &str) -> Buyer {
+        let tokens = Signer::new(self.world.config().auth());
+        Buyer::with(self.front.buyers.unwrap(), &tokens, user, None)
+    }
+
+    async fn buy(&self, user: &str, traceparent: &str) -> Answer {
+        let path = format!("/v1/sales/{}/orders", self.sale.id);
+        until("the front sells", LONG, async || {
+            let headers = [("idempotency-key", "k"), ("traceparent", traceparent)];
+            Some(self.buyer(user).post(&path, &headers, "").await).filter(|answer| answer.status != 503)
+        })
+        .await
+    }
+
+    /// The spans of a trace, once there are so many: each process sends its own.
+    async fn spans(&self, trace: &str, count: usize) -> Vec<Collected> {
+        until(&format!("{count} spans of {trace}"), LONG, async || {
+            let spans = self.collector.spans_of(trace);
+            (spans.len() >= count).then_some(spans)
+        })
+        .await
+    }
+}
+
+fn traceparent(trace: &str, flags: &str) -> String {
+    format!("00-{trace}-{CALLER}-{flags}")
+}
+
+/// Draws the spans of a trace, each below its parent.
+fn draw(spans: &[Collected], parent: &str, depth: usize) {
+    let first = spans.iter().map(|span| span.begun).min().unwrap_or_default();
+    for span in spans.iter().filter(|span| span.parent == parent) {
+        let [begun, took] = [span.begun - first, span.ended - span.begun].map(|nanos| nanos as f64 / 1e6);
+        let name = format!("{:indent$}{}", "", span.name, indent = depth * 2);
+        println!("{begun:>8.2} ms {took:>8.2} ms  {:<17} {name}", span.service);
+        draw(spans, &span.id, depth + 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_trace_goes_from_the_click_to_the_row() {
+    let stack = stack(0).await;
+    let answer = stack.buy("victor", &traceparent(TRACE, "01")).await;
+    assert_eq!(answer.status, 202, "{}", answer.text);
+    let spans = stack.spans(TRACE, 9).await;
+    draw(&spans, CALLER, 0);
+    let span = |name: &str| {
+        let found: Vec<_> = spans.iter().filter(|span| span.name == name).collect();
+        assert_eq!(found.len(), 1, "{name}: {spans:#?}");
+        found[0]
+    };
+    let request = span("/v1/sales/{sale}/orders");
+    assert_eq!((request.parent.as_str(), request.service.as_str()), (CALLER, "doorbuster-front"));
+    assert!(request.attributes.contains(&("http.response.status_code".into(), "202".into())), "{request:?}");
+    let (publish, persist) = (span("publish"), span("persist"));
+    for (child, parent) in [("admit", request), ("publish", request), ("persist", publish)] {
+        assert_eq!(span(child).parent, parent.id, "{child}");
+    }
+    let steps = ["lease", "transaction", "acknowledge", "release", "settle"];
+    for (step, next) in steps.iter().zip(steps.iter().skip(1)) {
+        assert_eq!((span(step).parent.as_str(), span(step).ended), (persist.id.as_str(), span(next).begun));
+    }
+    assert_eq!(persist.service, "doorbuster-worker");
+    let order = ("doorbuster.order_id".to_owned(), answer.order_id().to_owned());
+    assert!(persist.attributes.contains(&order) && span("admit").attributes.contains(&order), "{spans:#?}");
+    assert!(spans.iter().all(|span| span.begun <= span.ended && !span.failed), "{spans:#?}");
+    assert!(!format!("{spans:?}").contains("victor"), "no buyer is named");
+    assert_eq!(spans.len(), 9, "{spans:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_what_is_sampled_is_recorded_and_a_refusal_names_its_trace() {
+    let stack = stack(0).await;
+    let [unsampled, other] = ["a", "b"].map(|digit| digit.repeat(32));
+    let broken = format!("00-{TRACE}-{CALLER}");
+    for (user, traceparent) in
+        [("ada", traceparent(&unsampled, "00")), ("bob", broken), ("eve", "x".repeat(4_000))]
+    {
+        assert_eq!(stack.buy(user, &traceparent).await.status, 202, "{traceparent}");
+    }
+    let headers = [("traceparent", &*traceparent(&other, "01"))];
+    let refused = stack.buyer("ada").post("/v1/sales/nothing/orders", &headers, "").await;
+    assert_eq!((refused.status, refused.json["trace_id"].as_str()), (404, Some(other.as_str())));
+    stack.spans(&other, 1).await;
+    assert!(stack.collector.spans().iter().all(|span| span.trace == other), "{:#?}", stack.collector.spans());
+    let path = format!("/v1/sales/{}/orders", stack.sale.id);
+    let nobody =
+        Buyer::with(stack.front.buyers.unwrap(), &Signer::new(stack.world.config().auth()), "ada", None);
+    let untraced = nobody.post(&path, &[("idempotency-key", "")], "").await;
+    assert_eq!((untraced.status, untraced.json.get("trace_id")), (400, None), "{}", untraced.text);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_waits_for_a_collector_and_what_it_does_not_take_is_counted() {
+    let stack = stack(1).await;
+    stack.collector.refuse(true);
+    for nth in 0..20 {
+        let answer = stack.buy(&format!("user{nth}"), "").await;
+        assert_eq!(answer.status, 202, "{}", answer.text);
+    }
+    let dropped = async || (stack.front.metric(DROPPED).await > 0.0).then_some(());
+    until("spans are dropped", LONG, dropped).await;
+    assert!(stack.front.has_logged("the collector takes no traces"));
+    assert!(stack.collector.spans().is_empty());
+    stack.collector.refuse(false);
+    let answer = stack.buy("ada", "").await;
+    let order = ("doorbuster.order_id".to_owned(), answer.order_id().to_owned());
+    until("it gets the next ones", LONG, async || {
+        let spans = stack.collector.spans();
+        spans.iter().any(|span| span.name == "persist" && span.attributes.contains(&order)).then_some(())
+    })
+    .await;
+}
