@@ -96,7 +96,7 @@ async fn raise_version(transaction: &DatabaseTransaction, sale: &str) -> Result<
         .exec_without_returning(transaction)
         .await?;
     let row = Entity::find_by_id(sale).one(transaction).await?;
-    row.ok_or_else(|| StoreError::unreadable("a sale's webhooks", &sale))
+    row.ok_or_else(|| StoreError::unreadable("a sale's webhooks", sale))
 }
 
 async fn write_down(
