@@ -56,3 +56,4 @@ deny:
 check:
 	$(CARGO) fmt --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --no-default-features -- -D warnings

@@ -49,9 +49,8 @@ impl Intake {
             sku,
             quantity: request.quantity,
         };
-        let span = Span::child(request.trace, "admit", Kind::Client).map(|span| {
-            span.with("doorbuster.sale_id", &attempt.sale).with("doorbuster.order_id", attempt.id)
-        });
+        let span = Span::child(request.trace, "admit", Kind::Client)
+            .map(|span| span.with("doorbuster.sale_id", &attempt.sale));
         let decided = self.gate.admit(attempt).await;
         let heard = Instant::now();
         if let Some(span) = span {
@@ -169,8 +168,18 @@ impl Intake {
 
 /// A refusal is an answer, and no failure.
 fn end_admission(span: Span, decided: &Result<Verdict, GateError>) {
-    match decided {
-        Ok(verdict) => span.with("doorbuster.accepted", matches!(verdict, Verdict::Accepted(_))).end(),
-        Err(error) => span.failed(error).end(),
+    let verdict = match decided {
+        Ok(verdict) => verdict,
+        Err(error) => return span.failed(error).end(),
+    };
+    let order = match verdict {
+        Verdict::Accepted(order) | Verdict::InFlight(Ticket { order, .. }) => Some(order.id),
+        Verdict::Settled(id) | Verdict::AlreadyOrdered(id) => Some(*id),
+        _ => None,
+    };
+    let span = span.with("doorbuster.accepted", matches!(verdict, Verdict::Accepted(_)));
+    match order {
+        Some(order) => span.with("doorbuster.order_id", order).end(),
+        None => span.end(),
     }
 }

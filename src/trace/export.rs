@@ -26,7 +26,7 @@ const EVERY: Duration = Duration::from_secs(1);
 /// How long the collector may take to answer.
 const WITHIN: Duration = Duration::from_secs(5);
 
-/// How long a process that stops waits for its last spans.
+/// How long a process that stops waits for its last spans, and for the collector to take them.
 const LAST: Duration = Duration::from_millis(500);
 
 /// How much of an answer is read, so that its connection can be used again.
@@ -35,8 +35,8 @@ const READ: usize = 16 * 1024;
 /// Why the collector did not take spans.
 #[derive(Debug, thiserror::Error)]
 enum NotTaken {
-    #[error("no answer within {WITHIN:?}")]
-    TimedOut,
+    #[error("no answer within {0:?}")]
+    TimedOut(Duration),
     #[error("it answered {0}")]
     Status(StatusCode),
     #[error("{0}")]
@@ -91,19 +91,26 @@ impl Exporter {
             {
                 spans.push(span);
             }
-            if !spans.is_empty() {
-                self.send(std::mem::take(&mut spans)).await;
-            }
+            let count = spans.len();
+            let batch = std::mem::take(&mut spans);
             if !goes_on {
+                self.send(batch, LAST).await;
                 return;
+            }
+            // A collector that does not answer holds up no stop.
+            if stop.run_until_cancelled(self.send(batch, WITHIN)).await.is_none() {
+                dropped(count);
             }
         }
     }
 
-    async fn send(&mut self, spans: Vec<Finished>) {
+    async fn send(&mut self, spans: Vec<Finished>, within: Duration) {
+        if spans.is_empty() {
+            return;
+        }
         let count = spans.len();
-        let sent = tokio::time::timeout(WITHIN, self.request(encode(self.service, spans))).await;
-        match sent.unwrap_or(Err(NotTaken::TimedOut)) {
+        let sent = tokio::time::timeout(within, self.request(encode(self.service, spans))).await;
+        match sent.unwrap_or(Err(NotTaken::TimedOut(within))) {
             Ok(()) => {
                 metrics::counter!("doorbuster_trace_spans_total", "result" => "sent").increment(count as u64);
                 self.fails = false;

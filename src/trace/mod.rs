@@ -7,6 +7,8 @@
 //!
 //! The recorder is one for the whole process, as that of logs and metrics is.
 
+#![cfg_attr(not(feature = "traces"), allow(dead_code, unused_imports, reason = "nothing is sent"))]
+
 #[cfg(feature = "traces")]
 mod export;
 mod finished;

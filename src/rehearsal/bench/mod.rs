@@ -33,6 +33,8 @@ mod size;
 mod speed;
 mod stats;
 mod strangers;
+mod traces;
+mod webhooks;
 mod world;
 
 pub use bare::http as bare_http;

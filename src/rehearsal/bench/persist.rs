@@ -16,7 +16,7 @@ use crate::rehearsal::servers::Kind;
 use crate::store::{Claim, Store};
 
 /// Orders waiting when the worker starts.
-const BACKLOG: u64 = 100_000;
+pub(super) const BACKLOG: u64 = 100_000;
 /// Orders in a round with one order per transaction: fewer, because this is slow.
 const SINGLY: u64 = 2_000;
 /// Orders per transaction, here and in the ceiling.
@@ -73,7 +73,7 @@ pub(super) async fn backlog(world: &mut World, announce: &impl Fn(&str)) -> Resu
 
 /// When the first batches have been persisted, and how many orders are left, so that the start-up time of a process
 /// does not count.
-async fn first_batches(gate: &Gate, sale: &Sale) -> Result<(u64, Instant), BenchError> {
+pub(super) async fn first_batches(gate: &Gate, sale: &Sale) -> Result<(u64, Instant), BenchError> {
     loop {
         let waiting = waiting(gate, sale).await?;
         if waiting < BACKLOG {

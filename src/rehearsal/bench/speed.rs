@@ -5,6 +5,7 @@ use super::report::{Figure, Report};
 use super::world::World;
 use super::{
     accepted, events, fronts, growth, memory, parts, payments, persist, refusals, restarts, rush, strangers,
+    traces, webhooks,
 };
 use crate::rehearsal::servers::Kind;
 
@@ -29,6 +30,10 @@ pub enum Part {
     Events,
     /// Readings of a hot sale by ten fronts.
     Fronts,
+    /// The same as `backlog`, with an endpoint of webhooks that never answers.
+    Webhooks,
+    /// Orders accepted over HTTP, with traces and without.
+    Traces,
     /// The gate and the publisher alone.
     Parts,
     /// The store alone, on each database.
@@ -40,7 +45,7 @@ pub enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 15] = [
         Self::Refusals,
         Self::Accepted,
         Self::Backlog,
@@ -50,6 +55,8 @@ impl Part {
         Self::Strangers,
         Self::Events,
         Self::Fronts,
+        Self::Webhooks,
+        Self::Traces,
         Self::Parts,
         Self::Stores,
         Self::Memory,
@@ -105,6 +112,8 @@ async fn measure(part: Part, world: &mut World, announce: &impl Fn(&str)) -> Res
         Part::Strangers => strangers::strangers(world, announce).await,
         Part::Events => events::events(world, announce).await,
         Part::Fronts => fronts::fronts(world, announce).await,
+        Part::Webhooks => webhooks::webhooks(world, announce).await,
+        Part::Traces => traces::traces(world, announce).await,
         Part::Parts => {
             let mut figures = parts::gate(world, announce).await?;
             figures.extend(parts::publisher(world, announce).await?);

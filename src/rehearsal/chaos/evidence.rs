@@ -56,6 +56,7 @@ pub(super) async fn gather(
         rest_at_ms,
         books,
         webhooks: stack.shop().map(|shop| shop.taken_of(sale.as_str())),
+        sale_webhooks: stack.shop().map(|shop| shop.events_of(sale.as_str())),
         calls,
     })
 }

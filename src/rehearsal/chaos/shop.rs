@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use serde::Deserialize;
 use tokio::net::TcpListener;
@@ -35,6 +35,8 @@ enum Data {
 struct Taken {
     /// In the order in which they came, each with its sale.
     webhooks: Vec<(String, Webhook)>,
+    /// What happened to sales, in the order in which it came first: the sale, the id, and what it was.
+    events: Vec<(String, String, String)>,
     refused: HashSet<(Uuid, i64)>,
 }
 
@@ -67,15 +69,26 @@ impl Shop {
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         taken.webhooks.iter().filter(|(of, _)| of == sale).map(|(_, webhook)| webhook.clone()).collect()
     }
+
+    /// What it has taken about a sale itself, in the order in which it came first.
+    pub(super) fn events_of(&self, sale: &str) -> Vec<String> {
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.events.iter().filter(|(of, ..)| of == sale).map(|(.., event)| event.clone()).collect()
+    }
 }
 
-async fn take(State(taken): State<Arc<Mutex<Taken>>>, body: Bytes) -> StatusCode {
+async fn take(State(taken): State<Arc<Mutex<Taken>>>, headers: HeaderMap, body: Bytes) -> StatusCode {
     let (order_id, sale_id, status, version) = match serde_json::from_slice(&body) {
         Ok(Body { data: Data::Order { order_id, sale_id, status, version } }) => {
             (order_id, sale_id, status, version)
         }
         Ok(Body { data: Data::Sale { sale_id, status } }) => {
-            tracing::info!(sale = sale_id, status, "the shop is given what happened to a sale");
+            let mut taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
+            let id = headers.get("webhook-id").and_then(|id| id.to_str().ok()).unwrap_or_default();
+            // A front that was frozen may repeat what is older than what came since.
+            if !taken.events.iter().any(|(of, before, _)| *of == sale_id && before == id) {
+                taken.events.push((sale_id, id.to_owned(), status));
+            }
             return StatusCode::NO_CONTENT;
         }
         Err(_) => return StatusCode::BAD_REQUEST,

@@ -18,7 +18,10 @@ pub struct Books {
     pub items: Vec<ItemRow>,
     /// Ended orders whose units the gate does not have back yet.
     pub returning: i64,
-    /// States of orders that were written down for webhooks, and not taken yet.
+    /// The acts on the sale that were done, oldest first.
+    #[serde(default)]
+    pub acts: Vec<String>,
+    /// Events that were written down for webhooks, and not taken yet.
     #[serde(default)]
     pub webhooks_waiting: i64,
     /// The gate in Redis.

@@ -30,6 +30,9 @@ pub struct Case {
     /// What a shop took of webhooks, in the order in which it came; `None` if none had an endpoint.
     #[serde(default)]
     pub webhooks: Option<Vec<Webhook>>,
+    /// What a shop was given of the sale itself, in the order in which it came; `None` if none had an endpoint.
+    #[serde(default)]
+    pub sale_webhooks: Option<Vec<String>>,
     /// Every call, in the order of its answer. Kept in a file of its own.
     #[serde(skip)]
     pub calls: Vec<Call>,

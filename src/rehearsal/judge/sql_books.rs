@@ -77,6 +77,10 @@ pub(super) async fn read(url: &str, sale: &str) -> Result<Books, BookError> {
     for (sku, stock, sold) in database.rows(&["sku", "int:stock", "int:sold"], "items", sale).await? {
         books.items.push(ItemRow { sku, stock, sold });
     }
+    let mut acts: Vec<(i64, String, String)> =
+        database.rows(&["int:at_ms", "kind", "state"], "sale_acts", sale).await?;
+    acts.sort();
+    books.acts = acts.into_iter().filter(|(.., state)| state == "done").map(|(_, kind, _)| kind).collect();
     let returning: Vec<(String,)> = database.rows(&["id:order_id"], "gate_returns", sale).await?;
     books.returning = i64::try_from(returning.len()).unwrap_or(i64::MAX);
     for table in ["webhook_events", "webhook_deliveries"] {

@@ -97,6 +97,11 @@ pub const RULES: &[Rule] = &[
         "The webhooks of an order say every state that its row reached, in order, and no other.",
         webhooks::webhooks_say_all,
     ),
+    promise(
+        "webhooks-say-how-it-ended",
+        "The last webhook about the state of a sale says what was done to it last, and none that its books are broken.",
+        webhooks::webhooks_say_how_it_ended,
+    ),
     floor(
         "sold-enough",
         "At least nine tenths of what stock and buyers allow is accepted.",

@@ -71,6 +71,7 @@ fn books() -> Books {
         }],
         items: vec![ItemRow { sku: "unit".into(), stock: 3, sold: 1 }],
         returning: 0,
+        acts: ["open", "restock", "pause", "resume", "close"].map(str::to_owned).to_vec(),
         webhooks_waiting: 0,
         gate: GateBooks { left: one(2), stock: one(3), held: std::iter::once((ADA, 1)).collect(), outbox: 0 },
     }
@@ -115,6 +116,9 @@ fn kept() -> Case {
             said(1_310, CAROL, 2, "cancelled"),
             said(5_030, BOB, 2, "expired"),
         ]),
+        sale_webhooks: Some(
+            ["opened", "paused", "resumed", "sold_out", "closed", "closed"].map(str::to_owned).to_vec(),
+        ),
         calls: vec![
             buy((1_000, 1_004), "ada", 202, "accepted", Some(ADA)),
             buy((1_000, 1_004), "bob", 202, "accepted", Some(BOB)),
@@ -170,6 +174,7 @@ const PLANTED: &[(&str, Plant)] = &[
     ("at-rest", |case| case.books.gate.outbox = 1),
     ("stream-shows-all", |case| drop(case.calls.remove(8))),
     ("webhooks-say-all", |case| drop(case.webhooks.as_mut().unwrap().remove(6))),
+    ("webhooks-say-how-it-ended", |case| case.sale_webhooks.as_mut().unwrap().truncate(4)),
     ("sold-enough", |case| {
         for nth in 0..10 {
             case.calls.push(buy((1_050, 1_052), &format!("user-{nth}"), 503, "overloaded", None));
@@ -242,6 +247,19 @@ fn a_webhook_that_comes_too_early_or_says_what_never_was_is_found() {
     case.webhooks.as_mut().unwrap().push(said(6_000, BOB, 3, "refunded"));
     assert!(finds(&case));
     case.webhooks = None;
+    assert!(!finds(&case), "there was no endpoint");
+}
+
+#[test]
+fn broken_books_that_were_said_are_found_unless_data_was_lost() {
+    let finds =
+        |case: &Case| judge(case).broken.iter().any(|finding| finding.rule == "webhooks-say-how-it-ended");
+    let mut case = kept();
+    case.sale_webhooks.as_mut().unwrap().insert(3, "books_broken".into());
+    assert!(finds(&case));
+    case.outages[0].loses = Some("writes".into());
+    assert!(!finds(&case));
+    case.sale_webhooks = None;
     assert!(!finds(&case), "there was no endpoint");
 }
 

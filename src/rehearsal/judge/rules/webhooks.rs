@@ -1,4 +1,4 @@
-//! What a shop hears of its orders by webhooks.
+//! What a shop hears of its orders and of its sale by webhooks.
 
 use std::collections::HashMap;
 
@@ -33,6 +33,28 @@ pub(super) fn webhooks_say_all(facts: &Facts<'_>) -> Look {
             let (said, is) = (said.join(", "), is.join(", "));
             found.push(Found::of_order(*order, format!("the webhooks of {order} said {said}; it was {is}")));
         }
+    }
+    found.into_iter().collect()
+}
+
+/// The acts that move a sale to another state, and what is said of them.
+const STATES: [(&str, &str); 4] =
+    [("open", "opened"), ("pause", "paused"), ("resume", "resumed"), ("close", "closed")];
+
+pub(super) fn webhooks_say_how_it_ended(facts: &Facts<'_>) -> Look {
+    let Some(said) = &facts.case.sale_webhooks else { return Look::default() };
+    let mut found = Vec::new();
+    let of_act = |act: &String| STATES.iter().find(|(kind, _)| kind == act).map(|(_, state)| *state);
+    let last = facts.case.books.acts.iter().rev().find_map(of_act);
+    let heard = said.iter().rev().find(|state| STATES.iter().any(|(_, of)| of == state));
+    if last != heard.map(String::as_str) {
+        let (heard, last) = (heard.map_or("nothing", String::as_str), last.unwrap_or("never touched"));
+        found.push(Found::new(format!("the last webhook of the sale said {heard}; it was {last}")));
+    }
+    // A server that loses data may break the books until they are repaired.
+    let lost = facts.case.outages.iter().any(|outage| outage.loses.is_some());
+    if !lost && said.iter().any(|state| state == "books_broken") {
+        found.push(Found::new("a webhook said that the books of the sale are broken".to_owned()));
     }
     found.into_iter().collect()
 }
