@@ -1,5 +1,5 @@
 //! Staying connected, whatever the server: delays between retries, batching, the installation that a server belongs to,
-//! and the one way to reach Redis. It knows nothing about the commands that are sent.
+//! the one way to reach Redis, and that to post to other systems. It knows nothing about what is sent.
 
 mod backoff;
 mod channels;
@@ -8,6 +8,7 @@ mod gather;
 mod installation;
 mod keyed_batches;
 mod listener;
+mod post;
 mod redis;
 mod script;
 
@@ -21,4 +22,5 @@ pub use installation::{
 };
 pub use keyed_batches::KeyedBatches;
 pub use listener::{Listener, listen};
+pub use post::{PostError, Poster, Reach};
 pub use script::Script;

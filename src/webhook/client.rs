@@ -1,29 +1,23 @@
 //! Sending a webhook.
 
-use std::error::Error;
-use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::net::IpAddr;
 use std::time::Duration;
 
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::Bytes;
+use http_body_util::Full;
 use hyper::{Method, Request, StatusCode, Uri};
-use hyper_rustls::{ConfigBuilderExt as _, HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::client::legacy::connect::dns::Name;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 use super::addresses::is_private;
 use super::secret::{Secret, Signed};
-use crate::link::with_causes;
+use crate::link::{PostError, Poster, Reach};
 
 /// How long an endpoint may take to answer.
 const WITHIN: Duration = Duration::from_secs(10);
 
-/// How much of an answer is read, so that its connection can be used again. Of a longer one the connection is closed.
-const READ: usize = 16 * 1024;
+/// To public addresses alone.
+const OUTSIDE: Reach = Reach {
+    allows: |address| !is_private(address),
+    otherwise: "leads to a private address alone; set webhooks.allow_private if endpoints are in your own network",
+};
 
 /// An URL that no endpoint can have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -77,50 +71,24 @@ impl EndpointUrl {
 
 /// Why an endpoint did not take an event. It may have got it all the same.
 #[derive(Debug, thiserror::Error)]
-pub enum NotDelivered {
-    /// There was no answer in time.
-    #[error("no answer within {WITHIN:?}")]
-    TimedOut,
-    /// It answered, but not 2xx. A redirect is not followed.
-    #[error("it answered {0}")]
-    Status(StatusCode),
-    /// It could not be reached, or broke off.
-    #[error("{0}")]
-    Unreachable(String),
-    /// The request could not be built.
-    #[error(transparent)]
-    Request(#[from] hyper::http::Error),
-}
+#[error(transparent)]
+pub struct NotDelivered(#[from] PostError);
 
 impl NotDelivered {
     /// Whether the endpoint says that it is gone for good.
     pub fn is_gone(&self) -> bool {
-        matches!(self, Self::Status(status) if *status == StatusCode::GONE)
+        matches!(self.0, PostError::Status(StatusCode::GONE))
     }
 }
 
 /// Sends events to endpoints. Clones share the connections.
 #[derive(Clone)]
-pub struct Sender(Client<HttpsConnector<HttpConnector<Resolver>>, Full<Bytes>>);
+pub struct Sender(Poster);
 
 impl Sender {
-    /// Connects to nothing yet. If this host has no root certificates, no endpoint with `https:` can be reached.
+    /// Connects to nothing yet.
     pub fn new(allow_private: bool) -> Self {
-        let tls = rustls::ClientConfig::builder().with_native_roots();
-        let tls = tls.unwrap_or_else(|error| {
-            tracing::debug!(%error, "this host has no root certificates for webhooks");
-            rustls::ClientConfig::builder().with_root_certificates(rustls::RootCertStore::empty())
-        });
-        let tls = tls.with_no_client_auth();
-        let mut http = HttpConnector::new_with_resolver(Resolver { allow_private });
-        http.enforce_http(false);
-        http.set_connect_timeout(Some(WITHIN / 2));
-        let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
-        let client = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(Duration::from_secs(30))
-            .build(connector.wrap_connector(http));
-        Self(client)
+        Self(Poster::new(if allow_private { Reach::EVERYWHERE } else { OUTSIDE }))
     }
 
     /// Sends an event, signed with each of these secrets. On `Ok` the endpoint has answered 2xx. On an error it may have
@@ -140,55 +108,9 @@ impl Sender {
             .header("webhook-id", event.id)
             .header("webhook-timestamp", event.timestamp)
             .header("webhook-signature", signatures.join(" "))
-            .body(Full::from(event.body.to_owned()))?;
-        let sending = async {
-            let unreachable = |error| NotDelivered::Unreachable(with_causes(&error));
-            let answer = self.0.request(request).await.map_err(unreachable)?;
-            let status = answer.status();
-            // What it says does not matter.
-            let _ = Limited::new(answer.into_body(), READ).collect().await;
-            if status.is_success() { Ok(()) } else { Err(NotDelivered::Status(status)) }
-        };
-        tokio::time::timeout(WITHIN, sending).await.unwrap_or(Err(NotDelivered::TimedOut))
-    }
-}
-
-/// Looks names up, and leaves out addresses that are not public. A name is looked up for each connection, and the connection
-/// goes to the address that was checked.
-#[derive(Clone)]
-struct Resolver {
-    allow_private: bool,
-}
-
-/// A name leads to private addresses alone.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "{0} leads to a private address alone; set webhooks.allow_private if endpoints are in your own network"
-)]
-struct OnlyPrivate(String);
-
-type Resolved = Result<std::vec::IntoIter<SocketAddr>, Box<dyn Error + Send + Sync>>;
-
-impl tower::Service<Name> for Resolver {
-    type Response = std::vec::IntoIter<SocketAddr>;
-    type Error = Box<dyn Error + Send + Sync>;
-    type Future = Pin<Box<dyn Future<Output = Resolved> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, name: Name) -> Self::Future {
-        let allow_private = self.allow_private;
-        Box::pin(async move {
-            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
-            let found: Vec<SocketAddr> =
-                found.filter(|address| allow_private || !is_private(address.ip())).collect();
-            if found.is_empty() {
-                return Err(OnlyPrivate(name.to_string()).into());
-            }
-            Ok(found.into_iter())
-        })
+            .body(Full::from(event.body.to_owned()))
+            .map_err(PostError::from)?;
+        Ok(self.0.send(request, WITHIN).await?)
     }
 }
 
