@@ -2,11 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sea_orm::{ColumnTrait as _, EntityTrait as _, QueryFilter as _, QueryOrder as _, QuerySelect as _};
+use sea_orm::{
+    ColumnTrait as _, DatabaseTransaction, EntityTrait as _, QueryFilter as _, QueryOrder as _,
+    QuerySelect as _,
+};
 use uuid::Uuid;
 
 use super::entries::{act_entry, order_entries, payment_entry};
-use crate::domain::{Entry, Place, SaleId};
+use crate::domain::{Entry, PaymentEntry, Place, SaleId};
 use crate::store::entities::{log_outbox, order, payment_event, sale_act};
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
@@ -28,6 +31,9 @@ pub struct Unlogged {
 /// Changed payments, by provider and event. Thousands of them change within seconds, so they are read together.
 type PaymentRows<'a> = BTreeMap<&'a str, BTreeMap<&'a str, Vec<&'a log_outbox::Model>>>;
 
+/// Changed orders, and those that a payment has changed.
+type OrderRows<'a> = BTreeMap<Uuid, Vec<&'a log_outbox::Model>>;
+
 impl Store {
     /// The oldest changes that the log lacks; [`StoreError::Behind`] if the database is behind. A row that was deleted
     /// since, with its sale, gets no entry.
@@ -43,7 +49,7 @@ impl Store {
             // Before the rows are read, so that no place is above its entries.
             let sales: BTreeSet<SaleId> = rows.iter().filter_map(|row| row.sale_id.parse().ok()).collect();
             unlogged.places = self.places_of(&Vec::from_iter(sales)).await?;
-            let mut orders: BTreeMap<Uuid, Vec<&log_outbox::Model>> = BTreeMap::new();
+            let mut orders: OrderRows<'_> = BTreeMap::new();
             let mut payments: PaymentRows<'_> = BTreeMap::new();
             let mut seen = BTreeSet::new();
             for row in &rows {
@@ -71,68 +77,31 @@ impl Store {
                 }
                 unlogged.ids.push(row.id);
             }
-            self.add_payments(payments, &mut unlogged).await?;
-            self.add_orders(orders, &mut unlogged).await?;
+            self.add_rows(payments, orders, &mut unlogged).await?;
             Ok(unlogged)
         })
         .await
     }
 
-    async fn add_payments(
+    /// Adds the entries of orders and payments, and of the orders that the payments have changed, even if their own changes
+    /// come later: a log that has a payment as applied, and not the order as paid, would bring back an order that its buyer
+    /// has paid and that expires. All are read at one moment, for the same reason: the database may be set back meanwhile.
+    async fn add_rows(
         &self,
         payments: PaymentRows<'_>,
+        mut orders: OrderRows<'_>,
         unlogged: &mut Unlogged,
     ) -> Result<(), StoreError> {
-        for (provider, mut events) in payments {
-            let ids: Vec<String> = events.keys().map(|event| (*event).to_owned()).collect();
-            let of_provider =
-                payment_event::Entity::find().filter(payment_event::Column::Provider.eq(provider));
-            let rows = of_provider
-                .filter(is_one_of(&self.db, payment_event::Column::EventId, ids))
-                .all(&self.db)
-                .await?;
-            for row in rows {
-                let event = row.event_id.clone();
-                match payment_entry(row) {
-                    Ok(entry) => unlogged.entries.push(Entry::Payment(Box::new(entry))),
-                    Err(error) => {
-                        let waiting = events.remove(event.as_str()).unwrap_or_default();
-                        waiting.into_iter().for_each(|row| warn_unreadable(row, &error));
-                    }
-                }
+        let snapshot = self.begin_snapshot().await?;
+        let payments = payments_of(&snapshot, payments, unlogged).await?;
+        for payment in &payments {
+            for order in payment.new_order_id.iter().chain([&payment.order_id]) {
+                orders.entry(order.uuid()).or_default();
             }
-            unlogged.ids.extend(events.into_values().flatten().map(|row| row.id));
         }
-        Ok(())
-    }
-
-    async fn add_orders(
-        &self,
-        mut orders: BTreeMap<Uuid, Vec<&log_outbox::Model>>,
-        unlogged: &mut Unlogged,
-    ) -> Result<(), StoreError> {
-        let rows = match orders.is_empty() {
-            true => Vec::new(),
-            false => {
-                let ids = orders.keys().copied();
-                order::Entity::find()
-                    .filter(is_one_of(&self.db, order::Column::Id, ids))
-                    .all(&self.db)
-                    .await?
-            }
-        };
-        let rows = rows.into_iter().filter_map(|row| {
-            let id = row.id;
-            let read = read_order(row);
-            if let Err(error) = &read {
-                let waiting = orders.remove(&id).unwrap_or_default();
-                waiting.into_iter().for_each(|row| warn_unreadable(row, error));
-            }
-            read.ok()
-        });
-        let rows = rows.collect();
-        unlogged.entries.extend(order_entries(&self.db, rows).await?);
-        unlogged.ids.extend(orders.into_values().flatten().map(|row| row.id));
+        add_orders(&snapshot, orders, unlogged).await?;
+        snapshot.rollback().await?;
+        unlogged.entries.extend(payments.into_iter().map(Box::new).map(Entry::Payment));
         Ok(())
     }
 
@@ -161,6 +130,62 @@ impl Store {
         })
         .await
     }
+}
+
+/// The entries of these payments.
+async fn payments_of(
+    snapshot: &DatabaseTransaction,
+    payments: PaymentRows<'_>,
+    unlogged: &mut Unlogged,
+) -> Result<Vec<PaymentEntry>, StoreError> {
+    let mut entries = Vec::new();
+    for (provider, mut events) in payments {
+        let ids: Vec<String> = events.keys().map(|event| (*event).to_owned()).collect();
+        let of_provider = payment_event::Entity::find().filter(payment_event::Column::Provider.eq(provider));
+        let rows = of_provider
+            .filter(is_one_of(snapshot, payment_event::Column::EventId, ids))
+            .all(snapshot)
+            .await?;
+        for row in rows {
+            let event = row.event_id.clone();
+            match payment_entry(row) {
+                Ok(entry) => entries.push(entry),
+                Err(error) => {
+                    let waiting = events.remove(event.as_str()).unwrap_or_default();
+                    waiting.into_iter().for_each(|row| warn_unreadable(row, &error));
+                }
+            }
+        }
+        unlogged.ids.extend(events.into_values().flatten().map(|row| row.id));
+    }
+    Ok(entries)
+}
+
+async fn add_orders(
+    snapshot: &DatabaseTransaction,
+    mut orders: OrderRows<'_>,
+    unlogged: &mut Unlogged,
+) -> Result<(), StoreError> {
+    let rows = match orders.is_empty() {
+        true => Vec::new(),
+        false => {
+            let ids = orders.keys().copied();
+            order::Entity::find().filter(is_one_of(snapshot, order::Column::Id, ids)).all(snapshot).await?
+        }
+    };
+    let rows = rows.into_iter().filter_map(|row| {
+        let id = row.id;
+        let read = read_order(row);
+        if let Err(error) = &read {
+            let waiting = orders.remove(&id).unwrap_or_default();
+            waiting.into_iter().for_each(|row| warn_unreadable(row, error));
+        }
+        read.ok()
+    });
+    let rows = rows.collect();
+    unlogged.entries.extend(order_entries(snapshot, rows).await?);
+    unlogged.ids.extend(orders.into_values().flatten().map(|row| row.id));
+    Ok(())
 }
 
 /// A row that this build cannot read waits for a build that can, and holds up no other row.

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use doorbuster::domain::{Act, ActRequest, Millis, Number, Order, OrderStatus, TermsChange};
+use doorbuster::domain::{Act, ActRequest, Entry, Millis, Number, Order, OrderStatus, TermsChange};
 use doorbuster::rehearsal::chaos::Weather;
 use doorbuster::store::{
-    BegunAct, Change, Changed, Claim, Payment, PaymentKind, PaymentState, Recorded, Return, StoreError,
+    Applied, Applying, BegunAct, Change, Changed, Claim, Payment, PaymentKind, PaymentState, Recorded,
+    Return, StoreError,
 };
 
 use crate::seams::store::{claim, on_every_database, sold, world};
@@ -17,24 +18,53 @@ on_every_database!(
     an_order_can_be_cancelled_before_it_has_a_row,
     many_orders_expire_together_and_none_early,
     a_payment_is_tried_again_in_time_whatever_clock_its_receiver_has,
+    the_log_never_gets_a_payment_without_what_it_changed,
 );
 
-/// The front that received it is 200 s ahead.
-async fn a_payment_is_tried_again_in_time_whatever_clock_its_receiver_has(database: Database) {
-    let (_world, store, sale) = world(database, 9, 1).await;
-    let order = order(&sale.id, "ada", 1);
-    let payment = Payment {
+fn payment_for(order: &Order, received_at: Millis) -> Payment {
+    Payment {
         provider: "acme".into(),
         event_id: "evt".into(),
         kind: PaymentKind::Paid,
-        sale: sale.id.clone(),
+        sale: order.sale.clone(),
         order: order.id,
         user: None,
         state: PaymentState::Pending,
         new_order: None,
         detail: None,
-        received_at: Millis::now().plus(Duration::from_secs(200)),
+        received_at,
+    }
+}
+
+/// The log writer takes the oldest changes, and reads the rows as they are by then.
+async fn the_log_never_gets_a_payment_without_what_it_changed(database: Database) {
+    let (_world, store, sale) = world(database, 9, 1).await;
+    let order = order(&sale.id, "ada", 1);
+    store.record(&[claim(&order, 1)], &|| true).await.unwrap();
+    let before = store.unlogged(100).await.unwrap().ids;
+    store.forget_logged(&before).await.unwrap();
+    let payment = payment_for(&order, Millis::now());
+    store.receive_payment(&payment).await.unwrap();
+    let applying = Applying { payment: &payment, order: &order, is_new: false };
+    let applied = store.apply_payment(applying, &ActRequest::by("payment acme"), 2, &|| true).await.unwrap();
+    assert!(matches!(applied, Applied::Ended(_)), "{applied:?}");
+    // The oldest is that the payment was received.
+    let oldest = store.unlogged(1).await.unwrap();
+    let state = |entry: &Entry| match entry {
+        Entry::Order(order) => order.status.to_string(),
+        Entry::Payment(payment) => payment.state.clone(),
+        other => panic!("{other:?}"),
     };
+    let states: Vec<String> = oldest.entries.iter().map(state).collect();
+    assert_eq!(states, ["paid", "applied"]);
+    assert_eq!(oldest.ids.len(), 1, "the order's own change comes again");
+}
+
+/// The front that received it is 200 s ahead.
+async fn a_payment_is_tried_again_in_time_whatever_clock_its_receiver_has(database: Database) {
+    let (_world, store, sale) = world(database, 9, 1).await;
+    let order = order(&sale.id, "ada", 1);
+    let payment = payment_for(&order, Millis::now().plus(Duration::from_secs(200)));
     let received = store.receive_payment(&payment).await.unwrap();
     assert_eq!(received.received_at, payment.received_at);
     assert!(store.payments_due(10).await.unwrap().is_empty(), "the receiver tries first");
