@@ -23,7 +23,7 @@ use super::problem::{Problem, request_id};
 use super::routes::{Route, method_label};
 use super::throttle::Throttle;
 use super::traceparent::{TRACEPARENT, traceparent};
-use crate::trace::RequestSpan;
+use crate::trace::{self, RequestSpan};
 
 /// How long a peer may leave a response unread, in milliseconds.
 #[cfg(target_os = "linux")]
@@ -149,6 +149,10 @@ async fn answer_timed(app: App, peer: IpAddr, mut request: Request<Body>, within
 /// The request's span, if this process records traces. What is done for a recorded request finds its parent in the
 /// `traceparent` of the request, in place of the caller's.
 fn traced(request: &mut Request<Body>) -> Option<RequestSpan> {
+    // First, so that a request costs nothing where none is recorded.
+    if !trace::is_on() {
+        return None;
+    }
     let span = RequestSpan::begin(traceparent(request.headers()), is_patient(request))?;
     if let Some(context) = span.context()
         && let Ok(value) = HeaderValue::from_str(&context.to_string())

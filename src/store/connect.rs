@@ -103,7 +103,8 @@ impl Store {
                 "SELECT told_seq FROM sales, gate_returns, sale_acts, payment_events WHERE 1 = 0",
                 "SELECT 1 FROM log_outbox, replay_runs WHERE 1 = 0",
                 "SELECT 1 FROM places, log_position, installation, backup WHERE 1 = 0",
-                "SELECT 1 FROM operator_acts, erasures, live_settings, webhook_endpoints WHERE 1 = 0",
+                "SELECT 1 FROM operator_acts, erasures, live_settings WHERE 1 = 0",
+                "SELECT types FROM webhook_endpoints, webhook_sales WHERE 1 = 0",
             ] {
                 self.db.execute_unprepared(query).await?;
             }

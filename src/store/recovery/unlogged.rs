@@ -92,6 +92,10 @@ impl Store {
         mut orders: OrderRows<'_>,
         unlogged: &mut Unlogged,
     ) -> Result<(), StoreError> {
+        // As most of the time: the writer looks often.
+        if payments.is_empty() && orders.is_empty() {
+            return Ok(());
+        }
         let snapshot = self.begin_snapshot().await?;
         let payments = payments_of(&snapshot, payments, unlogged).await?;
         for payment in &payments {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use doorbuster::domain::{Failure, Item, Number, Order, OrderStatus, Sale, SaleState};
 use doorbuster::store::{Claim, Recorded, Store, StoreError};
+use doorbuster_migrations::{Migrator, MigratorTrait as _};
 
 use crate::support::{Database, World, id, order, sale};
 
@@ -368,5 +369,24 @@ async fn missing_tables_are_an_outage_and_not_poison() {
             matches!(&answer, Err(StoreError::Away(why)) if why.contains("run `doorbuster migrate`")),
             "{database:?}: {answer:?}"
         );
+    }
+}
+
+/// Whatever the last migration is: a build that forgets to check for it would start, and fail in the middle of a sale.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_without_the_last_migration_is_not_ready() {
+    for database in [Database::Sqlite, Database::Postgres, Database::Mariadb] {
+        let world = World::new(database).await;
+        let store = world.parts().await.store;
+        store.check_tables().await.expect("migrated");
+        let connection = sea_orm::Database::connect(&world.config().database.url).await.unwrap();
+        Migrator::down(&connection, Some(1)).await.unwrap();
+        let answer = store.check_tables().await;
+        assert!(
+            matches!(&answer, Err(StoreError::Away(why)) if why.contains("run `doorbuster migrate`")),
+            "{database:?}: {answer:?}"
+        );
+        store.create_tables().await.expect("migrated again");
+        store.check_tables().await.expect("ready");
     }
 }
