@@ -33,7 +33,7 @@ pub(super) enum Verb {
         output: Output,
     },
     /// Choose the types of events that an endpoint is given from now on.
-    #[command(after_help = "Example:\n  doorbuster webhook events shop 'order.paid,order.refunded,sale.*'")]
+    #[command(after_help = "Example:\n  doorbuster webhook events shop \"order.paid,order.refunded,sale.*\"")]
     Events {
         #[command(flatten)]
         which: Which,
