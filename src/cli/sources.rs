@@ -68,7 +68,7 @@ impl SourceArgs {
 fn refuse_secret(pair: &str) -> Result<(), Failed> {
     let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
     let is_secret = match key {
-        "auth.secret" | "payments.secrets" => !value.is_empty(),
+        "auth.secret" | "payments.secrets" | "traces.headers" => !value.is_empty(),
         "redis.url" | "queue.url" | "database.url" | "auth.jwks" => redact(value) != value,
         _ => false,
     };

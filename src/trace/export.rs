@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http_body_util::Full;
-use hyper::{Method, Request, Uri};
+use hyper::{HeaderMap, Method, Request, Uri};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -24,10 +24,19 @@ const WITHIN: Duration = Duration::from_secs(5);
 /// How long a process that stops waits for its last spans, and for the collector to take them.
 const LAST: Duration = Duration::from_millis(500);
 
+/// What takes traces.
+#[derive(Debug)]
+pub struct Collector {
+    /// Where it takes them, as OTLP over HTTP has it.
+    pub url: Uri,
+    /// What it wants beside them, such as the key of an account.
+    pub headers: HeaderMap,
+}
+
 /// Sends the spans of this process to a collector.
 pub struct Exporter {
     service: &'static str,
-    url: Uri,
+    collector: Collector,
     poster: Poster,
     waiting: mpsc::Receiver<Finished>,
     /// Whether the last request failed.
@@ -36,9 +45,9 @@ pub struct Exporter {
 
 impl Exporter {
     /// Begins to record. Connects to nothing yet. `None` if this process records already.
-    pub fn open(service: &'static str, url: Uri, sampling: Sampling) -> Option<Self> {
+    pub fn open(service: &'static str, collector: Collector, sampling: Sampling) -> Option<Self> {
         let waiting = install(sampling)?;
-        Some(Self { service, url, poster: Poster::new(Reach::EVERYWHERE), waiting, fails: false })
+        Some(Self { service, collector, poster: Poster::new(Reach::EVERYWHERE), waiting, fails: false })
     }
 
     /// Runs until `stop`, and then sends what is left. A failure is logged once, until a request succeeds again.
@@ -85,19 +94,20 @@ impl Exporter {
             Err(why) => {
                 dropped(count);
                 if !std::mem::replace(&mut self.fails, true) {
-                    tracing::warn!(%why, url = %self.url, "the collector takes no traces; spans are dropped");
+                    tracing::warn!(%why, url = %self.collector.url, "the collector takes no traces; spans are dropped");
                 }
             }
         }
     }
 
     async fn post(&self, body: Vec<u8>, within: Duration) -> Result<(), PostError> {
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(Method::POST)
-            .uri(self.url.clone())
+            .uri(self.collector.url.clone())
             .header("content-type", "application/x-protobuf")
             .header("user-agent", concat!("Doorbuster/", env!("CARGO_PKG_VERSION")))
             .body(Full::from(body))?;
+        request.headers_mut().extend(self.collector.headers.clone());
         self.poster.send(request, within).await
     }
 }

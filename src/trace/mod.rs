@@ -12,6 +12,7 @@
 #[cfg(feature = "traces")]
 mod export;
 mod finished;
+mod headers;
 #[cfg(feature = "traces")]
 mod otlp;
 mod recorder;
@@ -19,8 +20,9 @@ mod request;
 mod span;
 
 #[cfg(feature = "traces")]
-pub use export::Exporter;
+pub use export::{Collector, Exporter};
 pub use finished::Kind;
+pub use headers::{BadHeaders, read_headers};
 pub use recorder::{Sampling, is_on};
 pub use request::RequestSpan;
 pub use span::Span;

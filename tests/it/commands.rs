@@ -201,6 +201,7 @@ async fn a_secret_on_the_command_line_is_refused_and_not_repeated() {
     for pair in [
         "auth.secret=hunter2hunter2hunter2hunter2hunter2",
         "payments.secrets=acme whsec_hunter2",
+        "traces.headers=Authorization: Bearer hunter2",
         "redis.url=redis://:hunter2@cache",
         "queue.url=amqp://shop:hunter2@rabbit",
         "database.url=postgres://db/shop?password=hunter2",

@@ -65,11 +65,14 @@ fn traces(config: &Config, mistakes: &mut Vec<String>) {
             "traces.url is set, and this build sends no traces: build it with the feature `traces`".into(),
         );
     }
-    if config.collector().is_none() {
+    if config.collector_url().is_none() {
         mistakes.push(format!(
             "traces.url is {:?}; it must be a URL such as http://127.0.0.1:4318/v1/traces, without a name or password",
             redact(url)
         ));
+    }
+    if let Err(wrong) = trace::read_headers(&config.traces.headers) {
+        mistakes.push(format!("traces.headers: {wrong}"));
     }
 }
 

@@ -37,7 +37,7 @@ impl Config {
     /// As TOML, with `***` for every secret and password.
     pub fn redacted(&self) -> String {
         let mut shown = self.clone();
-        for secret in [&mut shown.auth.secret, &mut shown.payments.secrets] {
+        for secret in [&mut shown.auth.secret, &mut shown.payments.secrets, &mut shown.traces.headers] {
             if !secret.is_empty() {
                 *secret = "***".into();
             }

@@ -73,7 +73,7 @@ sections! {
     Audit { every_s: u64, pause_sale: bool }
     Payments { secrets: String, secrets_file: String, without_broker: WithoutBroker }
     Webhooks { allow_private: bool }
-    Traces { url: String, one_in: u64, slow_ms: u64 }
+    Traces { url: String, headers: String, headers_file: String, one_in: u64, slow_ms: u64 }
     Process { drain_ms: u64, plaintext_hosts: String }
     Log { format: String, level: String }
 }
@@ -89,6 +89,12 @@ impl Config {
                 &mut self.payments.secrets,
                 &defaults.payments.secrets,
                 &self.payments.secrets_file,
+            ),
+            (
+                "traces.headers_file",
+                &mut self.traces.headers,
+                &defaults.traces.headers,
+                &self.traces.headers_file,
             ),
             ("redis.url_file", &mut self.redis.url, &defaults.redis.url, &self.redis.url_file),
             ("queue.url_file", &mut self.queue.url, &defaults.queue.url, &self.queue.url_file),

@@ -17,6 +17,8 @@ use crate::maintenance::{MaintenanceSettings, SweepSettings};
 use crate::queue::QueueSettings;
 use crate::store::StoreSettings;
 use crate::trace::Sampling;
+#[cfg(feature = "traces")]
+use crate::trace::{Collector, read_headers};
 use crate::worker::{WorkerPace, WorkerSettings};
 
 fn ms(millis: u64) -> Duration {
@@ -157,12 +159,19 @@ impl Config {
     }
 
     /// Where the collector takes traces; `None` if there is none, or its URL is not one.
-    pub fn collector(&self) -> Option<Uri> {
+    pub(super) fn collector_url(&self) -> Option<Uri> {
         let url: Uri = self.traces.url.parse().ok()?;
         let is_whole = matches!(url.scheme_str(), Some("http" | "https"))
             && url.host().is_some_and(|host| !host.is_empty());
         let names_nobody = url.authority().is_some_and(|authority| !authority.as_str().contains('@'));
         (is_whole && names_nobody).then_some(url)
+    }
+
+    /// What takes traces; `None` if nothing does, or if its URL or its headers cannot be used.
+    #[cfg(feature = "traces")]
+    pub fn collector(&self) -> Option<Collector> {
+        let (url, headers) = (self.collector_url()?, read_headers(&self.traces.headers).ok()?);
+        Some(Collector { url, headers })
     }
 
     /// Which requests are recorded.

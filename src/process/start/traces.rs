@@ -6,13 +6,13 @@ use crate::process::tasks::Tasks;
 
 #[cfg(feature = "traces")]
 pub(in crate::process) fn start(config: &Config, role: Role, tasks: &mut Tasks) {
-    let Some(url) = config.collector() else { return };
+    let Some(collector) = config.collector() else { return };
     let service = match role {
         Role::Front => "doorbuster-front",
         Role::Worker => "doorbuster-worker",
         Role::Both => "doorbuster",
     };
-    if let Some(exporter) = crate::trace::Exporter::open(service, url, config.sampling()) {
+    if let Some(exporter) = crate::trace::Exporter::open(service, collector, config.sampling()) {
         tasks.spawn("sending traces", exporter.run(tasks.stop_token()));
     }
 }

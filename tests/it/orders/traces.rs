@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use doorbuster::domain::Sale;
 use doorbuster::front::Signer;
+use tempfile::NamedTempFile;
 
 use crate::support::{Answer, Buyer, Collected, Collector, Database, Doorbuster, World, sale, until};
 
 const LONG: Duration = Duration::from_secs(60);
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+const KEY: &str = "Bearer 5fb1c0";
 const CALLER: &str = "00f067aa0ba902b7";
 const DROPPED: &str = "doorbuster_trace_spans_total{result=\"dropped\"}";
 
@@ -18,6 +20,7 @@ struct Stack {
     sale: Sale,
     front: Doorbuster,
     _worker: Doorbuster,
+    _headers: NamedTempFile,
 }
 
 /// A front and a worker that record one in so many requests.
@@ -25,12 +28,15 @@ async fn stack(one_in: u32) -> Stack {
     let mut world = World::new(Database::Postgres).await;
     let collector = Collector::start().await;
     world.set(&format!("traces.url={}", collector.url())).set(&format!("traces.one_in={one_in}"));
+    let headers = NamedTempFile::new().unwrap();
+    std::fs::write(headers.path(), format!("Authorization: {KEY}\n")).unwrap();
+    world.set(&format!("traces.headers_file={}", headers.path().display()));
     let (parts, sale) = (world.parts().await, sale(&world.name, 1_000, 1));
     world.open_sale(&parts, &sale).await;
     world.compare_books(&parts).await;
     let front = Doorbuster::start(&world, "front").await;
     let worker = Doorbuster::start(&world, "worker").await;
-    let stack = Stack { world, collector, sale, front, _worker: worker };
+    let stack = Stack { world, collector, sale, front, _worker: worker, _headers: headers };
     // Not recorded: what it refuses until it has compared the books is none of the tests' business.
     let unsampled = traceparent(TRACE, "00");
     let sells = async || (stack.buy("first", &unsampled).await.status == 202).then_some(());
@@ -104,6 +110,8 @@ async fn one_trace_goes_from_the_click_to_the_row() {
     assert!(spans.iter().all(|span| span.begun <= span.ended && !span.failed), "{spans:#?}");
     assert!(!format!("{spans:?}").contains("victor"), "no buyer is named");
     assert_eq!(spans.len(), 9, "{spans:#?}");
+    let keys = stack.collector.keys();
+    assert!(keys.iter().all(|key| key.as_deref() == Some(KEY)), "front and worker show the key: {keys:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
@@ -37,6 +37,7 @@ pub struct Collected {
 struct Shared {
     spans: Arc<Mutex<Vec<Collected>>>,
     refuses: Arc<AtomicBool>,
+    keys: Arc<Mutex<Vec<Option<String>>>>,
 }
 
 pub struct Collector {
@@ -67,6 +68,11 @@ impl Collector {
         self.shared.spans.lock().unwrap().clone()
     }
 
+    /// The `authorization` of each request.
+    pub fn keys(&self) -> Vec<Option<String>> {
+        self.shared.keys.lock().unwrap().clone()
+    }
+
     /// The spans of a trace, in the order in which they began.
     pub fn spans_of(&self, trace: &str) -> Vec<Collected> {
         let mut spans = self.spans();
@@ -76,7 +82,9 @@ impl Collector {
     }
 }
 
-async fn take(State(shared): State<Shared>, body: Bytes) -> StatusCode {
+async fn take(State(shared): State<Shared>, headers: HeaderMap, body: Bytes) -> StatusCode {
+    let key = headers.get("authorization").map(|key| key.to_str().unwrap().to_owned());
+    shared.keys.lock().unwrap().push(key);
     if shared.refuses.load(Ordering::Relaxed) {
         return StatusCode::SERVICE_UNAVAILABLE;
     }
