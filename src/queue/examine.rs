@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use futures_util::{AsyncReadExt as _, AsyncWriteExt as _};
-use lapin::options::QueueDeclareOptions;
+use lapin::options::{BasicGetOptions, BasicNackOptions, QueueDeclareOptions};
 use lapin::tcp::AMQPUriTcpExt as _;
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection};
@@ -34,6 +34,8 @@ pub enum QueueFacts {
         /// Messages that wait in it.
         waiting: u32,
     },
+    /// The broker knows it and cannot serve it, as after a crash while it was deleted: in the broker's words.
+    Unserved(String),
     /// It is not there, and may be declared: the first front or worker does so.
     Declarable,
     /// It is the order log, and works, but keeps other limits than the configured ones: in the broker's words.
@@ -48,7 +50,12 @@ pub async fn examine(settings: &QueueSettings) -> Result<BrokerFacts, QueueError
         let connection = connect_within(settings, "doctor").await?;
         let mut queues = Vec::new();
         for declared in topology(settings) {
-            let facts = look_at(&connection, settings, &declared).await?;
+            let mut facts = look_at(&connection, settings, &declared).await?;
+            if facts == (QueueFacts::Declared { waiting: 0 })
+                && let Some(why) = unserved(settings, &declared.name).await?
+            {
+                facts = QueueFacts::Unserved(why);
+            }
             queues.push((declared.name, facts));
         }
         let installation = installation(&connection, settings).await?;
@@ -97,6 +104,25 @@ async fn look_at(
         }
         Err(error) => Ok(QueueFacts::Refused(error.to_string())),
     }
+}
+
+/// Why the broker does not serve a queue in which it counts nothing; `None` if it does. On a connection of its own, because
+/// the broker ends it with the error.
+async fn unserved(settings: &QueueSettings, name: &str) -> Result<Option<String>, QueueError> {
+    let connection = connect_within(settings, "doctor").await?;
+    let channel = connection.create_channel().await?;
+    let why = match channel.basic_get(name.into(), BasicGetOptions::default()).await {
+        // It came just now.
+        Ok(Some(message)) => {
+            message.nack(BasicNackOptions { requeue: true, ..Default::default() }).await?;
+            None
+        }
+        Ok(None) => None,
+        // Streams know no such question, and not every user may read.
+        Err(error) => Some(error.to_string()).filter(|error| error.contains("INTERNAL")),
+    };
+    let _ = tokio::time::timeout(Duration::from_secs(1), connection.close(200, "done".into())).await;
+    Ok(why)
 }
 
 /// Asks for a type of queue that does not exist. The broker checks the right to declare first, so it refuses either

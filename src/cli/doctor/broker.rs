@@ -10,6 +10,9 @@ pub(super) const SERVER: &str = "broker";
 pub(super) const UNREACHABLE: &str =
     "start RabbitMQ, or correct queue.url (host, port, user, password and virtual host)";
 
+const UNSERVED: &str = "if it is the queue of orders, a running worker makes it again within a minute and nothing is lost; \
+    otherwise delete it (rabbitmqctl delete_queue), and run `doorbuster migrate`";
+
 pub(super) async fn examine(config: &Config) -> Vec<Finding> {
     let mut findings = Findings::of(SERVER);
     match crate::queue::examine(&config.queue()).await {
@@ -44,6 +47,10 @@ fn judge(facts: BrokerFacts, findings: &mut Findings) {
             QueueFacts::Declarable => {
                 findings
                     .ok("queue", format!("{name} is not declared yet; `doorbuster migrate` does that, or the first front or worker"));
+            }
+            QueueFacts::Unserved(why) => {
+                let found = format!("the broker has lost {name}, but not its name: {why}");
+                findings.amiss("queue", found, UNSERVED);
             }
             QueueFacts::OtherLimits(why) => {
                 let advice = "restore queue.log_hours and queue.log_mb, or give the log new limits (docs/operating.md)";

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use doorbuster::rehearsal::servers::{Ending, Kind, Server};
 
-use crate::support::{Buyer, Database, World, behind_proxy, sale, until};
+use crate::support::{Buyer, Database, World, behind_proxy, run, sale, until};
 
 const LONG: Duration = Duration::from_secs(90);
 
@@ -49,9 +49,15 @@ async fn a_queue_that_the_broker_has_lost_is_made_again() {
     broker.stop(Ending::Orderly).await;
     lose_queue(folder.path(), &format!("{}.orders", world.name));
     let broker = Server::start(Kind::Rabbitmq, folder.path()).await.unwrap();
+    world.set(&format!("queue.url={}", broker.url));
+    let (code, out, err) = run(Some(&world), &["doctor"]).await;
+    let lost = format!("the broker has lost {}.orders, but not its name: ", world.name);
+    assert!(code == 3 && out.contains(&lost), "{code}: {out}{err}");
     let address = broker.url.split('/').find(|part| part.parse::<std::net::SocketAddr>().is_ok());
     proxy.point_to(vec![address.expect("an address").parse().unwrap()]);
     confirmed("after").await;
+    let (code, out, err) = run(Some(&world), &["doctor"]).await;
+    assert_eq!(code, 0, "{out}{err}");
     running.stop().await;
     broker.stop(Ending::AtOnce).await;
 }
