@@ -41,12 +41,13 @@ pub struct Erasure {
 
 impl Store {
     /// Replaces a user by a pseudonym in every archived sale, one sale after the other. For the others that know them,
-    /// and for those of `in_gate`, it records that the name is to go. Clears the reasons of all acts that name the user as
-    /// a word. May be repeated, with a different pseudonym for the sales that were left.
+    /// and for those of `in_gate`, it records that the name is to go. Clears the reasons of all acts, and in the histories of
+    /// all orders, that name the user as a word. May be repeated, with a different pseudonym for the sales that were left.
     pub async fn erase_user(&self, user: &UserId, in_gate: &[SaleId]) -> Result<Erased, StoreError> {
         let mut erased = Erased { pseudonym: pseudonym()?, orders: 0, left: Vec::new() };
         // People write names into reasons. No sale needs the reasons of its acts to run.
         self.within(self.erase_in_words(user)).await?;
+        self.erase_in_histories(user).await?;
         // Sale by sale, because the indexes begin with the sale.
         for row in self.sales().await? {
             let sale = row.sale.id;
@@ -85,6 +86,7 @@ impl Store {
     pub async fn finish_erasure(&self, erasure: &Erasure) -> Result<u64, StoreError> {
         // Of acts since it was asked for.
         self.within(self.erase_in_words(&erasure.user)).await?;
+        self.erase_in_histories(&erasure.user).await?;
         self.within(self.rename(&erasure.sale, &erasure.user, &pseudonym()?)).await
     }
 

@@ -1,15 +1,19 @@
-//! A person's name in the words of operators: in the reasons of their acts and settings, and in what they showed buyers.
+//! A person's name in the words of operators: in the reasons of their acts and settings, in the histories of orders, and in
+//! what they showed buyers.
 
 use sea_orm::sea_query::{Expr, ExprTrait as _, Func, SimpleExpr};
-use sea_orm::{ColumnTrait as _, EntityTrait as _, QueryFilter as _, QuerySelect as _};
+use sea_orm::{ColumnTrait as _, EntityTrait as _, QueryFilter as _, QueryOrder as _, QuerySelect as _};
 use uuid::Uuid;
 
 use crate::domain::UserId;
-use crate::store::entities::{live_setting, operator_act, sale_act};
+use crate::store::entities::{live_setting, operator_act, order_event, sale_act};
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
 use crate::store::many::is_one_of;
 use crate::store::states::ActState;
+
+/// Changes of orders that are searched in one statement: few enough for its time limit on a slow disk.
+const PAGE: u64 = 50_000;
 
 impl Store {
     /// Removes every reason, and every message to buyers of an act that has ended, that names the user as a word. May be
@@ -48,6 +52,51 @@ impl Store {
                 .await?;
         }
         self.erase_in_other_reasons(user).await
+    }
+
+    /// Removes the reasons in the histories of all orders that name the user as a word; their own orders lose every reason.
+    pub(super) async fn erase_in_histories(&self, user: &UserId) -> Result<(), StoreError> {
+        let mut after = Uuid::nil();
+        while let Some(last) = self.within(self.erase_in_page(user, after)).await? {
+            after = last;
+        }
+        Ok(())
+    }
+
+    /// The same in the orders of the next changes. Returns the last of these orders; `None` if there are no more.
+    async fn erase_in_page(&self, user: &UserId, after: Uuid) -> Result<Option<Uuid>, StoreError> {
+        let page: Vec<Uuid> = order_event::Entity::find()
+            .select_only()
+            .column(order_event::Column::OrderId)
+            .filter(order_event::Column::OrderId.gt(after))
+            .order_by_asc(order_event::Column::OrderId)
+            .limit(PAGE)
+            .into_tuple()
+            .all(&self.db)
+            .await?;
+        let Some(last) = page.last().copied() else { return Ok(None) };
+        let named: Vec<(Uuid, i32, String)> = order_event::Entity::find()
+            .select_only()
+            .columns([
+                order_event::Column::OrderId,
+                order_event::Column::Version,
+                order_event::Column::Reason,
+            ])
+            .filter(order_event::Column::OrderId.gt(after))
+            .filter(order_event::Column::OrderId.lte(last))
+            .filter(may_name(user, Expr::col(order_event::Column::Reason)))
+            .into_tuple()
+            .all(&self.db)
+            .await?;
+        for (order, version, _) in named.into_iter().filter(|(_, _, reason)| names(reason, user)) {
+            order_event::Entity::update_many()
+                .col_expr(order_event::Column::Reason, Expr::val(Option::<String>::None))
+                .filter(order_event::Column::OrderId.eq(order))
+                .filter(order_event::Column::Version.eq(version))
+                .exec(&self.db)
+                .await?;
+        }
+        Ok(Some(last))
     }
 
     /// Removes the reasons of acts that concern no sale, and those of settings.

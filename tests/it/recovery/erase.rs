@@ -86,8 +86,10 @@ async fn an_erased_name_is_in_no_table_and_in_no_key() {
     let zaphod = Buyer::of(&running, "zaphod");
     let second = zaphod.buy(name, "k2").await;
     assert_eq!(second.status, 202, "{}", second.text);
+    let others = buy_one(&running, &sale, "trillian").await;
     at_rest(&running, &sale).await;
     cli(&["order", "cancel", name, second.order_id(), "--reason", "Zaphod called us"]).await;
+    cli(&["order", "cancel", name, &others, "--reason", "bought for zaphod"]).await;
     let late = event("evt-2", "payment.succeeded", &sale, second.order_id());
     until("the late payment is for a new order", LONG, async || {
         Some(late.send(&running).await).filter(|answer| answer.json["state"] == "retaken")
