@@ -28,7 +28,7 @@ pub enum OrderError {
     /// Gate and database can both be believed, and neither has this order in this sale.
     #[error("there is no order {0} in this sale")]
     NotFound(OrderId),
-    /// Neither has this order, and one of them may have lost it.
+    /// Nothing has changed: the order could not be read, or neither has it and one of them may have lost it.
     #[error(transparent)]
     Unknown(#[from] StatusUnknown),
     /// Nothing has changed: the order's state does not allow the act.
@@ -102,18 +102,21 @@ impl Orders {
 
     /// The order where it is now. [`OrderError::NotFound`] only if it cannot have been lost.
     pub async fn show(&self, sale: &SaleId, id: OrderId) -> Result<Shown, OrderError> {
-        // The gate first: an order leaves it only after its row is committed.
-        let ticket = self.gate.ticket(sale, id).await;
-        if let Some(row) = self.row(sale, id).await? {
-            let events = self.history(id).await?;
-            // After both: what was read is then no older than what the gate has witnessed.
-            ensure_current_in(&self.gate, &self.store, sale).await?;
-            return Ok(Shown::Recorded(Box::new(row), events));
-        }
-        match ticket {
-            Ok(Some(ticket)) => Ok(Shown::InFlight(ticket.order)),
-            ticket => Err(self.missing(Target { sale, id, owner: None }, ticket).await),
-        }
+        let read = async {
+            // The gate first: an order leaves it only after its row is committed.
+            let ticket = self.gate.ticket(sale, id).await;
+            if let Some(row) = self.row(sale, id).await? {
+                let events = self.history(id).await?;
+                // After both: what was read is then no older than what the gate has witnessed.
+                ensure_current_in(&self.gate, &self.store, sale).await?;
+                return Ok(Shown::Recorded(Box::new(row), events));
+            }
+            match ticket {
+                Ok(Some(ticket)) => Ok(Shown::InFlight(ticket.order)),
+                ticket => Err(self.missing(Target { sale, id, owner: None }, ticket).await),
+            }
+        };
+        read.await.map_err(unread)
     }
 
     /// What has happened to the order since its row was written, oldest first.
@@ -276,9 +279,10 @@ impl Orders {
         if let Ok(Some(ticket)) = ticket {
             return Ok(ticket.order);
         }
-        match self.row(target.sale, target.id).await? {
-            Some(row) => Ok(row.order),
-            None => Err(self.missing(target, ticket).await),
+        match self.row(target.sale, target.id).await {
+            Ok(Some(row)) => Ok(row.order),
+            Ok(None) => Err(unread(self.missing(target, ticket).await)),
+            Err(error) => Err(unread(error.into())),
         }
     }
 
@@ -302,5 +306,19 @@ impl Orders {
             Ok(OrderError::NotFound(id))
         };
         not_found.await.unwrap_or_else(|error: OrderError| error)
+    }
+}
+
+/// The error of a reading. Nothing has changed, so a server that did not answer leaves only the order's status unknown.
+fn unread(error: OrderError) -> OrderError {
+    match error {
+        OrderError::Gate(error) if !matches!(error, GateError::Broken(_)) => {
+            OrderError::Unknown(error.into())
+        }
+        // An operator hears how to bring it up to date.
+        OrderError::Store(error) if !matches!(error, StoreError::Broken(_) | StoreError::Behind(_)) => {
+            OrderError::Unknown(error.into())
+        }
+        error => error,
     }
 }

@@ -234,6 +234,17 @@ async fn a_unit_is_not_free_until_its_orders_end_is_committed() {
     })
     .await;
     assert_eq!(bob.buy(sale.id.as_str(), "k").await.status, 202);
+    let id = order.order_id().parse().unwrap();
+    let left = async || front.parts.gate.ticket(&sale.id, id).await.unwrap().is_none().then_some(());
+    until("the order has left the gate", LONG, left).await;
+    database.set(Weather::Down);
+    let unread = ada.post(&act_path(&sale, &order, "cancel"), &[], "").await;
+    assert_eq!(
+        (unread.status, unread.code()),
+        (503, "status_unavailable"),
+        "nothing was tried: {}",
+        unread.text
+    );
     front.stop().await;
 }
 
