@@ -1,12 +1,13 @@
 //! One connection: served while requests come, and parked while it is silent. A served connection takes about eleven
-//! kilobytes, most of them for the buffer that heads are read into; a parked one takes its socket and its task.
+//! kilobytes, most of them for the buffer that heads are read into; a parked one takes its socket and its task, and one
+//! with a [lasting] answer what that needs.
 //! Thousands of buyers keep their connections open between two looks at the sale.
 
 use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -18,7 +19,10 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
+
+use super::lasting::{self, Lasts};
 
 /// The longest head of a request, in bytes; a longer one gets 431.
 const HEAD: usize = 16 * 1024;
@@ -27,8 +31,8 @@ const HEAD: usize = 16 * 1024;
 /// only long enough that a client that sends request after request is never parked.
 const PARK_AFTER: Duration = Duration::from_millis(100);
 
-/// A request that was open at so many looks is a stream or a long poll, and is looked at less often: at ten thousand
-/// streams, ten looks a second cost a third of a core.
+/// A request that was open at so many looks is a long poll, and is looked at less often: with ten thousand of them, ten looks
+/// a second cost a third of a core.
 const LOOKS_AT_A_SHORT_REQUEST: u32 = 20;
 const LOOK_AT_A_LONG_REQUEST: Duration = Duration::from_secs(1);
 
@@ -49,8 +53,13 @@ pub(super) async fn serve<A, F>(
     {
         let served = serve_until_silent(stream, unread, header_within, stop, answer.clone());
         match Box::pin(served).await {
-            Some(silent) => (stream, unread) = silent,
-            None => return,
+            Left::Silent(silent, of_next) => (stream, unread) = (silent, of_next),
+            Left::Lasting(stream, answer) => {
+                // A peer that goes away is not our error.
+                let _ = Box::pin(lasting::write(stream, answer)).await;
+                return;
+            }
+            Left::Ended => return,
         }
     }
 }
@@ -61,14 +70,49 @@ async fn first_byte(stream: &TcpStream, within: Duration) -> bool {
     matches!(tokio::time::timeout(within, stream.peek(&mut byte)).await, Ok(Ok(1)))
 }
 
-/// Returns the connection, and what was read of its next request, once it is silent; `None` once it has ended.
+/// A connection that hyper serves no more.
+enum Left {
+    /// With what was read of its next request.
+    Silent(TcpStream, Bytes),
+    /// Its request has an answer that lasts.
+    Lasting(TcpStream, Response),
+    Ended,
+}
+
+/// Where an answer that lasts leaves hyper.
+#[derive(Clone)]
+struct Exit(Arc<Mutex<Option<oneshot::Sender<Response>>>>);
+
+impl Exit {
+    /// The answer, for hyper to write. One that lasts is given away, and then this waits until the connection is taken from
+    /// hyper.
+    async fn unless_it_lasts(&self, mut answer: Response) -> Response {
+        if answer.extensions_mut().remove::<Lasts>().is_none() {
+            return answer;
+        }
+        match self.give(answer) {
+            Ok(()) => std::future::pending().await,
+            // After `stop`.
+            Err(answer) => answer,
+        }
+    }
+
+    fn give(&self, answer: Response) -> Result<(), Response> {
+        match self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(to) => to.send(answer),
+            None => Err(answer),
+        }
+    }
+}
+
+/// Serves a connection until it is silent, has ended, or has an answer that lasts.
 async fn serve_until_silent<A, F>(
     stream: TcpStream,
     unread: Bytes,
     header_within: Duration,
     stop: &CancellationToken,
     answer: A,
-) -> Option<(TcpStream, Bytes)>
+) -> Left
 where
     A: Fn(Request<Body>) -> F,
     F: Future<Output = Response>,
@@ -76,9 +120,18 @@ where
     let traffic = Arc::new(Traffic::default());
     let open = Arc::new(());
     let request_open = open.clone();
+    let (given_away, leaves) = oneshot::channel();
+    let exit = Exit(Arc::new(Mutex::new(Some(given_away))));
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+        let exit = lasting::takes_chunks(&request).then(|| exit.clone());
         let (response, open) = (answer(request.map(Body::new)), request_open.clone());
-        async move { Ok::<_, Infallible>(response.await.map(|body| OpenBody { body, _open: open })) }
+        async move {
+            let response = match exit {
+                Some(exit) => exit.unless_it_lasts(response.await).await,
+                None => response.await,
+            };
+            Ok::<_, Infallible>(response.map(|body| OpenBody { body, _open: open }))
+        }
     });
     let watched = Watched { stream, unread, traffic: traffic.clone() };
     let mut connection = http1::Builder::new()
@@ -87,33 +140,26 @@ where
         .max_headers(64)
         .max_buf_size(HEAD)
         .serve_connection(TokioIo::new(watched), service);
-    let silent = async {
-        let (mut before, mut looks_while_open) = (traffic.moved(), 0);
-        loop {
-            let is_long = looks_while_open > LOOKS_AT_A_SHORT_REQUEST;
-            tokio::time::sleep(if is_long { LOOK_AT_A_LONG_REQUEST } else { PARK_AFTER }).await;
-            // The service has the second clone; each open request, or response that is not sent, has another.
-            let (now, is_open) = (traffic.moved(), Arc::strong_count(&open) > 2);
-            if now == before && !is_open && traffic.is_answered() {
-                return;
-            }
-            before = now;
-            looks_while_open = if is_open { looks_while_open + 1 } else { 0 };
-        }
-    };
-    tokio::select! {
+    let answer = tokio::select! {
+        // In this order, so that an answer which the service has given away is always taken.
+        biased;
         // A connection broken by its peer is not our error.
-        _ = &mut connection => return None,
-        () = silent => {}
+        _ = &mut connection => return Left::Ended,
+        Ok(answer) = leaves => Some(answer),
+        () = traffic.is_silent(&open) => None,
         () = stop.cancelled() => {
             Pin::new(&mut connection).graceful_shutdown();
             let _ = connection.await;
-            return None;
+            return Left::Ended;
         }
-    }
+    };
     let parts = connection.into_parts();
-    // A copy: even what is empty would keep the whole buffer.
-    Some((parts.io.into_inner().stream, Bytes::copy_from_slice(&parts.read_buf)))
+    let stream = parts.io.into_inner().stream;
+    match answer {
+        Some(answer) => Left::Lasting(stream, answer),
+        // A copy: even what is empty would keep the whole buffer.
+        None => Left::Silent(stream, Bytes::copy_from_slice(&parts.read_buf)),
+    }
 }
 
 /// What has last moved on a connection.
@@ -142,6 +188,22 @@ impl Traffic {
 
     fn moved(&self) -> u64 {
         self.moves.load(Ordering::Relaxed)
+    }
+
+    /// Waits until nothing moves. The service has the second clone of `open`; each open request, or response that is not
+    /// sent, has another.
+    async fn is_silent(&self, open: &Arc<()>) {
+        let (mut before, mut looks_while_open) = (self.moved(), 0);
+        loop {
+            let is_long = looks_while_open > LOOKS_AT_A_SHORT_REQUEST;
+            tokio::time::sleep(if is_long { LOOK_AT_A_LONG_REQUEST } else { PARK_AFTER }).await;
+            let (now, is_open) = (self.moved(), Arc::strong_count(open) > 2);
+            if now == before && !is_open && self.is_answered() {
+                return;
+            }
+            before = now;
+            looks_while_open = if is_open { looks_while_open + 1 } else { 0 };
+        }
     }
 
     /// Whether everything that was read has been answered. If the peer has sent a part of its next request together

@@ -13,6 +13,7 @@ mod codes;
 mod connection;
 mod events;
 mod keyed_limit;
+mod lasting;
 mod live;
 mod openapi;
 mod operations;

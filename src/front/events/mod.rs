@@ -18,6 +18,7 @@ pub use sales::SaleStreams;
 pub(super) use sales::{Client, Frame, Frames, follow};
 
 use super::codes::TOO_MANY_STREAMS;
+use super::lasting::Lasts;
 use super::problem::Problem;
 
 /// A comment after this time without an event: proxies close what is silent.
@@ -34,6 +35,7 @@ pub(super) fn answer(
     caching: &'static str,
 ) -> Response {
     let mut response = Sse::new(events).keep_alive(KeepAlive::new().interval(COMMENT_AFTER)).into_response();
+    response.extensions_mut().insert(Lasts);
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(caching));
     // nginx would collect events until its buffer is full.

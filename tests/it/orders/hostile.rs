@@ -116,6 +116,28 @@ async fn headers_and_bodies_that_never_end_are_cut_off() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_head_of_16_kib_and_64_headers_is_read_and_a_longer_one_is_refused() {
+    let (_world, running, path) = with_open_sale(&[]).await;
+    let begin = format!("GET {path}/mine HTTP/1.1\r\nhost: t\r\nconnection: close\r\n");
+    let of_bytes = |bytes: usize| {
+        let rest = bytes - begin.len() - "x: \r\n\r\n".len();
+        format!("{begin}x: {}\r\n\r\n", "y".repeat(rest))
+    };
+    let of_headers = |count: usize| format!("{begin}{}\r\n", "x: y\r\n".repeat(count - 2));
+    for (head, status) in [
+        (of_bytes(16 * 1024), 401),
+        (of_bytes(16 * 1024 + 1), 431),
+        (of_headers(64), 401),
+        (of_headers(65), 431),
+    ] {
+        let answer = send_raw(running.buyers.unwrap(), head.as_bytes(), Duration::from_secs(10)).await;
+        let answer = answer.expect("an answer in time");
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{} bytes: {answer}", head.len());
+    }
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_buyer_who_hangs_up_still_gets_their_order() {
     let (_world, running, path) = with_open_sale(&[]).await;
     let ada = Buyer::of(&running, "ada");
