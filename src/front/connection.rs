@@ -90,18 +90,16 @@ impl Exit {
         if answer.extensions_mut().remove::<Lasts>().is_none() {
             return answer;
         }
-        match self.give(answer) {
+        let Some(to) = self.taken() else { return answer };
+        match to.send(answer) {
             Ok(()) => std::future::pending().await,
             // After `stop`.
             Err(answer) => answer,
         }
     }
 
-    fn give(&self, answer: Response) -> Result<(), Response> {
-        match self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            Some(to) => to.send(answer),
-            None => Err(answer),
-        }
+    fn taken(&self) -> Option<oneshot::Sender<Response>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
