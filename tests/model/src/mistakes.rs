@@ -5,6 +5,10 @@
 pub enum Mistake {
     /// The protocol as it is.
     None,
+    /// Neither the gate nor the database looks at the stock.
+    NoStock,
+    /// Neither looks at what the user has.
+    NoLimit,
     /// The admission script takes a unit and writes no outbox entry.
     AdmitWithoutOutbox,
     /// The outbox entry is deleted when the broker confirms, as in a textbook outbox.

@@ -53,7 +53,13 @@ fn two_reads() -> Config {
 fn every_planted_mistake_is_found() {
     let mut cancels = Config::returns();
     cancels.budget.expiries = 0;
+    let mut one_unit = Config::delivery();
+    one_unit.set("stock", 1);
+    let mut two_keys = Config::delivery();
+    two_keys.set("keys", 2);
     let planted = [
+        (Mistake::NoStock, one_unit, NO_OVERSELL),
+        (Mistake::NoLimit, two_keys, LIMIT),
         (Mistake::AdmitWithoutOutbox, Config::delivery(), NOT_LOST),
         (Mistake::DeleteAtConfirm, Config::delivery(), NOT_LOST),
         (Mistake::RepublishWithoutId, Config::delivery(), ONE_ROW),

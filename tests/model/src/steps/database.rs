@@ -30,9 +30,11 @@ pub fn record(state: &mut State, config: &Config, id: usize, token: u8) -> Recor
     let same_key =
         state.live_of(order.user).any(|other| state.orders[other].is_some_and(|it| it.key == order.key));
     let number_taken = state.is_taken(id);
-    let row = if same_key || !number_taken && state.db.units[user] >= 1 {
+    let has_one = state.db.units[user] >= 1 && config.mistake != Mistake::NoLimit;
+    let sold_out = state.db.sold >= state.db.stock && config.mistake != Mistake::NoStock;
+    let row = if same_key || !number_taken && has_one {
         Row::Replaced
-    } else if number_taken || state.db.sold >= state.db.stock {
+    } else if number_taken || sold_out {
         Row::Refused
     } else {
         Row::Confirmed

@@ -25,12 +25,13 @@ pub fn click(state: &mut State, config: &Config, user: u8, key: u8) -> bool {
     for (id, order) in state.accepted() {
         let record = state.gate.records[id];
         // A repeat gets its order, whatever became of it; a user at the limit gets `already_ordered`.
-        if order.user == user && (record == Record::Held || record == Record::Ended && order.key == key) {
+        let has_one = record == Record::Held && config.mistake != Mistake::NoLimit;
+        if order.user == user && (has_one || record != Record::None && order.key == key) {
             return false;
         }
     }
     let Some(id) = state.orders.iter().position(Option::is_none) else { return false };
-    if state.gate.left <= 0 {
+    if state.gate.left <= 0 && config.mistake != Mistake::NoStock {
         return false;
     }
     let number = next_number(state);
