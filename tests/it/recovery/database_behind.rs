@@ -175,17 +175,25 @@ async fn a_replay_that_begins_too_late_leaves_the_database_behind() {
 /// Cancels the order of `user0` in the database alone, and returns what the gate should have back.
 async fn cancel_without_the_gate(running: &Running, sale: &Sale) -> Return {
     let parts = &running.parts;
-    let row = parts.store.orders_after(&sale.id, None, 1).await.unwrap().remove(0);
-    let options = LeaseOptions::lasting(LONG);
-    let taken = parts.leases.take(sale.id.as_str(), [row.order.user.as_str()], options).await.unwrap();
-    let guard = taken.guard.expect("nobody else acts for the user");
-    let line = parts.store.line().await.unwrap();
-    let cancel =
-        Change { id: row.order.id, act: Act::Cancel, asked: ActRequest::by("test"), fence: guard.token() };
-    let changed = parts.store.change(&[cancel], &|| true).await.unwrap();
-    assert!(matches!(changed[..], [Changed::Now(_)]), "{changed:?}");
-    guard.release().await.unwrap();
-    Return { id: row.order.id, sale: sale.id.clone(), user: row.order.user, line }
+    // A backup has cut off the connections, and each of them says so once.
+    until("the order is cancelled", LONG, async || {
+        let row = parts.store.orders_after(&sale.id, None, 1).await.ok()?.remove(0);
+        let options = LeaseOptions::lasting(LONG);
+        let taken = parts.leases.take(sale.id.as_str(), [row.order.user.as_str()], options).await.unwrap();
+        let guard = taken.guard.expect("nobody else acts for the user");
+        let (id, fence) = (row.order.id, guard.token());
+        let cancelled = async {
+            let line = parts.store.line().await.ok()?;
+            let cancel = Change { id, act: Act::Cancel, asked: ActRequest::by("test"), fence };
+            let changed = parts.store.change(&[cancel], &|| true).await.ok()?;
+            assert!(matches!(changed[..], [Changed::Now(_)]), "{changed:?}");
+            Some(line)
+        };
+        let line = cancelled.await;
+        guard.release().await.unwrap();
+        Some(Return { id, sale: sale.id.clone(), user: row.order.user, line: line? })
+    })
+    .await
 }
 
 /// A process ends an order and stalls before the gate hears of it. Meanwhile the database goes back to before the end,
