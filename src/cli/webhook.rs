@@ -143,7 +143,8 @@ fn list(all: &[EndpointStatus], output: &Output) {
     }
     println!("{:<16} {:>8} {:>9}  {:<38} URL", "ID", "WAITING", "GIVEN UP", "STATE");
     for endpoint in all {
-        let EndpointStatus { id, url, events, off_because, failing_since, waiting, given_up, .. } = endpoint;
+        let EndpointStatus { id, url, events, off_because, failing_since, waiting, given_up, error, .. } =
+            endpoint;
         let state = match (off_because, failing_since) {
             (Some(why), _) => format!("off: {why}"),
             (None, Some(since)) => format!("fails since {since}"),
@@ -152,5 +153,8 @@ fn list(all: &[EndpointStatus], output: &Output) {
         let is_all = EventType::all().count() == events.len();
         let only = if is_all { String::new() } else { format!("  only {}", events.join(", ")) };
         println!("{id:<16} {waiting:>8} {given_up:>9}  {state:<38} {url}{only}");
+        if let Some(error) = error {
+            println!("{:<36}last error: {error}", "");
+        }
     }
 }

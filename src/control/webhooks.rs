@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::operator_acts::recorded;
 use crate::domain::{ActRequest, EventTypes, Invalid, Millis, SaleId};
-use crate::store::{Endpoint, EndpointState, Store, StoreError};
+use crate::store::{Endpoint, EndpointState, Store, StoreError, Undelivered};
 use crate::webhook::{BadUrl, EndpointUrl, Secret};
 
 /// Secrets that an endpoint may have at a time.
@@ -68,6 +68,9 @@ pub struct EndpointStatus {
     pub waiting: u64,
     /// Deliveries that were given up.
     pub given_up: u64,
+    /// Why one of them was not taken when it was tried last. Missing if none was tried.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// An operator's acts on endpoints. Cheap to clone.
@@ -87,7 +90,8 @@ impl WebhookActs {
     pub async fn list(&self) -> Result<Vec<EndpointStatus>, WebhookError> {
         let waiting = self.store.waiting_deliveries().await?;
         let status = |endpoint: Endpoint| {
-            let (waiting, given_up) = waiting.get(&endpoint.id).copied().unwrap_or_default();
+            let Undelivered { waiting, given_up, error } =
+                waiting.get(&endpoint.id).cloned().unwrap_or_default();
             let off_because = match endpoint.state {
                 EndpointState::On => None,
                 EndpointState::Off(why) => Some(why),
@@ -102,6 +106,7 @@ impl WebhookActs {
                 secrets: endpoint.secrets.len(),
                 waiting,
                 given_up,
+                error,
             }
         };
         Ok(self.store.endpoints().await?.into_iter().map(status).collect())

@@ -49,5 +49,5 @@ pub use recovery::{PaymentPages, Restore, Restored, RestoredPayments, Run, Unlog
 pub use sales::{BegunAct, Erased, Erasure, ItemRow, NotBegun, Restock, SaleAct, SaleRow};
 pub use states::{ActState, PaymentKind, PaymentState, RunState};
 pub use transaction::MayCommit;
-pub use webhooks::{Endpoint, EndpointState, NotTaken, WebhookDelivery};
+pub use webhooks::{Endpoint, EndpointState, NotTaken, Undelivered, WebhookDelivery};
 pub use witnesses::{Behind, NotHeard};

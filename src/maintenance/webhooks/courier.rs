@@ -214,3 +214,17 @@ fn again_after(failed_before: i32) -> Option<i64> {
     let nth = usize::try_from(failed_before).unwrap_or(0);
     AGAIN_AFTER_S.get(nth).map(|seconds| seconds * 1_000)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delivery_is_tried_for_three_days_and_then_given_up() {
+        let pauses: Vec<i64> = (0..).map_while(again_after).collect();
+        assert_eq!(pauses.len(), AGAIN_AFTER_S.len());
+        assert!(pauses.is_sorted());
+        let days = pauses.iter().sum::<i64>() / 86_400_000;
+        assert_eq!((pauses[0], days, again_after(10)), (5_000, 3, None));
+    }
+}

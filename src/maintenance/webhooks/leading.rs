@@ -13,7 +13,7 @@ use crate::gate::Gate;
 use crate::lease::{Guard, Leases};
 use crate::maintenance::MaintenanceError;
 use crate::maintenance::leader::{Leader, keep_leading};
-use crate::store::{Endpoint, EndpointState, Store};
+use crate::store::{Endpoint, EndpointState, Store, Undelivered};
 use crate::webhook::{EndpointUrl, Secret, Sender};
 
 const SCOPE: &str = "_webhooks";
@@ -104,8 +104,8 @@ impl Webhooks {
             earlier.counted = Some(Instant::now());
             let waiting = self.store.waiting_deliveries().await?;
             let off = endpoints.iter().filter(|endpoint| endpoint.state != EndpointState::On).count();
-            let sum = |of: fn(&(u64, u64)) -> u64| waiting.values().map(of).sum();
-            show(sum(|counts| counts.0), sum(|counts| counts.1), off);
+            let sum = |of: fn(&Undelivered) -> u64| waiting.values().map(of).sum();
+            show(sum(|of| of.waiting), sum(|of| of.given_up), off);
         }
         Ok(())
     }

@@ -46,6 +46,17 @@ pub struct Endpoint {
     pub created_at: Millis,
 }
 
+/// What an endpoint has not taken.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Undelivered {
+    /// Deliveries that wait.
+    pub waiting: u64,
+    /// Deliveries that were given up.
+    pub given_up: u64,
+    /// Why one of them was not taken when it was tried last; `None` if none was tried.
+    pub error: Option<String>,
+}
+
 impl Store {
     /// Adds an endpoint. `false` if there is one with this id; then nothing was written.
     pub async fn add_endpoint(
@@ -95,21 +106,22 @@ impl Store {
         .await
     }
 
-    /// How many deliveries of each endpoint wait, and how many were given up. Of those without any nothing is said.
-    pub async fn waiting_deliveries(&self) -> Result<BTreeMap<String, (u64, u64)>, StoreError> {
+    /// What each endpoint has not taken. Of those that have taken everything nothing is said.
+    pub async fn waiting_deliveries(&self) -> Result<BTreeMap<String, Undelivered>, StoreError> {
         self.within(async {
-            let counted: Vec<(String, i64, i64)> = webhook_delivery::Entity::find()
+            let counted: Vec<(String, i64, i64, Option<String>)> = webhook_delivery::Entity::find()
                 .select_only()
                 .column(webhook_delivery::Column::EndpointId)
                 .column_as(Expr::col(webhook_delivery::Column::OrderId).count(), "all")
                 .column_as(Expr::col(webhook_delivery::Column::DueAtMs).count(), "waiting")
+                .column_as(Expr::col(webhook_delivery::Column::LastError).max(), "error")
                 .group_by(webhook_delivery::Column::EndpointId)
                 .into_tuple()
                 .all(&self.db)
                 .await?;
-            let count = |(endpoint, all, waiting): (String, i64, i64)| {
+            let count = |(endpoint, all, waiting, error)| {
                 let [waiting, given_up] = [waiting, all - waiting].map(|n| u64::try_from(n).unwrap_or(0));
-                (endpoint, (waiting, given_up))
+                (endpoint, Undelivered { waiting, given_up, error })
             };
             Ok(counted.into_iter().map(count).collect())
         })

@@ -10,4 +10,4 @@ mod sales;
 
 pub(in crate::store) use announce::Reached;
 pub use deliveries::{NotTaken, WebhookDelivery};
-pub use endpoints::{Endpoint, EndpointState};
+pub use endpoints::{Endpoint, EndpointState, Undelivered};

@@ -97,5 +97,22 @@ fn no_client_is_broken_by_what_has_changed_since_the_baseline() {
         let baseline = read(&format!("tests/it/contract/{name}.json"));
         let broken = compatible::broken(&baseline, &api.document());
         assert!(broken.is_empty(), "{name}: {broken:#?}");
+        // What a baseline does not have, it does not protect.
+        let document = api.document();
+        let known = operations(&baseline);
+        let unprotected: Vec<_> =
+            operations(&document).into_iter().filter(|it| !known.contains(it)).collect();
+        assert!(unprotected.is_empty(), "cp docs/openapi/{name}.json tests/it/contract/: {unprotected:?}");
     }
+}
+
+/// The paths with their methods.
+fn operations(document: &Value) -> BTreeSet<(&str, &str)> {
+    let paths = document["paths"].as_object().into_iter().flatten();
+    paths
+        .flat_map(|(path, methods)| {
+            let methods = methods.as_object().into_iter().flatten();
+            methods.map(move |(method, _)| (path.as_str(), method.as_str()))
+        })
+        .collect()
 }

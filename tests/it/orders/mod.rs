@@ -3,6 +3,7 @@ pub mod connections;
 pub mod control;
 pub mod dashboard;
 pub mod events;
+pub mod failing_endpoints;
 pub mod front;
 pub mod hostile;
 pub mod late_payments;

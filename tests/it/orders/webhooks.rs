@@ -17,7 +17,7 @@ use crate::support::{Answer, Buyer, Database, Manner, Receiver, World, at_rest, 
 const LONG: Duration = Duration::from_secs(60);
 
 /// A world whose endpoints may be on this host.
-async fn world(database: Database) -> World {
+pub async fn world(database: Database) -> World {
     let mut world = World::new(database).await;
     world.set("webhooks.allow_private=true").set("maintenance.every_ms=200");
     world.set(&format!("payments.secrets=acme {SECRET}"));
@@ -25,7 +25,7 @@ async fn world(database: Database) -> World {
     world
 }
 
-async fn open(world: &World) -> (Running, Sale) {
+pub async fn open(world: &World) -> (Running, Sale) {
     open_with(world, 100).await
 }
 
@@ -37,7 +37,7 @@ async fn open_with(world: &World, stock: i64) -> (Running, Sale) {
 }
 
 /// Adds an endpoint for events of orders, and returns its secret.
-async fn add(world: &World, id: &str, receiver: &Receiver) -> String {
+pub async fn add(world: &World, id: &str, receiver: &Receiver) -> String {
     add_for(world, id, receiver, "order.*").await
 }
 
@@ -49,13 +49,13 @@ async fn add_for(world: &World, id: &str, receiver: &Receiver, events: &str) -> 
     added["secret"].as_str().unwrap().to_owned()
 }
 
-async fn buy(running: &Running, sale: &Sale, user: &str) -> Answer {
+pub async fn buy(running: &Running, sale: &Sale, user: &str) -> Answer {
     let answer = Buyer::of(running, user).buy(sale.id.as_str(), "k").await;
     assert_eq!(answer.status, 202, "{}", answer.text);
     answer
 }
 
-async fn has_kinds(receiver: &Receiver, order: &str, kinds: &[&str]) {
+pub async fn has_kinds(receiver: &Receiver, order: &str, kinds: &[&str]) {
     until(&format!("{order} has {kinds:?}"), LONG, async || {
         (receiver.kinds_of(order) == kinds).then_some(())
     })
@@ -84,9 +84,12 @@ async fn a_killed_receiver_gets_everything(database: Database) {
         (&"ada".into(), &"confirmed".into(), &1.into())
     );
 
+    // It takes one more, and dies before it answers.
+    receiver.behave(Manner::InVain);
+    let mut paid = vec![buy(&running, &sale, "user0").await.order_id().to_owned()];
+    has_kinds(&receiver, &paid[0], &["order.confirmed"]).await;
     receiver.kill().await;
-    let mut paid = Vec::new();
-    for nth in 0..20 {
+    for nth in 1..20 {
         let order = buy(&running, &sale, &format!("user{nth}")).await;
         paid.push(order.order_id().to_owned());
     }
@@ -97,7 +100,7 @@ async fn a_killed_receiver_gets_everything(database: Database) {
     let failing = async || {
         let (code, out, err) = run(Some(&world), &["webhook", "list"]).await;
         assert_eq!(code, 0, "{out}{err}");
-        out.contains("fails since").then_some(())
+        (out.contains("fails since") && out.contains("last error: ")).then_some(())
     };
     until("the operator sees it", LONG, failing).await;
     receiver.behave(Manner::Takes);
@@ -110,6 +113,11 @@ async fn a_killed_receiver_gets_everything(database: Database) {
     ids.dedup_by(|one, other| one.id == other.id);
     println!("{all} deliveries of {} events", ids.len());
     assert_eq!(ids.len(), 41);
+    assert!(all > 41, "it had taken one whose answer was lost");
+    for one in receiver.delivered() {
+        let first = ids.iter().find(|first| first.id == one.id).unwrap();
+        assert_eq!(first.body, one.body, "the same event is the same again");
+    }
     running.stop().await;
 }
 
@@ -224,42 +232,6 @@ async fn what_happens_to_a_sale_comes_as_well() {
     let last = receiver.delivered().pop().unwrap();
     assert!(last.is_signed_with(&secret) && last.id.starts_with(&format!("{id}.closed.")), "{last:?}");
     assert_eq!(last.json["data"], json!({"sale_id": id, "status": "closed"}));
-    running.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_endpoint_that_is_gone_is_switched_off_and_said_so() {
-    let world = world(Database::Sqlite).await;
-    let receiver = Receiver::start().await;
-    receiver.behave(Manner::Answers(StatusCode::GONE));
-    let old = add(&world, "shop", &receiver).await;
-    let (running, sale) = open(&world).await;
-    let missed = buy(&running, &sale, "ada").await;
-    let listed = until("it is off", LONG, async || {
-        let (_, out, _) = run(Some(&world), &["webhook", "list"]).await;
-        out.contains("off: it answered 410").then_some(out)
-    })
-    .await;
-    assert!(listed.contains("shop"), "{listed}");
-    receiver.behave(Manner::Takes);
-    let (code, out, err) = run(Some(&world), &["webhook", "rotate", "shop", "--by", "ada"]).await;
-    let new =
-        out.lines().find(|line| line.starts_with("whsec_")).unwrap_or_else(|| panic!("{code} {out}{err}"));
-    let again = run(Some(&world), &["webhook", "rotate", "shop"]).await;
-    assert!(again.0 == 2 && again.2.contains("--retire"), "{again:?}");
-    assert_eq!(run(Some(&world), &["webhook", "on", "shop"]).await.0, 0);
-    assert_eq!(run(Some(&world), &["webhook", "redeliver", "shop"]).await.0, 0);
-    has_kinds(&receiver, missed.order_id(), &["order.confirmed"]).await;
-    let delivered = receiver.delivered().remove(0);
-    assert!(delivered.is_signed_with(&old) && delivered.is_signed_with(new), "{delivered:?}");
-    assert_eq!(run(Some(&world), &["webhook", "rotate", "shop", "--retire"]).await.0, 0);
-    let order = buy(&running, &sale, "bob").await;
-    has_kinds(&receiver, order.order_id(), &["order.confirmed"]).await;
-    let delivered = receiver.delivered().pop().unwrap();
-    assert!(!delivered.is_signed_with(&old) && delivered.is_signed_with(new), "{delivered:?}");
-    let acts = run(Some(&world), &["acts"]).await.1;
-    assert!(acts.contains("webhook rotate") && acts.contains("operator ada"), "{acts}");
-    assert!(!acts.contains("whsec_"), "{acts}");
     running.stop().await;
 }
 

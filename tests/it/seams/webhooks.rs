@@ -66,7 +66,9 @@ async fn states_that_wait_hide_no_others(database: Database) {
         .await
         .unwrap();
     assert_eq!(due(&store, 5).await, [(blocked[1].id, 2)]);
-    assert_eq!(store.waiting_deliveries().await.unwrap()[SHOP], (57, 1));
+    let undelivered = store.waiting_deliveries().await.unwrap().remove(SHOP).unwrap();
+    assert_eq!((undelivered.waiting, undelivered.given_up), (57, 1));
+    assert!(undelivered.error.is_some());
     assert_eq!(store.redeliver(SHOP).await.unwrap(), 29);
     let all = store.due_deliveries(SHOP, 100).await.unwrap();
     assert_eq!(all.len(), 58);

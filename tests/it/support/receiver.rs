@@ -22,6 +22,8 @@ pub enum Manner {
     /// Takes everything, each after this long.
     Slowly(Duration),
     Answers(StatusCode),
+    /// Takes everything, and says that it does not: as if each answer were lost.
+    InVain,
     /// Takes everything but events of this type.
     Refuses(&'static str),
     /// To another path of this receiver.
@@ -162,6 +164,10 @@ async fn take(State(shared): State<Shared>, uri: Uri, headers: HeaderMap, body: 
             StatusCode::NO_CONTENT.into_response()
         }
         Manner::Answers(status) => status.into_response(),
+        Manner::InVain => {
+            shared.delivered.lock().unwrap().push(delivered);
+            StatusCode::SERVICE_UNAVAILABLE.into_response()
+        }
         Manner::Redirects => {
             // A client that follows it comes here again.
             shared.delivered.lock().unwrap().push(delivered);

@@ -1,0 +1,76 @@
+//! Endpoints of webhooks that are switched off because they fail.
+
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use sqlx::{Connection as _, Executor as _};
+
+use super::webhooks::{add, buy, has_kinds, open, world};
+use crate::support::{Database, Manner, Receiver, run, until};
+
+const LONG: Duration = Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_is_gone_is_switched_off_and_said_so() {
+    let world = world(Database::Sqlite).await;
+    let receiver = Receiver::start().await;
+    receiver.behave(Manner::Answers(StatusCode::GONE));
+    let old = add(&world, "shop", &receiver).await;
+    let (running, sale) = open(&world).await;
+    let missed = buy(&running, &sale, "ada").await;
+    let listed = until("it is off", LONG, async || {
+        let (_, out, _) = run(Some(&world), &["webhook", "list"]).await;
+        out.contains("off: it answered 410").then_some(out)
+    })
+    .await;
+    assert!(listed.contains("shop"), "{listed}");
+    receiver.behave(Manner::Takes);
+    let (code, out, err) = run(Some(&world), &["webhook", "rotate", "shop", "--by", "ada"]).await;
+    let new =
+        out.lines().find(|line| line.starts_with("whsec_")).unwrap_or_else(|| panic!("{code} {out}{err}"));
+    let again = run(Some(&world), &["webhook", "rotate", "shop"]).await;
+    assert!(again.0 == 2 && again.2.contains("--retire"), "{again:?}");
+    assert_eq!(run(Some(&world), &["webhook", "on", "shop"]).await.0, 0);
+    assert_eq!(run(Some(&world), &["webhook", "redeliver", "shop"]).await.0, 0);
+    has_kinds(&receiver, missed.order_id(), &["order.confirmed"]).await;
+    let delivered = receiver.delivered().remove(0);
+    assert!(delivered.is_signed_with(&old) && delivered.is_signed_with(new), "{delivered:?}");
+    assert_eq!(run(Some(&world), &["webhook", "rotate", "shop", "--retire"]).await.0, 0);
+    let order = buy(&running, &sale, "bob").await;
+    has_kinds(&receiver, order.order_id(), &["order.confirmed"]).await;
+    let delivered = receiver.delivered().pop().unwrap();
+    assert!(!delivered.is_signed_with(&old) && delivered.is_signed_with(new), "{delivered:?}");
+    let acts = run(Some(&world), &["acts"]).await.1;
+    assert!(acts.contains("webhook rotate") && acts.contains("operator ada"), "{acts}");
+    assert!(!acts.contains("whsec_"), "{acts}");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_takes_nothing_for_five_days_is_switched_off() {
+    let world = world(Database::Sqlite).await;
+    let receiver = Receiver::start().await;
+    receiver.behave(Manner::Answers(StatusCode::INTERNAL_SERVER_ERROR));
+    add(&world, "shop", &receiver).await;
+    let (running, sale) = open(&world).await;
+    let order = buy(&running, &sale, "ada").await;
+    let listed = async |says: &str| {
+        until(says, LONG, async || {
+            let (_, out, _) = run(Some(&world), &["webhook", "list"]).await;
+            out.contains(says).then_some(out)
+        })
+        .await
+    };
+    let out = listed("fails since").await;
+    assert!(out.contains("last error: it answered 500"), "{out}");
+    let mut database = sqlx::SqliteConnection::connect(&world.config().database.url).await.unwrap();
+    let long_ago = "UPDATE webhook_endpoints SET failing_since_ms = failing_since_ms - 432000000";
+    database.execute(long_ago).await.unwrap();
+    database.execute("UPDATE webhook_deliveries SET due_at_ms = 0").await.unwrap();
+    listed("off: nothing could be delivered for five days").await;
+    receiver.behave(Manner::Takes);
+    assert_eq!(run(Some(&world), &["webhook", "on", "shop"]).await.0, 0);
+    assert_eq!(run(Some(&world), &["webhook", "redeliver", "shop"]).await.0, 0);
+    has_kinds(&receiver, order.order_id(), &["order.confirmed"]).await;
+    running.stop().await;
+}
