@@ -72,3 +72,22 @@ impl Recorder {
 pub(super) fn dropped(spans: usize) {
     metrics::counter!("doorbuster_trace_spans_total", "result" => "dropped").increment(spans as u64);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callers_have_at_most_two_hundred_requests_a_second_recorded() {
+        let from_callers = RateLimiter::direct(Quota::per_second(FROM_CALLERS));
+        let sampling = Sampling { one_in: 0, slow: Duration::from_secs(1) };
+        let recorder = Recorder { sampling, from_callers, queue: mpsc::channel(1).0 };
+        let asks = |is_sampled| recorder.samples(Some(TraceContext { trace: 1, span: 1, is_sampled }));
+        let begun = std::time::Instant::now();
+        let recorded = (0..100_000).filter(|_| asks(true)).count();
+        // The rate has filled up again meanwhile.
+        let most = 201.0 + 200.0 * begun.elapsed().as_secs_f64();
+        assert!(recorded >= 200 && recorded as f64 <= most, "{recorded} of at most {most}");
+        assert!(!asks(false) && !recorder.samples(None));
+    }
+}

@@ -6,7 +6,7 @@ use doorbuster::domain::Sale;
 use doorbuster::front::Signer;
 use tempfile::NamedTempFile;
 
-use crate::support::{Answer, Buyer, Collected, Collector, Database, Doorbuster, World, sale, until};
+use crate::support::{Answer, Buyer, Collected, Collector, Database, Doorbuster, World, run, sale, until};
 
 const LONG: Duration = Duration::from_secs(60);
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -25,9 +25,15 @@ struct Stack {
 
 /// A front and a worker that record one in so many requests.
 async fn stack(one_in: u32) -> Stack {
+    stack_with(one_in, 1_000).await
+}
+
+/// The same, that also record what takes as many milliseconds.
+async fn stack_with(one_in: u32, slow_ms: u32) -> Stack {
     let mut world = World::new(Database::Postgres).await;
     let collector = Collector::start().await;
     world.set(&format!("traces.url={}", collector.url())).set(&format!("traces.one_in={one_in}"));
+    world.set(&format!("traces.slow_ms={slow_ms}"));
     let headers = NamedTempFile::new().unwrap();
     std::fs::write(headers.path(), format!("Authorization: {KEY}\n")).unwrap();
     world.set(&format!("traces.headers_file={}", headers.path().display()));
@@ -128,7 +134,9 @@ async fn only_what_is_sampled_is_recorded_and_a_refusal_names_its_trace() {
     let refused = stack.buyer("ada").post("/v1/sales/nothing/orders", &headers, "").await;
     assert_eq!((refused.status, refused.json["trace_id"].as_str()), (404, Some(other.as_str())));
     stack.spans(&other, 1).await;
-    assert!(stack.collector.spans().iter().all(|span| span.trace == other), "{:#?}", stack.collector.spans());
+    // What failed before the front sold is recorded anyway.
+    let spans = stack.collector.spans();
+    assert!(spans.iter().all(|span| span.trace == other || span.failed), "{spans:#?}");
     let path = format!("/v1/sales/{}/orders", stack.sale.id);
     let nobody =
         Buyer::with(stack.front.buyers.unwrap(), &Signer::new(stack.world.config().auth()), "ada", None);
@@ -156,4 +164,36 @@ async fn nobody_waits_for_a_collector_and_what_it_does_not_take_is_counted() {
         spans.iter().any(|span| span.name == "persist" && span.attributes.contains(&order)).then_some(())
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_fails_or_is_slow_is_recorded_by_its_first_span_though_nobody_sampled_it() {
+    // Each order waits for the disks of Redis and the broker for longer than this.
+    let slow = stack_with(0, 1).await;
+    let order = slow.buy("ada", "").await;
+    assert_eq!(order.status, 202, "{}", order.text);
+    // What made sure that the front sells may be there as well, in the trace of its caller.
+    let recorded = async |stack: &Stack| {
+        until("it is recorded", LONG, async || {
+            let spans = stack.collector.spans();
+            spans.iter().any(|span| span.parent.is_empty()).then_some(spans)
+        })
+        .await
+    };
+    let route = "/v1/sales/{sale}/orders";
+    let spans = recorded(&slow).await;
+    assert!(spans.iter().all(|span| span.name == route && !span.failed), "{spans:#?}");
+    assert!(spans.iter().all(|span| span.ended - span.begun >= 1_000_000), "{spans:#?}");
+
+    let stack = stack(0).await;
+    let set = ["settings", "set", "front.read_only", "true"];
+    let (code, out, err) = run(Some(&stack.world), &set).await;
+    assert_eq!(code, 0, "{out}{err}");
+    let refused = until("the front refuses", LONG, async || {
+        Some(stack.buy("bob", "").await).filter(|answer| answer.status == 503)
+    })
+    .await;
+    let spans = recorded(&stack).await;
+    assert!(spans.iter().all(|span| span.name == route && span.failed), "{spans:#?}");
+    assert_eq!(refused.json.get("trace_id"), None, "the answer was on its way before anybody knew");
 }
