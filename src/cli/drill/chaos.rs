@@ -6,8 +6,9 @@ use super::args::Args;
 use super::exit::verdict;
 use crate::cli::ended::{Ended, Failed};
 use crate::process::{Sources, signal};
-use crate::rehearsal::chaos::{self, ChaosPlan, MOST_SALES};
+use crate::rehearsal::chaos::{self, ChaosPlan, ChaosReport, MOST_SALES, SaleReport};
 use crate::rehearsal::drill::Progress;
+use crate::rehearsal::judge::{Case, CaseError};
 use crate::rehearsal::servers::{Folder, Kind};
 
 /// The defaults of the options.
@@ -23,19 +24,14 @@ pub(super) async fn chaos(sources: &Sources, args: &Args) -> Result<Ended, Faile
     let folder = Folder::ephemeral()?;
     let stop = signal::stop_token();
     let report = Box::pin(chaos::run(folder.path(), &plan, &Progress::on_stderr(), &stop)).await;
-    if args.chaos.keep {
+    // Without a verdict, the logs of the processes are all that there is.
+    if args.chaos.keep || (report.is_err() && !stop.is_cancelled()) {
         eprintln!("  kept: {}", folder.keep().display());
     }
     let (report, cases) = report.map_err(|error| Failed::Other(error.to_string()))?;
     let ended = verdict(report.balances(), report.is_complete());
-    for (sale, case) in report.sales.iter().zip(&cases) {
-        if sale.balances() && sale.is_complete() {
-            continue;
-        }
-        let name = format!("doorbuster-case-{}-{:08x}", plan.seed, rand::random::<u32>());
-        let kept = std::env::temp_dir().join(name);
-        case.keep(&kept).map_err(|error| Failed::Other(error.to_string()))?;
-        eprintln!("  the case of {} again: doorbuster drill judge {}", case.sale.id, kept.display());
+    if !(report.balances() && report.is_complete()) {
+        keep(&plan, &report, &cases).map_err(|error| Failed::Other(error.to_string()))?;
     }
     if args.output.is_json() {
         println!("{}", serde_json::json!(report));
@@ -43,6 +39,25 @@ pub(super) async fn chaos(sources: &Sources, args: &Args) -> Result<Ended, Faile
         println!("{report}");
     }
     Ok(ended)
+}
+
+/// Keeps what somebody else needs to judge a drill that failed: the command, the report, and the cases of the sales that
+/// failed, or of all if none did.
+fn keep(plan: &ChaosPlan, report: &ChaosReport, cases: &[Case]) -> Result<(), CaseError> {
+    let name = format!("doorbuster-case-{}-{:08x}", plan.seed, rand::random::<u32>());
+    let folder = std::env::temp_dir().join(name);
+    let failed = |sale: &SaleReport| !(sale.balances() && sale.is_complete());
+    let any_failed = report.sales.iter().any(failed);
+    for (sale, case) in report.sales.iter().zip(cases) {
+        if failed(sale) || !any_failed {
+            let of_sale = folder.join(&case.sale.id);
+            case.keep(&of_sale)?;
+            eprintln!("  the case of {} again: doorbuster drill judge {}", case.sale.id, of_sale.display());
+        }
+    }
+    let file = folder.join("drill.txt");
+    let text = format!("{}\n\n{report}\n", again(plan));
+    std::fs::write(&file, text).map_err(|why| CaseError::File { file: file.display().to_string(), why })
 }
 
 fn plan(sources: &Sources, args: &Args) -> Result<ChaosPlan, Failed> {
@@ -71,8 +86,10 @@ fn plan(sources: &Sources, args: &Args) -> Result<ChaosPlan, Failed> {
 /// The command that inflicts the same faults.
 fn again(plan: &ChaosPlan) -> String {
     let other = plan.other.as_deref().map(|other| format!(" --other {}", other.display()));
+    let settings: String = plan.settings.iter().map(|pair| format!(" --set '{pair}'")).collect();
     format!(
-        "doorbuster drill chaos --seed {} --faults {} --losses {} --seconds {} --units {} --sales {} --database {}{}{}",
+        "doorbuster drill chaos --seed {} --faults {} --losses {} --seconds {} --units {} --sales {} --database {}{}{}\
+         {settings}",
         plan.seed,
         plan.faults,
         plan.losses,

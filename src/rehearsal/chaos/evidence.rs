@@ -100,7 +100,7 @@ fn acts(run: &DrillRun) -> Vec<OperatorAct> {
         to_ms: act.at_ms.1,
         act: act.act.clone(),
         answer: act.answer.clone(),
-        sku: if act.units == 0 && act.perhaps == 0 { String::new() } else { drill::FIRST_ITEM.to_owned() },
+        sku: act.sku.clone(),
         units: act.units,
         perhaps: act.perhaps,
     });

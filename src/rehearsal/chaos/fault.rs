@@ -19,9 +19,13 @@ pub(super) enum Fault {
     /// SIGSTOP, then SIGCONT at most a second after its leases have expired.
     StopProcess(usize, Duration),
     KillServer(Kind),
+    /// A server is killed and comes back after this time.
+    ServerAway(Kind, Duration),
     StopServer(Kind, Duration),
     Network(Route, Weather, Duration),
     Reset(Route),
+    /// A process reaches none of its servers, as if its host were cut off.
+    CutOff(usize, Duration),
     /// Redis forgets all scripts.
     ScriptFlush,
     /// Redis has reached `maxmemory`.
@@ -36,13 +40,13 @@ pub(super) enum Fault {
     EndSessions,
     /// A session holds a lock on the hottest sale and goes silent.
     HoldLock(Duration),
-    /// Every process is restarted by SIGTERM, one after the other.
+    /// Every process, and then every server, is restarted by SIGTERM, one after the other.
     RollingRestart,
     /// The clock of a process is so many seconds ahead, and then jumps.
     WrongClock(usize, [i64; 2], Duration),
     /// Another program writes to the disk of the servers.
     BusyDisk(Duration),
-    /// A server cannot write to its files; then it is restarted.
+    /// A server cannot write to its files; then it is restarted. The broker only sees that its disk is nearly full.
     DiskFull(Kind, Duration),
     /// One half of the processes becomes this build. Only in a drill that begins with another one.
     Upgrade(usize),
@@ -50,6 +54,8 @@ pub(super) enum Fault {
     Empty(Kind),
     /// A server is set back to what it had this long ago.
     SetBack(Kind, Duration),
+    /// Redis comes back without the last so many percent of its append-only file.
+    CutFile(u64),
 }
 
 impl Fault {
@@ -60,6 +66,7 @@ impl Fault {
             Self::Restart(nth) => format!("restart {}", PROCESSES[*nth]),
             Self::StopProcess(nth, _) => format!("stop {}", PROCESSES[*nth]),
             Self::KillServer(kind) => format!("kill -9 {}", kind.name()),
+            Self::ServerAway(kind, _) => format!("{} away", kind.name()),
             Self::StopServer(kind, _) => format!("stop {}", kind.name()),
             Self::Network(_, weather, _) => match weather {
                 Weather::Slow(_) => "network slow".into(),
@@ -69,6 +76,7 @@ impl Fault {
                 Weather::Down | Weather::Fair => "network down".into(),
             },
             Self::Reset(_) => "network reset".into(),
+            Self::CutOff(nth, _) => format!("{} cut off", PROCESSES[*nth]),
             Self::ScriptFlush => "scripts forgotten".into(),
             Self::RedisFull(_) => "redis full".into(),
             Self::Purge => "queue purged".into(),
@@ -83,6 +91,7 @@ impl Fault {
             Self::Upgrade(_) => "upgrade".into(),
             Self::Empty(kind) => format!("{} emptied", kind.name()),
             Self::SetBack(kind, _) => format!("{} set back", kind.name()),
+            Self::CutFile(_) => "redis file cut".into(),
         }
     }
 
@@ -90,6 +99,7 @@ impl Fault {
     pub(super) fn loses(&self) -> Option<Kind> {
         match self {
             Self::Empty(kind) | Self::SetBack(kind, _) => Some(*kind),
+            Self::CutFile(_) => Some(Kind::Redis),
             _ => None,
         }
     }
@@ -100,6 +110,10 @@ const BROKER_AT_MOST_EVERY: Duration = Duration::from_secs(60);
 
 /// How long a loss takes, with its recovery.
 const LOSS_TAKES: Duration = Duration::from_secs(18);
+
+/// A drill of at least this length has a long outage and a long cut in the middle of its thirds: by chance alone, some
+/// drills would have none.
+const LONG_DRILL: Duration = Duration::from_secs(240);
 
 /// As many faults spread over the time of the plan, with the times at which they begin; the losses of data come at even
 /// distances. The same plan gives the same faults.
@@ -121,6 +135,11 @@ pub(super) fn draw_all(plan: &ChaosPlan) -> Vec<(Duration, Fault)> {
         }
         let at = Duration::from_secs_f64(begins + rng.random_range(0.0..0.8) * interval);
         begins += interval;
+        if lasts >= LONG_DRILL && [count / 3, 2 * count / 3].contains(&nth) {
+            let fault = if nth == count / 3 { server_away(&mut rng, database) } else { cut_off(&mut rng) };
+            drawn.push((at, fault));
+            continue;
+        }
         let fault = loop {
             let fault = draw(&mut rng, database);
             if fault != Fault::KillServer(Kind::Rabbitmq) {
@@ -147,6 +166,7 @@ fn draw_loss(rng: &mut StdRng, nth: usize, database: Kind) -> Fault {
     match nth % 4 {
         0 => Fault::Empty(Kind::Rabbitmq),
         1 => Fault::Empty(Kind::Redis),
+        2 if rng.random_bool(0.5) => Fault::CutFile(rng.random_range(2..20)),
         2 => Fault::SetBack(Kind::Redis, by),
         _ => Fault::SetBack(database, by),
     }
@@ -191,12 +211,25 @@ fn draw(rng: &mut StdRng, database: Kind) -> Fault {
         91 => Fault::Purge,
         92 => Fault::DeleteQueue,
         93 => Fault::MemoryAlarm(short(rng)),
-        94..96 => Fault::DiskFull([Kind::Redis, database][rng.random_range(0..2)], short(rng)),
+        94..96 => {
+            Fault::DiskFull([Kind::Redis, Kind::Rabbitmq, database][rng.random_range(0..3)], short(rng))
+        }
         // Longer than the database lets the sessions of a worker wait.
         96..98 => Fault::HoldLock(Duration::from_millis(rng.random_range(5_000..15_000))),
         98 => wrong_clock(process(rng), rng),
         _ => Fault::EndSessions,
     }
+}
+
+/// Longer than a hold, a confirm, a lease and the time to pay. Not much longer: within 45 s something must be sold again.
+fn server_away(rng: &mut StdRng, database: Kind) -> Fault {
+    let server = [Kind::Redis, Kind::Rabbitmq, database][rng.random_range(0..3)];
+    Fault::ServerAway(server, Duration::from_millis(rng.random_range(20_000..25_000)))
+}
+
+fn cut_off(rng: &mut StdRng) -> Fault {
+    let lasts = Duration::from_millis(rng.random_range(20_000..60_000));
+    Fault::CutOff(rng.random_range(0..PROCESSES.len()), lasts)
 }
 
 /// A front judges tokens and signatures by its own clock: if that is behind, no token is valid yet, and if it is ahead by
@@ -208,33 +241,83 @@ fn wrong_clock(nth: usize, rng: &mut StdRng) -> Fault {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    /// A tenth of the faults lose data.
+    fn plan_of(faults: usize, lasts: Duration) -> ChaosPlan {
+        ChaosPlan {
+            seed: 0,
+            faults,
+            losses: faults / 10,
+            orders: 1,
+            sales: 3,
+            lasts,
+            database: Kind::Postgres,
+            follow_up: true,
+            other: None,
+            settings: Vec::new(),
+        }
+    }
 
     #[test]
     fn a_seed_is_a_plan_and_another_seed_is_another() {
-        let of = |seed| {
-            draw_all(&ChaosPlan {
-                seed,
-                faults: 200,
-                losses: 20,
-                orders: 1,
-                sales: 3,
-                lasts: Duration::from_secs(600),
-                database: Kind::Postgres,
-                follow_up: true,
-                other: None,
-                settings: Vec::new(),
-            })
-        };
+        let of = |seed| draw_all(&ChaosPlan { seed, ..plan_of(200, Duration::from_secs(600)) });
         assert_eq!(of(7), of(7));
         assert_ne!(of(7), of(8));
-        let kinds: std::collections::BTreeSet<String> = of(7).iter().map(|(_, fault)| fault.kind()).collect();
-        assert!(kinds.len() >= 20, "{kinds:?}");
         let broker: Vec<_> =
             of(7).into_iter().filter(|(_, fault)| *fault == Fault::KillServer(Kind::Rabbitmq)).collect();
         assert!(!broker.is_empty());
         assert_eq!(of(7).iter().filter(|(_, fault)| fault.loses().is_some()).count(), 20);
         assert!(of(7).windows(2).all(|pair| pair[0].0 <= pair[1].0), "in the order of time");
         assert!(broker.windows(2).all(|pair| pair[1].0 - pair[0].0 >= BROKER_AT_MOST_EVERY));
+    }
+    #[test]
+    fn every_kind_of_fault_is_drawn() {
+        let plan = |seed| ChaosPlan { seed, ..plan_of(600, Duration::from_secs(600)) };
+        let drawn: BTreeSet<String> =
+            (0..4).flat_map(|seed| draw_all(&plan(seed))).map(|(_, fault)| fault.kind()).collect();
+        let servers = ["redis", "rabbitmq", "postgres"];
+        let mut kinds: BTreeSet<String> = [
+            "network slow",
+            "network frozen",
+            "answers lost",
+            "network half open",
+            "network down",
+            "network reset",
+            "scripts forgotten",
+            "redis full",
+            "queue purged",
+            "queue deleted",
+            "memory alarm",
+            "sessions ended",
+            "lock held",
+            "rolling restart",
+            "busy disk",
+            "stop redis",
+            "stop rabbitmq",
+            "redis emptied",
+            "rabbitmq emptied",
+            "redis set back",
+            "postgres set back",
+            "redis file cut",
+        ]
+        .map(str::to_owned)
+        .into();
+        for server in servers {
+            kinds.extend([
+                format!("kill -9 {server}"),
+                format!("{server} away"),
+                format!("{server} disk full"),
+            ]);
+        }
+        for process in PROCESSES {
+            kinds.extend(
+                ["kill -9", "restart", "stop", "wrong clock"].map(|what| format!("{what} {process}")),
+            );
+            kinds.insert(format!("{process} cut off"));
+        }
+        assert_eq!(drawn, kinds);
     }
 }

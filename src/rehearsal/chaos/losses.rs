@@ -73,6 +73,32 @@ pub(super) async fn set_back(stack: &Stack, kind: Kind, by: Duration) -> Result<
     Ok(None)
 }
 
+/// Redis comes back without the last so many percent of its append-only file, as after a crash of a host whose disk had not
+/// written what it confirmed.
+pub(super) async fn cut_file(stack: &Stack, percent: u64) -> Result<(), Missed> {
+    until_recovered(stack).await?;
+    until_published(stack, &sales(stack).await?).await?;
+    stack.while_down(Kind::Redis, move |folder| cut(folder, percent)).await?;
+    rebuild_what_stays_frozen(stack).await
+}
+
+/// Cuts the file that Redis has written to last.
+fn cut(folder: &Path, percent: u64) -> std::io::Result<()> {
+    let mut newest = None;
+    for entry in std::fs::read_dir(folder.join("appendonlydir"))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "aof")
+            && path.to_string_lossy().contains(".incr.")
+        {
+            newest = newest.max(Some((path.metadata()?.modified()?, path)));
+        }
+    }
+    let (_, path) = newest.ok_or_else(|| std::io::Error::other("Redis has no append-only file"))?;
+    let file = std::fs::OpenOptions::new().write(true).open(path)?;
+    let length = file.metadata()?.len();
+    file.set_len(length - length * percent / 100)
+}
+
 /// How long a front may take to rebuild a gate that is behind. It does not if the order log has been lost so shortly before
 /// that it may lack orders without a row.
 const REBUILT_WITHIN: Duration = Duration::from_secs(20);

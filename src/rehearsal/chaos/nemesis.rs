@@ -28,6 +28,7 @@ pub(super) async fn inflict(stack: &Stack, fault: Fault) -> Result<Option<(i64, 
             stack.signal(nth, Signal::CONT)?;
         }
         Fault::KillServer(kind) => stack.kill_server(kind).await?,
+        Fault::ServerAway(kind, lasts) => stack.keep_down(kind, lasts).await?,
         Fault::StopServer(kind, lasts) => {
             let pid = stack.pid(kind).await?;
             let _ = kill_process(pid, Signal::STOP);
@@ -40,6 +41,11 @@ pub(super) async fn inflict(stack: &Stack, fault: Fault) -> Result<Option<(i64, 
             stack.proxy(route).set(Weather::Fair);
         }
         Fault::Reset(route) => stack.proxy(route).reset(),
+        Fault::CutOff(nth, lasts) => {
+            stack.proxies_of(nth).for_each(|proxy| proxy.set(Weather::Frozen));
+            tokio::time::sleep(lasts).await;
+            stack.proxies_of(nth).for_each(|proxy| proxy.set(Weather::Fair));
+        }
         Fault::ScriptFlush => redis(stack, "SCRIPT FLUSH").await?,
         Fault::RedisFull(lasts) => {
             redis(stack, "CONFIG SET maxmemory 1").await?;
@@ -49,17 +55,11 @@ pub(super) async fn inflict(stack: &Stack, fault: Fault) -> Result<Option<(i64, 
         Fault::Purge => broker(stack, false).await?,
         Fault::DeleteQueue => broker(stack, true).await?,
         Fault::MemoryAlarm(lasts) => {
-            let set = async |to: &str| {
-                stack.control_broker(&["set_vm_memory_high_watermark", "absolute", to]).await
-            };
-            set("1kB").await?;
-            tokio::time::sleep(lasts).await;
-            // A broker killed in the meantime comes back with its configured setting.
-            for _ in 0..3 {
-                if set("1GB").await.is_ok() {
-                    break;
-                }
-            }
+            let limit = ["set_vm_memory_high_watermark", "absolute"];
+            alarm(stack, &limit, ["1kB", "1GB"], lasts).await?;
+        }
+        Fault::DiskFull(Kind::Rabbitmq, lasts) => {
+            alarm(stack, &["set_disk_free_limit"], ["100000GB", "50MB"], lasts).await?;
         }
         Fault::EndSessions => sessions::end_all(stack).await?,
         Fault::HoldLock(lasts) => sessions::hold_lock(stack, lasts).await?,
@@ -70,8 +70,28 @@ pub(super) async fn inflict(stack: &Stack, fault: Fault) -> Result<Option<(i64, 
         Fault::Upgrade(half) => upgrade::upgrade(stack, half).await?,
         Fault::Empty(kind) => losses::empty(stack, kind).await?,
         Fault::SetBack(kind, by) => return losses::set_back(stack, kind, by).await,
+        Fault::CutFile(percent) => losses::cut_file(stack, percent).await?,
     }
     Ok(None)
+}
+
+/// The broker stops reading from publishers, because a limit is set to the first value; then to the second, which it has by
+/// its configuration.
+async fn alarm(
+    stack: &Stack,
+    limit: &[&str],
+    [low, usual]: [&str; 2],
+    lasts: Duration,
+) -> Result<(), Missed> {
+    stack.control_broker(&[limit, &[low]].concat()).await?;
+    tokio::time::sleep(lasts).await;
+    // A broker killed in the meantime comes back with its configured limit.
+    for _ in 0..3 {
+        if stack.control_broker(&[limit, &[usual]].concat()).await.is_ok() {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Raises the limit again. A Redis killed in the meantime comes back with its configured limit.
@@ -144,11 +164,15 @@ async fn wrong_clock(stack: &Stack, nth: usize, ahead_s: [i64; 2], lasts: Durati
     done
 }
 
-/// Every process is restarted, one after the other, as in a deployment.
+/// Every process is restarted, one after the other, as in a deployment; and then every server, as for an upgrade.
 async fn restart_all(stack: &Stack) -> Result<(), Missed> {
     for nth in 0..PROCESSES.len() {
         stack.restart(nth, Signal::TERM).await?;
         // A deployment goes on when the process serves.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    for kind in stack.servers() {
+        stack.restart_server(kind).await?;
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     Ok(())

@@ -123,6 +123,11 @@ impl Stack {
         self.shared.layout.proxy(route)
     }
 
+    /// The proxies between a process and its servers.
+    pub(super) fn proxies_of(&self, process: usize) -> impl Iterator<Item = &Proxy> {
+        self.servers().into_iter().map(move |kind| self.proxy(Route::From(process, kind)))
+    }
+
     pub(super) fn database(&self) -> Kind {
         self.shared.database
     }
@@ -132,7 +137,8 @@ impl Stack {
         &self.shared.stop
     }
 
-    fn servers(&self) -> [Kind; 3] {
+    /// Redis, the broker and the database.
+    pub(super) fn servers(&self) -> [Kind; 3] {
         [Kind::Redis, Kind::Rabbitmq, self.shared.database]
     }
 
@@ -164,7 +170,17 @@ impl Stack {
 
     /// Kills a server, and starts it again on the same data. Returns when it answers.
     pub(super) async fn kill_server(&self, kind: Kind) -> Result<(), Missed> {
-        self.while_down(kind, |_| Ok(())).await
+        self.keep_down(kind, Duration::ZERO).await
+    }
+
+    /// Kills a server, and starts it again after this time. Returns when it answers.
+    pub(super) async fn keep_down(&self, kind: Kind, lasts: Duration) -> Result<(), Missed> {
+        self.stop_and_start(kind, Ending::AtOnce, tokio::time::sleep(lasts)).await
+    }
+
+    /// Stops a server in good order, and starts it again. Returns when it answers.
+    pub(super) async fn restart_server(&self, kind: Kind) -> Result<(), Missed> {
+        self.stop_and_start(kind, Ending::Orderly, std::future::ready(())).await
     }
 
     /// Kills a server, does `work` with the folder of its data, and starts it again. Returns when it answers.
@@ -173,17 +189,30 @@ impl Stack {
         kind: Kind,
         work: impl FnOnce(&Path) -> std::io::Result<()> + Send + 'static,
     ) -> Result<(), Missed> {
+        let folder = self.shared.home.join(kind.name());
+        let mut done = Ok(Ok(()));
+        let working = async { done = tokio::task::spawn_blocking(move || work(&folder)).await };
+        self.stop_and_start(kind, Ending::AtOnce, working).await?;
+        Ok(done.map_err(std::io::Error::other)??)
+    }
+
+    /// Stops a server, waits for `meanwhile`, and starts it again.
+    async fn stop_and_start(
+        &self,
+        kind: Kind,
+        ending: Ending,
+        meanwhile: impl Future<Output = ()>,
+    ) -> Result<(), Missed> {
         let mut slot = self.server(kind).lock().await;
         let server = slot.take().ok_or(Missed::Down)?;
-        server.stop(Ending::AtOnce).await;
-        let folder = self.shared.home.join(kind.name());
-        let done = tokio::task::spawn_blocking(move || work(&folder)).await;
+        server.stop(ending).await;
+        self.stopping().run_until_cancelled(meanwhile).await;
         while slot.is_none() && !self.stopping().is_cancelled() {
             *slot = self.try_to_start(kind).await;
         }
         drop(slot);
         self.point_routes_to(kind).await;
-        Ok(done.map_err(std::io::Error::other)??)
+        Ok(())
     }
 
     /// The server on its data; `None`, after a pause, if it did not start. A database may refuse to start until the last

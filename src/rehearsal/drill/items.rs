@@ -1,7 +1,7 @@
 //! The items of a drill's sale.
 
 /// The item that an operator restocks, and the only one of a sale with one.
-pub(in crate::rehearsal) const FIRST_ITEM: &str = "unit";
+pub(super) const FIRST_ITEM: &str = "unit";
 
 /// What a buyer asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -28,7 +28,6 @@ mod verdict;
 
 pub use error::DrillError;
 pub use followers::Followers;
-pub(in crate::rehearsal) use items::FIRST_ITEM;
 pub use operator::{Act, Steering};
 pub use plan::{Arrival, Clicks, FollowUp, Plan, Preset};
 pub use progress::Progress;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::admin::Admin;
-use super::items::FIRST_ITEM;
+use super::items::{FIRST_ITEM, sku};
 use crate::domain::SaleId;
 use crate::rehearsal::judge::now_ms;
 
@@ -25,7 +25,7 @@ pub enum Steering {
         /// The interval.
         every: Duration,
     },
-    /// Repeatedly changes the terms, restocks, pauses and resumes.
+    /// Repeatedly changes the terms, restocks the first two items, pauses and resumes.
     Everything {
         /// The interval.
         every: Duration,
@@ -40,7 +40,10 @@ pub struct Act {
     /// `done`, a code of the contract, or why there was no answer.
     #[serde(rename = "told")]
     pub answer: String,
-    /// Units added to the stock of the first item, negative if removed.
+    /// The item that it restocks; empty if it restocks none.
+    #[serde(skip)]
+    pub sku: String,
+    /// Units added to the item's stock, negative if removed.
     pub units: i64,
     /// The same if no answer says whether the act was carried out.
     #[serde(skip)]
@@ -56,18 +59,27 @@ const REPEAT_FOR: Duration = Duration::from_secs(120);
 impl Steering {
     /// The verb and body of the nth act; `None` after the last.
     fn nth(self, nth: usize) -> Option<(&'static str, Value)> {
-        let restock = |units: i64| ("restock", json!({ "sku": FIRST_ITEM, "units": units }));
+        let restock_of = |sku: &str, units: i64| ("restock", json!({ "sku": sku, "units": units }));
+        let restock = |units: i64| restock_of(FIRST_ITEM, units);
         let hour = crate::domain::Millis::now().plus(Duration::from_secs(3_600));
         match self {
             Self::Restocks { .. } => Some(restock([40, -15, 25, -60][nth % 4])),
             Self::Everything { .. } => {
+                // Nobody reaches the rates.
                 let acts = [
-                    ("change", json!({ "closes_at": hour })),
+                    (
+                        "change",
+                        json!({ "closes_at": hour, "user_rate": "1000/1s", "sale_rate": "1000000/1s" }),
+                    ),
                     restock(30),
                     ("pause", json!({ "message": "one moment, please" })),
                     ("resume", json!({})),
-                    ("change", json!({ "closes_at": null, "message": null })),
+                    (
+                        "change",
+                        json!({ "closes_at": null, "message": null, "user_rate": null, "sale_rate": null }),
+                    ),
                     restock(-20),
+                    restock_of(&sku(1), 10),
                 ];
                 let nth = nth % acts.len();
                 acts.into_iter().nth(nth)
@@ -124,7 +136,8 @@ async fn act(admin: &Admin, sale: &SaleId, nth: usize, (verb, body): (&str, Valu
     let asked = body["units"].as_i64().unwrap_or(0);
     let units = if answer == "done" { asked } else { 0 };
     let perhaps = if is_final { 0 } else { asked };
-    Act { act: format!("{verb} {body}"), answer, units, perhaps, at_ms: (from, now_ms() + 1) }
+    let sku = body["sku"].as_str().unwrap_or_default().to_owned();
+    Act { act: format!("{verb} {body}"), answer, sku, units, perhaps, at_ms: (from, now_ms() + 1) }
 }
 
 /// Repeats one act until its outcome is known, and returns its answer and whether it is known.

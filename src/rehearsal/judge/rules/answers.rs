@@ -143,12 +143,14 @@ pub(super) fn sold_out_is_true(facts: &Facts<'_>) -> Look {
 /// How long after a loss the gate may be frozen: it is rebuilt when broker and database both answer.
 const REBUILT_WITHIN_MS: i64 = 60_000;
 
-/// Refusals that an act of the operator explains, with the verb of the act.
-const BY_ACTS: [(&str, &str); 4] = [
-    ("sale_closed", "close"),
-    ("sale_paused", "pause"),
-    ("rate_limited", "change"),
-    ("purchase_limit", "change"),
+/// How far the clocks of database and crowd, which share a host, may differ.
+const SKEW_MS: i64 = 50;
+
+/// Refusals that are true once the operator has sent an act, with the verb of the act and a word of its body.
+const BY_ACTS: [(&str, &str, &str); 3] = [
+    ("sale_closed", "close", ""),
+    ("rate_limited", "change", "rate\":\""),
+    ("purchase_limit", "change", "limit"),
 ];
 
 pub(super) fn refusal_is_true(facts: &Facts<'_>) -> Look {
@@ -156,35 +158,66 @@ pub(super) fn refusal_is_true(facts: &Facts<'_>) -> Look {
     for row in &facts.case.books.orders {
         orders.entry(&row.user).or_default().push(row.id);
     }
-    let acted = |verb: &str, before: i64| {
-        facts.case.acts.iter().any(|act| act.act.starts_with(verb) && act.from_ms <= before)
+    let has = |call: &Call, order: Option<Uuid>| {
+        let lost = order.is_some_and(|order| facts.lost_with_redis.contains(&order));
+        lost || orders
+            .get(call.user.as_str())
+            .is_some_and(|of_user| order.is_none_or(|order| of_user.contains(&order)))
     };
     let mut found = Vec::new();
-    for Buy { call, .. } in facts.buys() {
-        let code = call.answer.code.as_str();
-        let has = |order: Option<Uuid>| {
-            let lost = order.is_some_and(|order| facts.lost_with_redis.contains(&order));
-            lost || orders
-                .get(call.user.as_str())
-                .is_some_and(|of_user| order.is_none_or(|order| of_user.contains(&order)))
-        };
-        let limited = facts.case.sale.limit > 1 && code == "purchase_limit";
-        let is_true = match BY_ACTS.iter().find(|(refusal, _)| *refusal == code) {
-            _ if limited => has(None),
-            // The gate is frozen while it is rebuilt.
-            Some((_, verb)) => {
-                acted(verb, call.to_ms)
-                    || (code == "sale_paused" && facts.is_in_loss(call.to_ms, REBUILT_WITHIN_MS))
-            }
-            None if code == "already_ordered" => has(call.answer.order),
-            // A click is well-formed, of a buyer with a token, for a sale that is open.
-            None => {
-                call.answer.status.is_none_or(|status| !(400..500).contains(&status) || code == "sold_out")
-            }
+    for call in &facts.case.calls {
+        let is_true = match &call.ask {
+            Ask::Buy { .. } => is_true_of_a_click(facts, call, has),
+            Ask::Cancel { order } => is_true_of_a_cancellation(facts, call, *order),
+            // Each event is signed, new, and for an order of this sale.
+            Ask::Pay { .. } => !is_refused(call),
+            Ask::Read { .. } | Ask::Follow { .. } => true,
         };
         if !is_true {
+            let code = &call.answer.code;
             found.push(Found::of_user(&call.user, format!("{} heard {code}, which is not so", call.user)));
         }
     }
     found.into_iter().collect()
+}
+
+fn is_refused(call: &Call) -> bool {
+    call.answer.status.is_some_and(|status| (400..500).contains(&status))
+}
+
+fn is_true_of_a_click(facts: &Facts<'_>, call: &Call, has: impl Fn(&Call, Option<Uuid>) -> bool) -> bool {
+    match call.answer.code.as_str() {
+        // Whether it is so is for another rule.
+        "sold_out" => true,
+        "already_ordered" => has(call, call.answer.order),
+        "purchase_limit" if facts.case.sale.limit > 1 => has(call, None),
+        // The gate is frozen while it is rebuilt.
+        "sale_paused" => {
+            facts.is_paused(call.from_ms - STALE_MS, call.to_ms)
+                || facts.is_in_loss(call.to_ms, REBUILT_WITHIN_MS)
+        }
+        code => {
+            match BY_ACTS.iter().find(|(refusal, ..)| *refusal == code) {
+                Some((_, verb, word)) => facts.case.acts.iter().any(|act| {
+                    act.act.starts_with(verb) && act.act.contains(word) && act.from_ms <= call.to_ms
+                }),
+                // A click is well-formed, of a buyer with a token, for a sale that is open.
+                None => !is_refused(call),
+            }
+        }
+    }
+}
+
+/// An order that has a row can be cancelled until it is paid or has ended otherwise.
+fn is_true_of_a_cancellation(facts: &Facts<'_>, call: &Call, order: Uuid) -> bool {
+    match call.answer.code.as_str() {
+        "invalid_transition" => {
+            let failed = facts.rows.get(&order).is_some_and(|row| row.status == "failed");
+            let mut changes = facts.changes.get(&order).into_iter().flatten();
+            failed || changes.any(|change| change.to != "confirmed" && change.at_ms - SKEW_MS <= call.to_ms)
+        }
+        // Other rules judge whether it is so: of an order that was given, it never is.
+        "order_not_found" => true,
+        _ => !is_refused(call),
+    }
 }

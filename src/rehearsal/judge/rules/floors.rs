@@ -40,13 +40,13 @@ pub(super) fn at_least(floor: f64, part: usize, all: usize, what: &str) -> Look 
 
 pub(super) fn sold_enough(facts: &Facts<'_>) -> Look {
     let (mut asked, mut seen): (BTreeMap<&str, i64>, BTreeSet<&str>) = Default::default();
-    let (mut accepted, mut orders) = (0, BTreeSet::new());
+    let (mut accepted, mut served) = (0, BTreeSet::new());
     for buy in facts.buys() {
         if seen.insert(&buy.call.user) {
             *asked.entry(buy.sku).or_default() += buy.quantity;
         }
-        let order = buy.call.answer.order.filter(|_| buy.call.answer.gives_order());
-        if order.is_some_and(|order| orders.insert(order)) {
+        // Of a buyer who comes back, the first order: units that were sold twice would hide those that were not.
+        if buy.call.answer.gives_order() && served.insert(&buy.call.user) {
             accepted += buy.quantity;
         }
     }

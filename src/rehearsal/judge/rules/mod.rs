@@ -62,6 +62,11 @@ pub const RULES: &[Rule] = &[
         payments::paid_stays_paid,
     ),
     promise(
+        "money-is-named",
+        "Each payment has paid an order, or is named as money that has to go back.",
+        payments::money_is_named,
+    ),
+    promise(
         "in-time-is-in-time",
         "No payment of an order within its time to pay is late.",
         payments::in_time_is_in_time,

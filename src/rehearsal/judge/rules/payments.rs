@@ -47,6 +47,31 @@ pub(super) fn paid_stays_paid(facts: &Facts<'_>) -> Look {
     found.into_iter().collect()
 }
 
+/// Money is named if its payment says where it went: to the order that it pays, or that it came too late or for the wrong
+/// order and has to go back.
+pub(super) fn money_is_named(facts: &Facts<'_>) -> Look {
+    let mut found = Vec::new();
+    for payment in &facts.case.books.payments {
+        let paid = match payment.state.as_str() {
+            "applied" => payment.order,
+            "retaken" => payment.new_order.unwrap_or(payment.order),
+            // One that still waits is for `at-rest` to judge.
+            "late" | "mismatch" | "refunded" | "pending" => continue,
+            state => {
+                let event = &payment.event;
+                found.push(Found::of_order(payment.order, format!("{event} is {state} in the end")));
+                continue;
+            }
+        };
+        let is = facts.rows.get(&paid).map_or("missing", |row| row.status.as_str());
+        if !matches!(is, "paid" | "refunded") {
+            let (event, state) = (&payment.event, &payment.state);
+            found.push(Found::of_order(paid, format!("{event} is {state}, and its order is {is}")));
+        }
+    }
+    found.into_iter().collect()
+}
+
 /// The agreed deadline of an order, counted from its row; `None` if nobody has to pay.
 fn deadline(facts: &Facts<'_>, order: Uuid) -> Option<i64> {
     Some(facts.rows.get(&order)?.recorded_at_ms + facts.case.sale.pay_within_ms?)

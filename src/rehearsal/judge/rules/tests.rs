@@ -163,6 +163,10 @@ const PLANTED: &[(&str, Plant)] = &[
     ("refusal-is-true", |case| case.calls.push(buy((1_050, 1_052), "erin", 409, "sale_closed", None))),
     ("linearizable", |case| case.calls.push(buy((1_100, 1_104), "ada", 409, "sold_out", None))),
     ("paid-stays-paid", |case| case.books.orders[0].status = "expired".into()),
+    ("money-is-named", |case| {
+        let lost = PaymentRow { event: "other".into(), order: BOB, ..case.books.payments[0].clone() };
+        case.books.payments.push(lost);
+    }),
     ("in-time-is-in-time", |case| case.calls[5].answer.code = "late".into()),
     ("never-expired-early", |case| case.books.changes[1].at_ms = 1_020),
     ("payment-counts-once", |case| {
@@ -261,6 +265,42 @@ fn broken_books_that_were_said_are_found_unless_data_was_lost() {
     assert!(!finds(&case));
     case.sale_webhooks = None;
     assert!(!finds(&case), "there was no endpoint");
+}
+
+#[test]
+fn a_refusal_is_judged_by_its_reason_and_its_time() {
+    let act = |at: (i64, i64), act: &str| OperatorAct {
+        from_ms: at.0,
+        to_ms: at.1,
+        act: act.to_owned(),
+        units: 0,
+        sku: String::new(),
+        ..kept().acts[0].clone()
+    };
+    let paused_until_1_200 = [act((1_100, 1_101), "pause {}"), act((1_199, 1_200), "resume {}")];
+    let cancel = |at| call(at, "ada", Ask::Cancel { order: ADA }, (409, "invalid_transition"));
+    let pay = |code| call((1_020, 1_031), "ada", Ask::Pay { order: ADA, event: "evt-2".into() }, code);
+    for (planted, is_true) in [
+        (buy((1_150, 1_152), "erin", 503, "sale_paused", None), true),
+        (buy((1_190, 1_195), "erin", 503, "sale_paused", None), true),
+        (buy((1_090, 1_095), "erin", 503, "sale_paused", None), false),
+        (buy((1_300, 1_302), "erin", 503, "sale_paused", None), false),
+        (buy((1_150, 1_152), "erin", 429, "rate_limited", None), false),
+        (buy((1_250, 1_252), "erin", 429, "rate_limited", None), true),
+        (buy((1_150, 1_152), "erin", 409, "purchase_limit", None), false),
+        (buy((1_150, 1_152), "erin", 401, "unauthenticated", None), false),
+        (cancel((1_100, 1_102)), true),
+        (cancel((900, 902)), false),
+        (pay((422, "payment_mismatch")), false),
+        (pay((503, "act_unfinished")), true),
+    ] {
+        let mut case = kept();
+        case.acts.extend(paused_until_1_200.clone());
+        case.acts.push(act((1_210, 1_211), "change {\"user_rate\":\"5/10s\"}"));
+        case.calls.push(planted.clone());
+        let found = judge(&case).broken.iter().any(|finding| finding.rule == "refusal-is-true");
+        assert_eq!(!found, is_true, "{planted:?}");
+    }
 }
 
 #[test]
