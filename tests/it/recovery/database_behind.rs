@@ -18,21 +18,24 @@ use crate::support::{
 
 const LONG: Duration = Duration::from_secs(60);
 
+/// A restore cuts off the connections of the pool, and each of them says so once.
+async fn rows_of(running: &Running, sale: &Sale) -> Vec<OrderRow> {
+    let store = &running.parts.store;
+    until("the rows can be read", LONG, async || store.orders_after(&sale.id, None, 1_000).await.ok()).await
+}
+
 async fn rows(running: &Running, sale: &Sale) -> Vec<(String, OrderStatus, i32)> {
-    let rows = running.parts.store.orders_after(&sale.id, None, 1_000).await.unwrap();
+    let rows = rows_of(running, sale).await;
     let short = |row: &OrderRow| (row.order.user.to_string(), row.status, row.version);
     rows.iter().map(short).collect()
 }
 
-/// Pays all orders of the sale, but cancels those of these users. A backup may just have cut off connections of the pool.
+/// Pays all orders of the sale, but cancels those of these users.
 async fn pay_all(running: &Running, sale: &Sale, cancelled: &[&str]) {
     let orders =
         Orders::new(running.parts.gate.clone(), running.parts.store.clone(), running.parts.leases.clone());
     let request = ActRequest::by("operator ada");
-    let store = &running.parts.store;
-    let rows =
-        until("the rows can be read", LONG, async || store.orders_after(&sale.id, None, 1_000).await.ok());
-    for row in rows.await {
+    for row in rows_of(running, sale).await {
         if row.status == OrderStatus::Confirmed {
             let act = if cancelled.contains(&row.order.user.as_str()) { Act::Cancel } else { Act::Pay };
             until("the act is done", LONG, async || {
@@ -104,8 +107,7 @@ async fn a_database_that_went_back_in_time_is_noticed_and_brought_up_to_date() {
     assert_eq!(in_backup.len(), 5);
     assert!(in_backup.iter().all(|(_, status, _)| *status == OrderStatus::Confirmed), "{in_backup:?}");
     // A command knows nothing of its own, and asks the gate.
-    let rows_in_backup = running.parts.store.orders_after(&sale.id, None, 1).await.unwrap();
-    let order = rows_in_backup[0].order.id.to_string();
+    let order = rows_of(&running, &sale).await[0].order.id.to_string();
     let (code, out, err) = run(Some(&world), &["order", "cancel", sale.id.as_str(), &order]).await;
     assert!(code == 1 && err.contains("went back in time"), "{out}{err}");
     let unknown = OrderId::generate().to_string();
@@ -175,25 +177,17 @@ async fn a_replay_that_begins_too_late_leaves_the_database_behind() {
 /// Cancels the order of `user0` in the database alone, and returns what the gate should have back.
 async fn cancel_without_the_gate(running: &Running, sale: &Sale) -> Return {
     let parts = &running.parts;
-    // A backup has cut off the connections, and each of them says so once.
-    until("the order is cancelled", LONG, async || {
-        let row = parts.store.orders_after(&sale.id, None, 1).await.ok()?.remove(0);
-        let options = LeaseOptions::lasting(LONG);
-        let taken = parts.leases.take(sale.id.as_str(), [row.order.user.as_str()], options).await.unwrap();
-        let guard = taken.guard.expect("nobody else acts for the user");
-        let (id, fence) = (row.order.id, guard.token());
-        let cancelled = async {
-            let line = parts.store.line().await.ok()?;
-            let cancel = Change { id, act: Act::Cancel, asked: ActRequest::by("test"), fence };
-            let changed = parts.store.change(&[cancel], &|| true).await.ok()?;
-            assert!(matches!(changed[..], [Changed::Now(_)]), "{changed:?}");
-            Some(line)
-        };
-        let line = cancelled.await;
-        guard.release().await.unwrap();
-        Some(Return { id, sale: sale.id.clone(), user: row.order.user, line: line? })
-    })
-    .await
+    let row = parts.store.orders_after(&sale.id, None, 1).await.unwrap().remove(0);
+    let options = LeaseOptions::lasting(LONG);
+    let taken = parts.leases.take(sale.id.as_str(), [row.order.user.as_str()], options).await.unwrap();
+    let guard = taken.guard.expect("nobody else acts for the user");
+    let line = parts.store.line().await.unwrap();
+    let cancel =
+        Change { id: row.order.id, act: Act::Cancel, asked: ActRequest::by("test"), fence: guard.token() };
+    let changed = parts.store.change(&[cancel], &|| true).await.unwrap();
+    assert!(matches!(changed[..], [Changed::Now(_)]), "{changed:?}");
+    guard.release().await.unwrap();
+    Return { id: row.order.id, sale: sale.id.clone(), user: row.order.user, line }
 }
 
 /// A process ends an order and stalls before the gate hears of it. Meanwhile the database goes back to before the end,

@@ -1,16 +1,19 @@
-//! A PostgreSQL database that is copied with its clients cut off, and replaced by the copy in the same way.
+//! A PostgreSQL database that is dumped, and later replaced by what was dumped, with its clients cut off.
 
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
+
+use super::dump::Dump;
 
 pub struct Template {
     server: String,
     name: String,
+    dump: Dump,
 }
 
 impl Template {
     pub fn of(url: &str) -> Self {
         let (server, name) = url.rsplit_once('/').expect("a name");
-        Self { server: server.to_owned(), name: name.to_owned() }
+        Self { server: server.to_owned(), name: name.to_owned(), dump: Dump::of(url) }
     }
 
     async fn in_database(&self, database: &str, statements: &[String]) {
@@ -31,11 +34,9 @@ impl Template {
         ]
     }
 
+    /// No client notices.
     pub async fn make(&self) {
-        let (name, [closed, cut]) = (&self.name, self.cut_off());
-        let copied = format!("CREATE DATABASE {name}_backup TEMPLATE {name}");
-        let opened = format!("ALTER DATABASE {name} ALLOW_CONNECTIONS true");
-        self.in_database("postgres", &[closed, cut, copied, opened]).await;
+        self.dump.make().await;
     }
 
     /// Runs a statement in the copy.
