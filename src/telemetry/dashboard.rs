@@ -235,6 +235,43 @@ const SECTIONS: &[Section] = &[
             },
         ],
     },
+    Section {
+        title: "Who listens",
+        panels: &[
+            Panel {
+                title: "Streams of events",
+                help: "Buyers and operators who follow an order or a sale.",
+                unit: "short",
+                queries: &[("sum(doorbuster_event_streams) or vector(0)", "open")],
+            },
+            Panel {
+                title: "Webhooks that are not taken",
+                help: "What waits for the endpoints of the shop, what was given up, and endpoints that are switched off.",
+                unit: "short",
+                queries: &[
+                    ("max(doorbuster_webhook_deliveries_waiting) or vector(0)", "waiting"),
+                    ("max(doorbuster_webhook_deliveries_given_up) or vector(0)", "given up"),
+                    ("max(doorbuster_webhook_endpoints_off) or vector(0)", "endpoints off"),
+                ],
+            },
+            Panel {
+                title: "Webhooks and traces",
+                help: "Webhooks that were taken or failed, and spans that no collector got, per second.",
+                unit: "short",
+                queries: &[
+                    (
+                        "sum(rate(doorbuster_webhooks_delivered_total[$__rate_interval])) or vector(0)",
+                        "taken",
+                    ),
+                    ("sum(rate(doorbuster_webhooks_failed_total[$__rate_interval])) or vector(0)", "failed"),
+                    (
+                        "sum(rate(doorbuster_trace_spans_total{result=\"dropped\"}[$__rate_interval])) or vector(0)",
+                        "spans dropped",
+                    ),
+                ],
+            },
+        ],
+    },
 ];
 
 /// The title of each panel and its queries, with rates over `over`, such as `1m`.

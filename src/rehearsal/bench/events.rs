@@ -70,6 +70,9 @@ pub(super) async fn events(world: &mut World, announce: &impl Fn(&str)) -> Resul
     let third = world.process("front", &[]).await?;
     figures.extend(idle(&tokens, &front, &third, announce).await?);
     world.end(third).await;
+    let fourth = world.process("front", &["front.event_streams=20000"]).await?;
+    figures.extend(followers_of_the_sale(&fourth, announce).await?);
+    world.end(fourth).await;
     world.end(worker).await;
     world.end(front).await;
     Ok(figures)
@@ -164,10 +167,7 @@ async fn idle(
         Ok::<Events, BenchError>(events)
     });
     let open: Vec<Events> = streams.buffer_unordered(200).try_collect().await?;
-    let before = cpu_seconds(followed_at.pid)?;
-    tokio::time::sleep(CALM).await;
-    let used = (cpu_seconds(followed_at.pid)? - before) / CALM.as_secs_f64() * 100.0;
-    let memory = resident_mb(followed_at.pid)?;
+    let (used, memory) = in_calm(followed_at).await?;
     drop(open);
     Ok(vec![
         Figure::limit(
@@ -180,6 +180,36 @@ async fn idle(
     ])
 }
 
+/// The percentage of a core that the front uses while nothing happens, and its megabytes then.
+async fn in_calm(front: &Process) -> Result<(f64, f64), BenchError> {
+    let before = cpu_seconds(front.pid)?;
+    tokio::time::sleep(CALM).await;
+    let used = (cpu_seconds(front.pid)? - before) / CALM.as_secs_f64() * 100.0;
+    Ok((used, resident_mb(front.pid)?))
+}
+
+/// What `IDLE` streams of the sale itself cost a front while nothing happens.
+async fn followers_of_the_sale(front: &Process, announce: &impl Fn(&str)) -> Result<Vec<Figure>, BenchError> {
+    announce("10,000 buyers who follow the sale, in which nothing happens");
+    let streams = stream::iter(0..IDLE).map(|_| async {
+        let mut events = Events::open(front.buyers, &format!("/v1/sales/{SALE}"), "").await?;
+        events.begin().await?;
+        Ok::<Events, BenchError>(events)
+    });
+    let open: Vec<Events> = streams.buffer_unordered(200).try_collect().await?;
+    let (used, memory) = in_calm(front).await?;
+    drop(open);
+    Ok(vec![
+        Figure::limit(
+            "10,000 open streams of the sale: memory of the front",
+            "MB",
+            memory,
+            Wanted::AtMost(200.0),
+        ),
+        Figure::limit("10,000 open streams of the sale: a core", "%", used, Wanted::AtMost(10.0)),
+    ])
+}
+
 /// One open stream.
 struct Events {
     lines: BufReader<OwnedReadHalf>,
@@ -187,13 +217,27 @@ struct Events {
 }
 
 impl Events {
-    async fn open(at: SocketAddr, order: &str, token: &str) -> Result<Self, BenchError> {
+    /// The events of an order, or of a sale, which need no token.
+    async fn open(at: SocketAddr, of: &str, token: &str) -> Result<Self, BenchError> {
         let (read, mut write) = TcpStream::connect(at).await.map_err(broken)?.into_split();
-        let head = format!(
-            "GET {order}/events HTTP/1.1\r\nhost: doorbuster\r\nauthorization: Bearer {token}\r\n\r\n"
-        );
+        let token =
+            if token.is_empty() { String::new() } else { format!("authorization: Bearer {token}\r\n") };
+        let head = format!("GET {of}/events HTTP/1.1\r\nhost: doorbuster\r\n{token}\r\n");
         write.write_all(head.as_bytes()).await.map_err(broken)?;
         Ok(Self { lines: BufReader::with_capacity(1_024, read), _write: write })
+    }
+
+    /// Reads until the first event.
+    async fn begin(&mut self) -> Result<(), BenchError> {
+        let mut line = String::new();
+        while !line.starts_with("data: ") {
+            line.clear();
+            let read = tokio::time::timeout(LONGEST, self.lines.read_line(&mut line));
+            if read.await.map_err(broken)?.map_err(broken)? == 0 {
+                return Err(broken("the stream ended before its first event"));
+            }
+        }
+        Ok(())
     }
 
     /// Milliseconds from the time when the order had reached this state until its event was read.
