@@ -37,9 +37,13 @@ pub(super) fn stream_shows_all(facts: &Facts<'_>) -> Look {
     for (order, calls) in followed(facts) {
         let is = path_of(facts, order);
         let shown: Vec<&str> = calls.iter().map(|call| call.answer.code.as_str()).collect();
-        // After a loss a stream begins again, or shows the present state alone.
+        // After a loss a stream begins again, or shows the present state alone. One that has shown an end is over, whatever
+        // becomes of that end.
         let is_excused = calls.iter().any(|call| facts.may_be_undone(call));
-        let is_shown = if is_excused { shown.last() == is.last() } else { shown == is };
+        let is_over = calls.last().is_some_and(|last| {
+            matches!(last.answer.code.as_str(), "expired" | "cancelled") && facts.may_be_undone(last)
+        });
+        let is_shown = if is_excused { is_over || shown.last() == is.last() } else { shown == is };
         if facts.rows.contains_key(&order) && !is_shown {
             let (shown, is) = (shown.join(", "), is.join(", "));
             found.push(Found::of_order(order, format!("the stream of {order} shown {shown}; it was {is}")));

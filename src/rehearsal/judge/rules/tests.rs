@@ -235,6 +235,26 @@ fn a_stream_that_shows_a_state_twice_or_one_that_never_was_is_found() {
 }
 
 #[test]
+fn a_stream_that_has_shown_an_end_is_over_although_a_loss_undoes_that_end() {
+    let finds = |case: &Case| judge(case).broken.iter().any(|finding| finding.rule == "stream-shows-all");
+    let mut case = kept();
+    for (at, state) in
+        [((1_005, 1_007), "accepted"), ((1_007, 1_012), "confirmed"), ((1_012, 5_030), "expired")]
+    {
+        case.calls.push(follow(at, "bob", BOB, state));
+    }
+    assert!(!finds(&case));
+    // A replay ends as cancelled what the gate has back.
+    case.books.orders[1].status = "cancelled".into();
+    case.books.changes[1].to = "cancelled".into();
+    assert!(finds(&case));
+    case.outages[0].may_undo = Some((4_000, 6_000));
+    assert!(!finds(&case));
+    case.outages[0].may_undo = Some((500, 1_006));
+    assert!(finds(&case), "the end was shown later");
+}
+
+#[test]
 fn a_webhook_that_comes_too_early_or_says_what_never_was_is_found() {
     let finds = |case: &Case| judge(case).broken.iter().any(|finding| finding.rule == "webhooks-say-all");
     for planted in [said(1_011, CAROL, 2, "cancelled"), said(1_011, CAROL, 2, "paid")] {
