@@ -2,6 +2,7 @@
 //! because a script call that was held up on its way may run long after its buyer has heard that the outcome is unknown.
 
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -51,10 +52,40 @@ impl RedisClock {
     }
 }
 
+/// One reading of Redis's clock, and what that clock shows at other times, by this process's monotonic clock. Says
+/// nothing of a clock that is set, or of another Redis.
+#[derive(Debug, Clone, Copy)]
+pub struct ClockReading {
+    read: Millis,
+    sent: Instant,
+    received: Instant,
+}
+
+/// A clock that is being corrected runs faster or slower by less than this part.
+const SLEWED: u32 = 8;
+
+impl ClockReading {
+    /// Redis reported `read` in the reply to a call that was sent at `sent` and has just been answered.
+    pub(super) fn received_now(read: Millis, sent: Instant) -> Self {
+        Self { read, sent, received: Instant::now() }
+    }
+
+    /// The earliest time that Redis's clock can show at `moment`.
+    pub fn earliest(&self, moment: Instant) -> Millis {
+        let since = moment.saturating_duration_since(self.received);
+        self.read.plus(since - since / SLEWED)
+    }
+
+    /// The latest.
+    pub fn latest(&self, moment: Instant) -> Millis {
+        let since = moment.saturating_duration_since(self.sent);
+        // 2 ms, because both times are rounded down.
+        self.read.plus(since + since / SLEWED).plus(Duration::from_millis(2))
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -77,5 +108,18 @@ mod tests {
             clock.observe_reply(at(1_100), at(1_101), Millis(now));
             assert_eq!(earliest(1_101), Some(now - 1));
         }
+    }
+
+    #[test]
+    fn a_reading_says_what_the_clock_can_show_later() {
+        let started = Instant::now();
+        let at = |millis| started + Duration::from_millis(millis);
+        // Redis was at 5,000 somewhere in the 40 ms of the call.
+        let clock = ClockReading { read: Millis(5_000), sent: at(0), received: at(40) };
+        assert_eq!((clock.earliest(at(40)), clock.latest(at(40))), (Millis(5_000), Millis(5_047)));
+        // It may have run slower or faster since.
+        assert_eq!((clock.earliest(at(840)), clock.latest(at(800))), (Millis(5_700), Millis(5_902)));
+        // Before the reply, nothing is known of how far it had come.
+        assert_eq!(clock.earliest(at(20)), Millis(5_000));
     }
 }

@@ -12,7 +12,7 @@ use super::clock::RedisClock;
 use super::keys::SaleKeys;
 use super::scripts::Scripts;
 use crate::domain::{Number, Place, SaleId};
-use crate::link::{RedisLink, RedisSettings};
+use crate::link::{Pinned, RedisLink, RedisSettings};
 
 /// Limits and intervals of the gate, from the configuration.
 #[derive(Debug, Clone)]
@@ -49,6 +49,8 @@ pub struct Gate {
     pub(super) restart: Arc<RestartCheck>,
     pub(super) clock: Arc<RedisClock>,
     pub(super) batcher: Handle,
+    /// The connection that all readers of sales share.
+    pub(super) readers: Arc<tokio::sync::Mutex<Option<Pinned>>>,
 }
 
 /// This process's observations of a sale.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tokio::time::Instant;
 
-use super::belief::refused_by_replicas;
+use super::clock::ClockReading;
 use super::core::Gate;
 use super::error::GateError;
 use super::fields::{GateItem, field, read_items, read_state, read_terms};
@@ -41,26 +41,13 @@ pub struct GateSale {
     pub oldest: Option<Millis>,
     /// Redis's clock at that moment.
     pub now: Millis,
-    /// The same moment by this process's monotonic clock.
-    read_at: Instant,
-}
-
-/// What has changed since a description.
-#[derive(Debug, Clone)]
-pub enum Changes {
-    /// Nothing that takes a number, and the sale is not frozen.
-    None {
-        /// Redis's clock at that moment.
-        now: Millis,
-    },
-    /// Something: the sale as it is now, if the gate still knows it.
-    Some(Option<Box<GateSale>>),
+    clock: ClockReading,
 }
 
 impl GateSale {
-    /// Redis's clock now, estimated without asking Redis again.
+    /// Redis's clock now, estimated without asking Redis again: what it shows at the earliest.
     pub fn clock(&self) -> Millis {
-        self.now.plus(self.read_at.elapsed())
+        self.clock.earliest(Instant::now())
     }
 }
 
@@ -69,42 +56,17 @@ impl Gate {
     pub async fn describe(&self, sale: &SaleId) -> Result<Option<GateSale>, GateError> {
         let keys = self.keys(sale);
         let keys = [keys.sale(), keys.items(), keys.stock(), keys.outbox(), keys.age()];
+        let sent = Instant::now();
         let reply: redis::Value = self.link.run(&self.scripts.describe, &keys, &[]).await?;
         if word(&reply).as_deref() == Some("not_loaded") {
             self.observe_waiting(sale, 0);
             return Ok(None);
         }
-        let described = read_description(&reply)?;
+        let described = read_description(&reply, sent)?;
         self.observe_number(sale, described.number);
         self.observe_place(sale, described.place);
         self.observe_waiting(sale, described.waiting);
         Ok(Some(described))
-    }
-
-    /// The same, but if nothing has changed since `known` that takes a number, Redis only says so. That costs the same
-    /// however many items the sale has.
-    ///
-    /// Fronts send this hundreds of times a second, and plain commands cost Redis a fifth less than a script. A Redis
-    /// that knows the script has been recognised and compared since it started.
-    pub async fn describe_changes(&self, sale: &SaleId, known: &GateSale) -> Result<Changes, GateError> {
-        let keys = self.keys(sale);
-        let mut commands = redis::pipe();
-        commands.atomic();
-        commands.cmd("HMGET").arg(keys.sale()).arg(&["state", "epoch", "seq"]);
-        commands.cmd("HLEN").arg(keys.outbox());
-        commands.cmd("TIME");
-        commands.add_command(self.link.ask_for_script(&self.scripts.describe).await?);
-        commands.add_command(refused_by_replicas(&keys)).ignore();
-        type Reply = ((Option<String>, Option<i64>, Option<i64>), u64, (i64, i64), Vec<bool>);
-        let ((state, epoch, seq), waiting, (seconds, micros), knows_script): Reply =
-            self.link.query_at_once(&commands).await?;
-        let number = (Some(known.number.epoch), Some(known.number.seq));
-        // Freezing a sale takes no number.
-        if (epoch, seq) != number || state.as_deref() == Some("frozen") || knows_script != [true] {
-            return Ok(Changes::Some(self.describe(sale).await?.map(Box::new)));
-        }
-        self.observe_waiting(sale, waiting);
-        Ok(Changes::None { now: Millis(seconds * 1000 + micros / 1000) })
     }
 
     /// Every sale that was loaded and not unloaded, ordered by id. May include an id whose sale is not loaded.
@@ -116,7 +78,7 @@ impl Gate {
     }
 }
 
-fn read_description(reply: &redis::Value) -> Result<GateSale, GateError> {
+fn read_description(reply: &redis::Value, sent: Instant) -> Result<GateSale, GateError> {
     let mut reply = Reader::of(reply)?;
     let now = reply.millis()?;
     let fields: BTreeMap<String, String> = reply.list()?.pairs()?.into_iter().collect();
@@ -144,6 +106,6 @@ fn read_description(reply: &redis::Value) -> Result<GateSale, GateError> {
         waiting,
         oldest,
         now,
-        read_at: Instant::now(),
+        clock: ClockReading::received_now(now, sent),
     })
 }

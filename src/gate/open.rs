@@ -24,6 +24,7 @@ impl Gate {
             restart: Arc::default(),
             clock: Arc::default(),
             batcher,
+            readers: Arc::default(),
         };
         // The batching task must not hold a real handle, or its inbox would never close.
         let deciding = Self { batcher: Handle::new(1).0, ..gate.clone() };

@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 use super::answer::OrderRequest;
 use crate::domain::{Millis, Number, SaleId, SaleState, Sku, Verdict};
-use crate::gate::{Changes, Gate, GateSale, REFUSAL_MAX_AGE, REFUSAL_PACE};
+use crate::gate::{ClockReading, Gate, GateSale, REFUSAL_MAX_AGE, REFUSAL_PACE, SaleReading};
 
 /// Maximum cached holders of a sale; a sale with more is left to the gate.
 const MOST_HOLDERS: usize = 200_000;
@@ -74,8 +74,8 @@ impl Reading {
 struct Known {
     /// When the gate was asked, so at most this old.
     begun: Instant,
-    /// Redis's clock then.
-    now: Millis,
+    /// Redis's clock.
+    clock: ClockReading,
     sale: Arc<GateSale>,
     /// Listed at the sale's number.
     holders: Arc<Holders>,
@@ -137,30 +137,37 @@ impl RefusalCache {
         if known.holders.users.contains(&self.hasher.hash_one(user.as_str())) {
             return None;
         }
-        // 2 ms, because both times are rounded down.
-        let latest = known.now.plus(known.begun.elapsed()).plus(Duration::from_millis(2));
-        judge(&known.sale, known.now..=latest, request, sku)
+        let clock = known.clock.earliest(known.begun)..=known.clock.latest(Instant::now());
+        judge(&known.sale, clock, request, sku)
     }
 
     /// Reads the sale as long as requests for it arrive.
     async fn keep_reading(self, sale: SaleId, cached: Arc<CachedSale>) {
         let mut holders: Option<Arc<Holders>> = None;
-        let mut last: Option<Arc<GateSale>> = None;
+        let mut reader = self.gate.reader(&sale);
         let mut list_at = Instant::now();
-        while tokio::time::timeout(DROP_AFTER, cached.requested.notified()).await.is_ok() {
+        let mut just_listed = false;
+        loop {
+            let follows_list = std::mem::take(&mut just_listed);
+            if !follows_list && tokio::time::timeout(DROP_AFTER, cached.requested.notified()).await.is_err() {
+                break;
+            }
             let begin = Instant::now();
             let nth = cached.begun.fetch_add(1, Ordering::SeqCst) + 1;
             // If the gate is away or lacks the sale, requests should get the gate's own answer.
-            let read = self.read(&sale, last.take()).await;
-            last = read.as_ref().map(|(_, sale)| sale.clone());
-            let known =
-                read.zip(holders.clone()).filter(|((_, sale), holders)| sale.number == holders.number);
-            let known =
-                known.map(|((now, sale), holders)| Arc::new(Known { begun: begin, now, sale, holders }));
+            let read = reader.read().await.ok().flatten();
+            let known = read.zip(holders.clone()).and_then(|(SaleReading { sale, clock }, holders)| {
+                let is_current = sale.number == holders.number;
+                is_current.then(|| Arc::new(Known { begun: begin, clock, sale, holders }))
+            });
             let is_current = known.is_some();
             cached.readings.send_replace(Reading { nth, known });
             if is_current {
                 tokio::time::sleep_until(begin + REFUSAL_PACE).await;
+                continue;
+            }
+            // The sale has changed while its holders were listed. The next request makes another try.
+            if follows_list {
                 continue;
             }
             // No request waits meanwhile: all of them go to the gate.
@@ -170,24 +177,12 @@ impl RefusalCache {
             holders = self.list_holders(&sale).await.map(Arc::new);
             list_at = Instant::now() + LIST_EVERY.max(begin.elapsed() * 20);
             // The next reading shows whether the list is still current.
-            cached.requested.notify_one();
+            just_listed = true;
         }
         self.free(holders);
         self.lock().remove(&sale);
         // Sends a request that found this entry just before the removal to the gate.
         cached.readings.send_replace(Reading { nth: u64::MAX, known: None });
-    }
-
-    /// The sale now, with Redis's clock. `last` is an earlier description.
-    async fn read(&self, sale: &SaleId, last: Option<Arc<GateSale>>) -> Option<(Millis, Arc<GateSale>)> {
-        let read = match last {
-            None => self.gate.describe(sale).await.ok()?,
-            Some(last) => match self.gate.describe_changes(sale, &last).await.ok()? {
-                Changes::None { now } => return Some((now, last)),
-                Changes::Some(sale) => sale.map(|sale| *sale),
-            },
-        };
-        read.map(|sale| (sale.now, Arc::new(sale)))
     }
 
     /// Lists everyone who holds anything of the sale; `None` if the sale changed meanwhile or has too many holders.

@@ -8,6 +8,7 @@ mod gather;
 mod installation;
 mod keyed_batches;
 mod listener;
+mod pinned;
 mod post;
 mod redis;
 mod script;
@@ -22,5 +23,6 @@ pub use installation::{
 };
 pub use keyed_batches::KeyedBatches;
 pub use listener::{Listener, listen};
+pub use pinned::Pinned;
 pub use post::{PostError, Poster, Reach};
 pub use script::Script;

@@ -4,11 +4,15 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::{Client, ErrorKind, FromRedisValue, IntoConnectionInfo as _, RedisError, ServerErrorKind};
+use redis::{
+    AsyncConnectionConfig, Client, ErrorKind, FromRedisValue, IntoConnectionInfo as _, RedisError,
+    ServerErrorKind,
+};
 
 use super::channels::Channels;
 use super::error::{Fault, InvalidUrl};
 use super::installation::{Installation, InstallationId, REDIS, UNKNOWN_INSTALLATION};
+use super::pinned::Pinned;
 use super::script::Script;
 
 /// Where Redis is, and how long to wait for it.
@@ -81,6 +85,20 @@ impl RedisLink {
     pub async fn channels(&self) -> Result<Channels, Fault> {
         let connection = self.within(self.client.get_async_pubsub()).await?;
         Ok(Channels::new(connection, self.timeout))
+    }
+
+    /// How long a call may take before its caller is given an error.
+    pub fn longest_call(&self) -> Duration {
+        self.timeout * 3
+    }
+
+    /// Opens a separate connection that is never replaced.
+    pub async fn pin(&self) -> Result<Pinned, Fault> {
+        let config = AsyncConnectionConfig::new()
+            .set_response_timeout(Some(self.timeout))
+            .set_connection_timeout(Some(self.timeout));
+        let connect = self.client.get_multiplexed_async_connection_with_config(&config);
+        Ok(Pinned::new(self.within(connect).await?, self.address.clone(), self.timeout))
     }
 
     fn connection(&self) -> ConnectionManager {

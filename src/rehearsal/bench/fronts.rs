@@ -1,6 +1,7 @@
 //! What the fronts' readings of a hot sale cost Redis. While buyers are refused, each front reads the sale again and
 //! again, so that no refusal is out of date.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
@@ -10,7 +11,7 @@ use super::report::{Figure, Wanted};
 use super::sample::{PLENTY, open_sale, sale};
 use super::world::World;
 use crate::domain::{Item, SaleId, Sku};
-use crate::gate::{Changes, Gate, REFUSAL_PACE};
+use crate::gate::{Gate, GateSale, REFUSAL_PACE};
 use crate::rehearsal::servers::Kind;
 
 /// Fronts that refuse buyers of the sale at the same time.
@@ -78,12 +79,13 @@ where
 /// Reads the sale as often as a front does whose buyers never pause.
 async fn keep_reading(gate: Gate, sale: SaleId) -> Result<(), BenchError> {
     let end = Instant::now() + FOR;
-    let known =
-        gate.describe(&sale).await.map_err(broken)?.ok_or_else(|| broken("the gate lacks the sale"))?;
+    let mut reader = gate.reader(&sale);
+    let mut known: Option<Arc<GateSale>> = None;
     while Instant::now() < end {
         let begin = tokio::time::Instant::now();
-        let changes = gate.describe_changes(&sale, &known).await.map_err(broken)?;
-        if let Changes::Some(_) = changes {
+        let reading =
+            reader.read().await.map_err(broken)?.ok_or_else(|| broken("the gate lacks the sale"))?;
+        if known.replace(reading.sale.clone()).is_some_and(|known| !Arc::ptr_eq(&known, &reading.sale)) {
             return Err(broken("the sale has changed"));
         }
         tokio::time::sleep_until(begin + REFUSAL_PACE).await;

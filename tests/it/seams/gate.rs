@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use doorbuster::domain::{Durability, Millis, Number, SaleState, Verdict, Window};
-use doorbuster::gate::{Changes, Gate, GateError, Loaded, Moved, Outcome, Settlement, Versions};
+use doorbuster::gate::{Gate, GateError, Loaded, Moved, Outcome, Settlement, Versions};
 
 use crate::support::{Database, World, attempt, sale, two_hours_ago, until, verdicts};
 
@@ -214,27 +214,6 @@ async fn a_gate_that_is_behind_its_callers_freezes_and_sells_nothing() {
     assert!(matches!(repeat, Verdict::InFlight(_)), "the buyer still gets their order: {repeat:?}");
     let settlement = Settlement { id: order.id, user: order.user, outcome: Outcome::Kept };
     assert!(matches!(gate.settle(&sale.id, &[settlement]).await, Err(GateError::Frozen)));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_description_is_repeated_only_if_something_has_changed() {
-    let (_world, gate, sale) = opened(9, 1).await;
-    let mut known = gate.describe(&sale.id).await.unwrap().expect("loaded");
-    for user in ["ada", "bob"] {
-        let same = gate.describe_changes(&sale.id, &known).await.unwrap();
-        assert!(matches!(same, Changes::None { now } if now >= known.now), "{same:?}");
-        gate.admit(attempt(&sale.id, user, None, 1)).await.unwrap();
-        let Changes::Some(Some(changed)) = gate.describe_changes(&sale.id, &known).await.unwrap() else {
-            panic!("an order changes the sale")
-        };
-        assert_eq!(changed.items[0].left, known.items[0].left - 1);
-        known = *changed;
-    }
-    // Freezing takes no number.
-    gate.freeze_if_behind(&sale.id, Number { epoch: 1, seq: known.number.seq + 1 }).await.unwrap();
-    let frozen = gate.describe_changes(&sale.id, &known).await.unwrap();
-    let Changes::Some(Some(frozen)) = frozen else { panic!("{frozen:?}") };
-    assert_eq!((frozen.state, frozen.number), (SaleState::Frozen, known.number));
 }
 
 #[tokio::test(flavor = "multi_thread")]

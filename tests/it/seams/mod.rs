@@ -1,6 +1,7 @@
 pub mod dead_letters;
 pub mod gate;
 pub mod gate_model;
+pub mod gate_reader;
 pub mod lease;
 pub mod lease_processes;
 pub mod lease_renewal;
