@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use sea_orm::sea_query::{ArrayType, Expr, ExprTrait as _, OnConflict};
 use sea_orm::{
     ActiveValue::Set, ColumnTrait as _, ConnectionTrait as _, DatabaseTransaction, DbBackend,
-    EntityTrait as _, QueryFilter as _, Statement, Value,
+    EntityTrait as _, QueryFilter as _, QuerySelect as _, Statement, Value,
 };
 
 use super::claim::{Claim, Refusal};
 use crate::domain::{Failure, Sku};
-use crate::store::entities::{item, user_units};
+use crate::store::entities::{item, order, user_units};
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
 use crate::store::many::{OnExisting, add_many, is_one_of};
@@ -36,6 +36,7 @@ impl Store {
         limits: &BTreeMap<String, i64>,
     ) -> Result<Option<Refusal>, StoreError> {
         let users = added_by_user(new);
+        let mut above = Vec::new();
         // The limit may have been raised since this order was accepted, and a later order recorded first.
         let limit_now = |sale: &str, limit: i64| Ord::max(limits.get(sale).copied().unwrap_or(0), limit);
         // A new row is not checked below, so its units are checked here.
@@ -48,11 +49,34 @@ impl Store {
                 return Ok(Some(Refusal::Fence));
             }
             if held.units > limit_now(&held.sale_id, added.limit) {
+                above.push(held);
+            }
+        }
+        for held in above {
+            // The limit may have been raised and lowered again, and a later order was accepted in between.
+            if held.units > highest_limit(transaction, &held).await? {
                 return Ok(Some(Refusal::Limit));
             }
         }
         Ok(None)
     }
+}
+
+/// The highest limit under which any of the user's live orders was accepted: the one by which the audit judges.
+async fn highest_limit(
+    transaction: &DatabaseTransaction,
+    held: &user_units::Model,
+) -> Result<i64, StoreError> {
+    let limits: Vec<i32> = order::Entity::find()
+        .select_only()
+        .column(order::Column::LimitPerUser)
+        .filter(order::Column::SaleId.eq(&held.sale_id))
+        .filter(order::Column::UserId.eq(&held.user_id))
+        .filter(order::Column::LiveKey.is_not_null())
+        .into_tuple()
+        .all(transaction)
+        .await?;
+    Ok(limits.into_iter().max().map_or(0, i64::from))
 }
 
 fn added_by_user<'a>(new: &[&'a Claim]) -> AddedByUser<'a> {

@@ -10,6 +10,7 @@ pub mod lease_waiting;
 pub mod queue;
 pub mod store;
 pub mod store_changes;
+pub mod store_limits;
 pub mod store_pages;
 pub mod store_restore;
 pub mod webhooks;
