@@ -5,10 +5,12 @@
 -- KEYS  1 sale   2 items   3 users
 -- ARGV  1 epoch  2 seq     the highest known number of this sale
 --       3 user   4 id   5 record   6 sku   7 quantity
--- Reply not_loaded | frozen | {adopted|held, epoch, seq}
+--       8        the time by Redis's clock after which nothing is done
+-- Reply not_loaded | frozen | late | {adopted|held, epoch, seq}
 
 if not state then return 'not_loaded' end
 if state == 'frozen' then return 'frozen' end
+if is_late() then return 'late' end
 
 local kept = {}
 for record in string.gmatch(redis.call('HGET', KEYS[3], ARGV[3]) or '', '[^,]+') do

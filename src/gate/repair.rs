@@ -1,5 +1,7 @@
 //! The two repairs that a comparison of the books can make in the gate.
 
+use tokio::time::Instant;
+
 use super::core::Gate;
 use super::error::GateError;
 use super::wire::{Reader, acted, order_id, record, word};
@@ -22,8 +24,8 @@ pub enum Adjusted {
 impl Gate {
     /// Adds an order to the gate that is live in the database and missing in the gate. Returns the gate's number
     /// afterwards, which the caller records, or `None` if the gate already had the order. May be repeated. The caller
-    /// holds the lease of the order's user.
-    pub async fn adopt(&self, order: &Order) -> Result<Option<Number>, GateError> {
+    /// holds the lease of the order's user; after `until` the gate does nothing any more.
+    pub async fn adopt(&self, order: &Order, until: Instant) -> Result<Option<Number>, GateError> {
         let mut args = self.highest_args(&order.sale).to_vec();
         args.extend([
             order.user.to_string(),
@@ -34,7 +36,7 @@ impl Gate {
         ]);
         let keys = self.keys(&order.sale);
         let keys = [keys.sale(), keys.items(), keys.users()];
-        let reply: redis::Value = self.run_numbered(&self.scripts.adopt, &keys, &args).await?;
+        let reply = self.run_numbered_until(&self.scripts.adopt, &keys, args, until).await?;
         let mut reply = acted(&reply)?;
         let answer = reply.text()?;
         let number = Number { epoch: reply.number()?, seq: reply.number()? };

@@ -16,13 +16,13 @@ use tokio::time::Instant;
 use super::core::{Compared, Gate, NotCompared};
 use super::error::GateError;
 use super::wire::{Reader, word};
-use crate::domain::{Number, SaleId};
+use crate::domain::{Millis, Number, SaleId};
 use crate::link::{Fault, InstallationId, NO_SCRIPT_RETRIES, Script};
 
 /// How long to wait before a failed comparison is repeated. Otherwise every attempt would wait for the same timeout.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// How often Redis may be replaced during the comparison.
+/// How often Redis may be replaced during the comparison, and its clock set during a call.
 const TRIES: u32 = 3;
 
 impl Gate {
@@ -127,6 +127,40 @@ impl Gate {
                 done => return Ok(done?),
             }
         }
+    }
+
+    /// The same for a script that must do nothing after `until`: a call that is held up on its way may arrive long after
+    /// its caller has given up. The script gets the time by Redis's clock as its last argument.
+    pub(super) async fn run_numbered_until(
+        &self,
+        script: &Script,
+        keys: &[String],
+        mut args: Vec<String>,
+        until: Instant,
+    ) -> Result<redis::Value, GateError> {
+        let others = args.len();
+        for _ in 0..TRIES {
+            if self.clock.earliest(until).is_none() {
+                self.clock().await?;
+            }
+            args.truncate(others);
+            args.push(self.clock.earliest(until).unwrap_or(Millis(0)).0.to_string());
+            let reply = self.run_numbered(script, keys, &args).await;
+            if matches!(reply, Err(GateError::Late(_))) {
+                // Until then it may still run, even if its connection is gone.
+                tokio::time::sleep_until(until).await;
+            }
+            let reply: redis::Value = reply?;
+            if word(&reply).as_deref() != Some("late") {
+                return Ok(reply);
+            }
+            if Instant::now() >= until {
+                break;
+            }
+            // Redis's clock was set.
+            self.clock().await?;
+        }
+        Err(GateError::Unavailable("the call reached redis too late, and changed nothing".into()))
     }
 
     /// Freezes the sale if its gate is behind `known`. Returns whether it is frozen for that reason; `false` also

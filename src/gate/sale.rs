@@ -125,19 +125,37 @@ impl Gate {
         Ok(self.link.query(redis::cmd("SADD").arg(register).arg(sale.as_str())).await?)
     }
 
-    /// Moves the sale to `to` if it is in one of the states `from`. May be repeated. A gate that is behind what this
-    /// process knows is frozen instead. On return no process still refuses buyers by the previous state.
+    /// Moves the sale to `to` if it is in one of the states `from`. May be repeated. After an error the sale may have been
+    /// moved by then, and is not moved any more later. A gate that is behind what this process knows is frozen instead. On return no process still refuses buyers by the previous state.
     pub async fn move_sale(
         &self,
         sale: &SaleId,
         to: SaleState,
         from: &[SaleState],
     ) -> Result<Moved, GateError> {
+        self.move_in_epoch(sale, to, from, None).await
+    }
+
+    /// The same for a frozen sale that a rebuild has loaded in `epoch`. Refused if the gate has another epoch: a later
+    /// rebuild has frozen it, and has not loaded it yet.
+    pub async fn move_rebuilt(&self, sale: &SaleId, to: SaleState, epoch: i64) -> Result<Moved, GateError> {
+        self.move_in_epoch(sale, to, &[SaleState::Frozen], Some(epoch)).await
+    }
+
+    async fn move_in_epoch(
+        &self,
+        sale: &SaleId,
+        to: SaleState,
+        from: &[SaleState],
+        epoch: Option<i64>,
+    ) -> Result<Moved, GateError> {
         let mut args = self.highest_args(sale).to_vec();
         args.push(write_state(to).to_owned());
+        args.push(epoch.map(|epoch| epoch.to_string()).unwrap_or_default());
         args.extend(from.iter().map(|state| write_state(*state).to_owned()));
         let keys = [self.keys(sale).sale()];
-        let reply: redis::Value = self.run_numbered(&self.scripts.move_sale, &keys, &args).await?;
+        let until = Instant::now() + self.link.longest_call();
+        let reply = self.run_numbered_until(&self.scripts.move_sale, &keys, args, until).await?;
         if word(&reply).as_deref() == Some("not_loaded") {
             return Err(GateError::NotLoaded);
         }

@@ -32,10 +32,19 @@ const FREEZE_IF_BEHIND: &str =
 /// What remembers the database's place, without its first line. It needs the names that the check defines.
 const WITNESS_PLACE: &str = include_str!("../../lua/include/witness_place.lua").split_at("#!lua\n".len()).1;
 
+/// What tells a script that it runs too late, without its first line.
+const IS_LATE: &str = include_str!("../../lua/include/is_late.lua").split_at("#!lua\n".len()).1;
+
 /// Inserts the check after the script's first line, the one with its flags, which must stay first.
 fn after_freeze_if_behind(script: &str) -> Script {
     let (first, rest) = script.split_once('\n').unwrap_or((script, ""));
     Script::new(format!("{first}\n{FREEZE_IF_BEHIND}\n{rest}"))
+}
+
+/// The same, for a script that must run in time.
+fn in_time(script: &str) -> Script {
+    let (first, rest) = script.split_once('\n').unwrap_or((script, ""));
+    after_freeze_if_behind(&format!("{first}\n{IS_LATE}\n{rest}"))
 }
 
 /// The same with the database's place.
@@ -57,7 +66,7 @@ impl Scripts {
             admit_full: Script::new(admit_full),
             freeze: after_freeze_if_behind(include_str!("../../lua/gate/freeze.lua")),
             load: Script::new(include_str!("../../lua/gate/load.lua")),
-            move_sale: after_freeze_if_behind(include_str!("../../lua/gate/move_sale.lua")),
+            move_sale: in_time(include_str!("../../lua/gate/move_sale.lua")),
             set_terms: after_freeze_if_behind(include_str!("../../lua/gate/set_terms.lua")),
             restock: after_freeze_if_behind(include_str!("../../lua/gate/restock.lua")),
             unload: Script::new(include_str!("../../lua/gate/unload.lua")),
@@ -67,7 +76,7 @@ impl Scripts {
             witness: after_witness_place(include_str!("../../lua/gate/witness.lua")),
             remember_place: Script::new(include_str!("../../lua/gate/remember_place.lua")),
             claim_due: Script::new(include_str!("../../lua/gate/claim_due.lua")),
-            adopt: after_freeze_if_behind(include_str!("../../lua/gate/adopt.lua")),
+            adopt: in_time(include_str!("../../lua/gate/adopt.lua")),
             adjust: Script::new(include_str!("../../lua/gate/adjust.lua")),
             rebuild_begin: Script::new(include_str!("../../lua/gate/rebuild_begin.lua")),
             rebuild_flight: Script::new(include_str!("../../lua/gate/rebuild_flight.lua")),

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::{SettlementError, Settler};
 use crate::domain::{OrderId, SaleId, UserId};
 use crate::gate::GateError;
@@ -52,11 +54,12 @@ impl Settler<'_> {
         let Some(row) = self.store.order(id).await?.filter(|row| row.status.is_live()) else {
             return Ok(false);
         };
-        // The reading may have taken longer than the lease lasts.
+        // The reading may have taken longer than the lease lasts, and so may the call.
+        let until = Instant::now() + COMMIT_MARGIN;
         if !guard.is_valid_for(COMMIT_MARGIN) {
             return Ok(false);
         }
-        match self.gate.adopt(&row.order).await {
+        match self.gate.adopt(&row.order, until).await {
             // The row records the number, so that a Redis that comes back without this write is
             // recognised as behind.
             Ok(Some(number)) => {

@@ -78,7 +78,7 @@ impl Rebuild {
             SaleState::Archived => SaleState::Closed,
             state => state,
         };
-        let number = match self.gate.move_sale(sale, state, &[SaleState::Frozen]).await? {
+        let number = match self.gate.move_rebuilt(sale, state, rebuilding.epoch).await? {
             Moved::Now(number) | Moved::Already(number) => number,
             Moved::Refused(_) => return Err(RebuildError::Moved),
         };
@@ -105,6 +105,7 @@ impl Rebuild {
             books,
         })
     }
+
     /// Counts by number: the highest that anyone knows in the gate's epoch, and those that belong to an order.
     async fn forgotten(
         &self,

@@ -7,7 +7,7 @@ use super::error::RebuildError;
 use super::freeze::{Rebuild, Rebuilding};
 use super::gather::{Gathered, Waiting};
 use crate::audit::Progress;
-use crate::domain::{Number, Order, OrderId, Sku, UserId};
+use crate::domain::{Millis, Number, Order, OrderId, Sku, UserId};
 use crate::fault::fault;
 use crate::gate::{RebuiltHolding, RebuiltItem, RebuiltSale};
 use crate::recovery::retry::Retry;
@@ -15,6 +15,9 @@ use crate::store::{OrderPages, OrderRow, Restock, SaleRow};
 
 /// Ended orders kept per user in a sale with rebuy; the same number as in `settle.lua`.
 const ENDED_KEPT: usize = 8;
+
+/// No transaction that ends an order takes this long.
+const ENDING: Duration = Duration::from_secs(60);
 
 /// Orders whose return is recorded in one transaction.
 const RETURNS_AT_ONCE: usize = 500;
@@ -41,8 +44,12 @@ struct Loading<'a> {
     waiting: BTreeMap<&'a UserId, &'a BTreeMap<OrderId, Waiting>>,
     /// Orders whose units were on their way back before the rows were read.
     owed: HashSet<OrderId>,
-    /// Those of them that have ended in their rows without having failed: the load returns their units.
+    /// When that was read, by the database's clock.
+    owed_at: Millis,
+    /// Orders whose units the load returns: they have ended in their rows without having failed, and are owed.
     returned: Vec<OrderId>,
+    /// Orders that have ended like that since, or shortly before: they may be owed.
+    ended_lately: Vec<OrderId>,
     rebuy: bool,
     taken: BTreeMap<Sku, i64>,
     users: usize,
@@ -91,6 +98,8 @@ impl<'a> Loading<'a> {
             return;
         } else if self.owed.contains(&row.order.id) {
             self.returned.push(row.order.id);
+        } else if row.updated_at >= self.owed_at.minus(ENDING) {
+            self.ended_lately.push(row.order.id);
         }
         let held = RebuiltHolding { ended: !live, order: row.order };
         part.users.entry(held.order.user.clone()).or_default().push(held);
@@ -154,9 +163,11 @@ impl Rebuild {
             rebuild: self,
             rebuilding,
             waiting: gathered.waiting.iter().collect(),
+            owed_at: self.store.read_clock().await?,
             // Read before the rows: every order in it has ended in its row.
-            owed: self.store.returning_orders(sale).await?.into_iter().collect(),
+            owed: self.owed(rebuilding).await?,
             returned: Vec::new(),
+            ended_lately: Vec::new(),
             rebuy: self.row(sale).await?.sale.terms.rebuy,
             taken: BTreeMap::new(),
             users: 0,
@@ -181,7 +192,12 @@ impl Rebuild {
         }
         let row = self.row(sale).await?;
         let items = self.items(&row, &loading.taken).await?;
-        let Loading { users, in_flight, returned, .. } = loading;
+        let Loading { users, in_flight, mut returned, ended_lately, .. } = loading;
+        if !ended_lately.is_empty() {
+            // Their units are among those left, too. A frozen gate takes none back, so what is owed has only grown.
+            let owed = self.owed(rebuilding).await?;
+            returned.extend(ended_lately.into_iter().filter(|id| owed.contains(id)));
+        }
         let rebuilt =
             RebuiltSale { sale: &row.sale, terms_version: row.terms_version, staged: users, items: &items };
         let number = self.gate.load_rebuilt(epoch, &rebuilt).await?;
@@ -190,6 +206,11 @@ impl Rebuild {
             self.store.finish_returns(sale, number, ids).await?;
         }
         Ok(Loaded { users, in_flight, number })
+    }
+
+    /// The orders whose units are on their way back to the gate.
+    async fn owed(&self, rebuilding: &Rebuilding) -> Result<HashSet<OrderId>, RebuildError> {
+        Ok(self.store.returning_orders(&rebuilding.sale).await?.into_iter().collect())
     }
 
     async fn items(

@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
-use doorbuster::domain::Act;
+use doorbuster::domain::{Act, ActRequest, SaleState};
+use doorbuster::gate::Versions;
 use doorbuster::process::{Role, Running};
 use doorbuster::rehearsal::chaos::Weather;
 use doorbuster::rehearsal::servers::{Ending, Kind, Server};
 
 use crate::recovery::pages::address;
-use crate::recovery::repair::{act, left};
+use crate::recovery::repair::{act, forget, left};
 use crate::support::{
-    Buyer, Database, World, ask_redis, at_rest, behind_proxy, buy, private_redis, sale, until,
+    Buyer, Database, World, ask_redis, at_rest, behind_proxy, buy, order as order_of, private_redis, sale,
+    until,
 };
 
 const LONG: Duration = Duration::from_secs(40);
@@ -64,6 +66,69 @@ async fn who_heard_sold_out_gets_no_order_from_an_earlier_click() {
     worker.stop().await;
     held_up.stop().await;
     front.stop().await;
+}
+
+/// The way of a front to Redis stands still while an operator resumes a sale there. Another operator pauses it at the other
+/// front.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_resume_that_was_held_up_does_not_undo_a_later_pause() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("redis.timeout_ms=500");
+    let front = world.running_as(Role::Front).await;
+    let proxy = behind_proxy(&mut world, "redis.url").await;
+    let held_up = world.running_as(Role::Front).await;
+    let sale = sale(&world.name, 4, 1);
+    world.open_sale(&front.parts, &sale).await;
+    let by = ActRequest::by("ada");
+    // Redis has given the other front its time, and knows the scripts.
+    held_up.control.pause(&sale.id, None, &by).await.unwrap();
+
+    proxy.set(Weather::Frozen);
+    let resumed = held_up.control.resume(&sale.id, &by).await;
+    assert!(resumed.is_err(), "{resumed:?}");
+    front.control.pause(&sale.id, None, &by).await.unwrap();
+    proxy.set(Weather::Fair);
+    until("the way is open", LONG, async || held_up.parts.gate.clock().await.ok()).await;
+    let state = async || front.parts.gate.describe(&sale.id).await.unwrap().expect("loaded").state;
+    assert_eq!(state().await, SaleState::Paused);
+    // The same act is done if it is sent again.
+    held_up.control.resume(&sale.id, &by).await.unwrap();
+    assert_eq!(state().await, SaleState::Open);
+    held_up.stop().await;
+    front.stop().await;
+}
+
+/// After a rebuild the gate lacks an order. A front has it adopted, on a way that stands still; the buyer cancels it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_adoption_that_was_held_up_does_not_revive_a_cancelled_order() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("redis.timeout_ms=500").set("gate.rebuild=manual");
+    let running = world.running().await;
+    let proxy = behind_proxy(&mut world, "redis.url").await;
+    let held_up = world.parts().await;
+    let sale = sale(&world.name, 4, 1);
+    world.open_sale(&running.parts, &sale).await;
+    let order = buy(&running, &sale, 0..1).await[0];
+    at_rest(&running, &sale).await;
+    let row = running.parts.store.order(order).await.unwrap().expect("a row").order;
+    // As after a rebuild that knew nothing of the order.
+    forget(&world, &sale).await;
+    let second = Versions { epoch: 2, ..Versions::default() };
+    running.parts.gate.load(&sale, &second).await.unwrap();
+    running.parts.gate.move_sale(&sale.id, SaleState::Open, &[SaleState::Draft]).await.unwrap();
+
+    let in_a_second = || tokio::time::Instant::now() + Duration::from_secs(1);
+    // Redis has given this process its time, and knows the script.
+    let other = order_of(&sale.id, "other", 77);
+    held_up.gate.adopt(&other, in_a_second()).await.unwrap().expect("adopted");
+    proxy.set(Weather::Frozen);
+    let adopted = held_up.gate.adopt(&row, in_a_second()).await;
+    assert!(adopted.is_err(), "{adopted:?}");
+    act(&running.parts, &sale, order, Act::Cancel).await;
+    proxy.set(Weather::Fair);
+    until("the way is open", LONG, async || held_up.gate.clock().await.ok()).await;
+    assert_eq!(left(&running.parts, &sale).await, 3, "of four units, one belongs to the other order");
+    running.stop().await;
 }
 
 /// A failover by hand, and the connections of this front stay with the former master: nobody tells them to go.

@@ -13,6 +13,7 @@ pub mod old_states;
 pub mod pages;
 pub mod pairs;
 pub mod rebuild_by_itself;
+pub mod rebuild_races;
 pub mod repair;
 pub mod replay;
 pub mod replay_runs;
