@@ -28,13 +28,29 @@ const REST: u32 = 50;
 
 /// The last look at a sale.
 struct Looked {
-    /// When it began, by the database's clock.
+    /// When the last look began that left no order unadopted, by the database's clock.
     at: Millis,
     /// The sale's place in the database: while it is the same, there is no new row. `None` if an order could not be
     /// adopted.
     place: Option<Place>,
     /// No other look before this time.
     rest_until: Instant,
+}
+
+impl Looked {
+    /// An order that is left is looked for again, however long the rest is.
+    fn after(last: Option<&Self>, at: Millis, place: Place, all_known: bool, took: Duration) -> Self {
+        let rest_until = Instant::now() + took * REST;
+        if all_known {
+            return Self { at, place: Some(place), rest_until };
+        }
+        Self { at: last.map_or(Millis(0), |last| last.at), place: None, rest_until }
+    }
+
+    /// From when on rows are looked at: all of them if there was no such look yet.
+    fn rows_since(last: Option<&Self>) -> Millis {
+        last.map_or(Millis(0), |last| last.at.minus(OVERLAP))
+    }
 }
 
 /// Looks for orders that a rebuilt gate does not know.
@@ -77,11 +93,11 @@ impl Adopter {
                 continue;
             }
             // A process that has just started checks every row once.
-            let since = last.map_or(Millis(0), |last| last.at.minus(OVERLAP));
+            let since = Looked::rows_since(last);
             let older = OlderEpoch { epoch: gate.number.epoch, recorded_since: since };
             let all_known = self.adopt_unknown(&sale, older).await?;
-            let rest_until = Instant::now() + began.elapsed() * REST;
-            looked.insert(sale, Looked { at, place: all_known.then_some(place), rest_until });
+            let looked_now = Looked::after(last, at, place, all_known, began.elapsed());
+            looked.insert(sale, looked_now);
         }
         Ok(())
     }
@@ -100,5 +116,27 @@ impl Adopter {
             }
         }
         Ok(all_known)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_that_is_left_is_looked_for_until_it_is_adopted() {
+        let (place, took) = (Place { line: 1, number: 7 }, Duration::from_secs(2));
+        let since = |looked: &Looked| Looked::rows_since(Some(looked)).0;
+        let clean = Looked::after(None, Millis(1_000_000), place, true, took);
+        assert_eq!((since(&clean), clean.place), (940_000, Some(place)));
+        // The next looks begin 100 s after each other, which is longer than they overlap.
+        let left = Looked::after(Some(&clean), Millis(1_100_000), place, false, took);
+        assert_eq!((since(&left), left.place), (940_000, None));
+        let left = Looked::after(Some(&left), Millis(1_200_000), place, false, took);
+        assert_eq!((since(&left), left.place), (940_000, None));
+        let clean = Looked::after(Some(&left), Millis(1_300_000), place, true, took);
+        assert_eq!((since(&clean), clean.place), (1_240_000, Some(place)));
+        // The first look finds all rows, and so does the next one if an order is left.
+        assert_eq!(since(&Looked::after(None, Millis(1_000_000), place, false, took)), -60_000);
     }
 }
