@@ -1,5 +1,6 @@
 //! The end of a sale: archive it, purge its orders, erase a user.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::error::ControlError;
@@ -119,11 +120,23 @@ impl Control {
         }
         let mut sales = self.store.sales().await?;
         sales.retain(|row| row.state == SaleState::Archived);
+        // The histories of all orders are searched once for each person.
+        let mut due: BTreeMap<UserId, Vec<SaleId>> = BTreeMap::new();
+        for Erasure { sale, user, .. } in asked {
+            if sales.iter().any(|row| row.sale.id == sale) {
+                due.entry(user).or_default().push(sale);
+            }
+        }
         let mut erased = 0;
-        for erasure in asked.iter().filter(|erasure| sales.iter().any(|row| row.sale.id == erasure.sale)) {
-            let orders = self.store.finish_erasure(erasure).await?;
-            tracing::info!(sale = %erasure.sale, orders, "a user was erased, as asked before the sale was archived");
-            erased += 1;
+        for (user, sales) in due {
+            let orders = self.store.finish_erasures(&user, &sales).await?;
+            let names = sales.iter().map(SaleId::as_str).collect::<Vec<_>>().join(", ");
+            tracing::info!(
+                sales = names,
+                orders,
+                "a user was erased, as asked before these sales were archived"
+            );
+            erased += sales.len();
         }
         Ok(erased)
     }

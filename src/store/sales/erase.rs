@@ -46,8 +46,7 @@ impl Store {
     pub async fn erase_user(&self, user: &UserId, in_gate: &[SaleId]) -> Result<Erased, StoreError> {
         let mut erased = Erased { pseudonym: pseudonym()?, orders: 0, left: Vec::new() };
         // People write names into reasons. No sale needs the reasons of its acts to run.
-        self.within(self.erase_in_words(user)).await?;
-        self.erase_in_histories(user).await?;
+        self.erase_in_reasons(user).await?;
         // Sale by sale, because the indexes begin with the sale.
         for row in self.sales().await? {
             let sale = row.sale.id;
@@ -81,13 +80,21 @@ impl Store {
             .collect()
     }
 
-    /// Erases a name from an archived sale, under a new pseudonym, and forgets that it was asked for. Returns how many
-    /// orders had it. May be repeated.
-    pub async fn finish_erasure(&self, erasure: &Erasure) -> Result<u64, StoreError> {
+    /// Erases a name from archived sales, under a new pseudonym in each, and forgets that it was asked for. Returns how
+    /// many orders had it. May be repeated.
+    pub async fn finish_erasures(&self, user: &UserId, sales: &[SaleId]) -> Result<u64, StoreError> {
         // Of acts since it was asked for.
-        self.within(self.erase_in_words(&erasure.user)).await?;
-        self.erase_in_histories(&erasure.user).await?;
-        self.within(self.rename(&erasure.sale, &erasure.user, &pseudonym()?)).await
+        self.erase_in_reasons(user).await?;
+        let mut orders = 0;
+        for sale in sales {
+            orders += self.within(self.rename(sale, user, &pseudonym()?)).await?;
+        }
+        Ok(orders)
+    }
+
+    async fn erase_in_reasons(&self, user: &UserId) -> Result<(), StoreError> {
+        self.within(self.erase_in_words(user)).await?;
+        self.erase_in_histories(user).await
     }
 
     async fn ask_erasure(&self, sale: &SaleId, user: &UserId) -> Result<(), StoreError> {
