@@ -1,5 +1,6 @@
 //! Sales that are set aside, because another session holds a row of theirs, and the deliveries that wait for them. Other
-//! sales go on without them; one lane at a time tries whether a sale can go on.
+//! sales go on without them. A lane tries from time to time whether a sale can go on, but one lane is always left to the others:
+//! each try may wait for a lock until the database ends it.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -30,13 +31,18 @@ pub(super) struct Aside {
     sales: HashMap<SaleId, Stall>,
     /// With orders of these sales, and no others that could be persisted now.
     deliveries: Vec<PendingDelivery>,
+    /// When the last try began.
+    tried_at: Instant,
+    /// If there is only one lane, no other try before this time.
+    rest_until: Instant,
     gauges: SaleGauges,
 }
 
 impl Aside {
     /// None yet.
     pub(super) fn new(gauges: SaleGauges) -> Self {
-        Self { sales: HashMap::new(), deliveries: Vec::new(), gauges }
+        let now = Instant::now();
+        Self { sales: HashMap::new(), deliveries: Vec::new(), tried_at: now, rest_until: now, gauges }
     }
 
     /// What waits, and what lanes have taken of it for a try. The rest of the work goes on without it.
@@ -78,6 +84,7 @@ impl Aside {
     ) -> Vec<PendingDelivery> {
         if let Some(stall) = tried.and_then(|sale| self.sales.get_mut(sale)) {
             stall.tried = Amount::default();
+            self.rest_until = Instant::now() + self.tried_at.elapsed();
         }
         let mut locked: Vec<SaleId> = Vec::new();
         for pending in &mut left {
@@ -99,10 +106,11 @@ impl Aside {
         self.sift(left)
     }
 
-    /// A sale that should be tried now, with at most about `most` of its orders.
-    pub(super) fn take_due(&mut self, most: usize) -> Option<(SaleId, Vec<PendingDelivery>)> {
+    /// A sale that should be tried now in one of `lanes`, with at most about `most` of its orders.
+    pub(super) fn take_due(&mut self, most: usize, lanes: usize) -> Option<(SaleId, Vec<PendingDelivery>)> {
         let now = Instant::now();
-        let (sale, stall) = self.sales.iter_mut().find(|(_, stall)| stall.retry_at <= now)?;
+        self.next_retry(lanes).filter(|at| *at <= now)?;
+        let (sale, stall) = self.sales.iter_mut().min_by_key(|(_, stall)| stall.retry_at)?;
         stall.retry_at = now + TRIED_WITHIN;
         let sale = sale.clone();
         let batch = self.take(most, &sale);
@@ -110,12 +118,19 @@ impl Aside {
         if let Some(stall) = self.sales.get_mut(&sale) {
             stall.tried = tried;
         }
+        self.tried_at = now;
         Some((sale, batch))
     }
 
-    /// When the next sale should be tried.
-    pub(super) fn next_retry(&self) -> Option<Instant> {
-        self.sales.values().map(|stall| stall.retry_at).min()
+    /// When the next sale should be tried in one of `lanes`. `None` while as many tries are under way as may be: all lanes
+    /// but one. If that is the only lane, every second turn is a try.
+    pub(super) fn next_retry(&self, lanes: usize) -> Option<Instant> {
+        let under_way = self.sales.values().filter(|stall| stall.tried.messages > 0).count();
+        if under_way >= lanes.saturating_sub(1).max(1) {
+            return None;
+        }
+        let due = self.sales.values().map(|stall| stall.retry_at).min()?;
+        Some(if lanes > 1 { due } else { due.max(self.rest_until) })
     }
 
     /// Forgets everything: the deliveries are given back.

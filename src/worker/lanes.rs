@@ -80,7 +80,8 @@ impl Lanes {
             if self.stop.is_cancelled() {
                 break;
             }
-            let free = self.running.len() < lanes.min(self.worker.store.writers()).max(1);
+            let lanes = lanes.min(self.worker.store.writers()).max(1);
+            let free = self.running.len() < lanes;
             if free {
                 fault!("delivery.before", self.consumer.close().await);
             }
@@ -102,8 +103,8 @@ impl Lanes {
                     let waiting = self.held.iter().chain(self.aside.deliveries());
                     self.lent.put_off_sweep(&self.worker.gate, waiting, self.consumer.arrived()).await;
                 }
-                () = until(self.aside.next_retry()), if free => {
-                    if let Some((sale, batch)) = self.aside.take_due(settings.batch) {
+                () = until(self.aside.next_retry(lanes)), if free => {
+                    if let Some((sale, batch)) = self.aside.take_due(settings.batch, lanes) {
                         self.spawn(batch, Some(sale));
                     }
                 }

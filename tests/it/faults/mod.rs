@@ -2,6 +2,7 @@ pub mod clocks;
 pub mod late_calls;
 pub mod lent;
 pub mod lost_queue;
+pub mod many_stalls;
 pub mod outages;
 pub mod over_tls;
 pub mod overload;
