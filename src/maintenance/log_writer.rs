@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use super::MaintenanceError;
 use super::leader::{Leader, keep_leading};
@@ -84,11 +85,11 @@ impl LogWriter {
         {
             return Err(error.into());
         }
-        let mut complete = false;
+        let mut batch = Batch::default();
         for _ in 0..BATCHES {
             keep_leading(leader).await;
-            complete = !write_batch(&self.store, &self.log).await?.more;
-            if complete {
+            batch = write_batch(&self.store, &self.log, batch).await?;
+            if !batch.more {
                 break;
             }
         }
@@ -99,7 +100,7 @@ impl LogWriter {
                 tracing::warn!(%error, "the position in the order log could not be recorded, will be retried");
             }
         }
-        Ok(complete)
+        Ok(!batch.more && batch.left == 0)
     }
 }
 
@@ -120,25 +121,31 @@ pub async fn write_last_entries(
 /// deleted from the database only once the broker has confirmed it. A crash in between writes some entries
 /// twice; readers ignore the repeats.
 pub async fn write_log(store: &Store, log: &OrderLog) -> Result<usize, MaintenanceError> {
-    let mut written = 0;
+    let mut batch = Batch::default();
     for _ in 0..BATCHES {
-        let batch = write_batch(store, log).await?;
-        written += batch.written;
+        batch = write_batch(store, log, batch).await?;
         if !batch.more {
             break;
         }
     }
-    Ok(written)
+    Ok(batch.written)
 }
 
+/// What the batches of a round have done so far.
+#[derive(Default)]
 struct Batch {
     written: usize,
-    /// The log may lack further entries.
+    /// Changes that this build cannot log: they wait for one that can.
+    left: u64,
+    /// The last change that was read.
+    last: Uuid,
+    /// There may be further changes.
     more: bool,
 }
 
-async fn write_batch(store: &Store, log: &OrderLog) -> Result<Batch, MaintenanceError> {
-    let unlogged = store.unlogged(BATCH).await?;
+/// Writes the changes after those of the batch `before`.
+async fn write_batch(store: &Store, log: &OrderLog, before: Batch) -> Result<Batch, MaintenanceError> {
+    let unlogged = store.unlogged_after(before.last, BATCH).await?;
     if !unlogged.entries.is_empty() {
         log.append(&unlogged.entries, &unlogged.places).await?;
     }
@@ -146,5 +153,10 @@ async fn write_batch(store: &Store, log: &OrderLog) -> Result<Batch, Maintenance
         store.forget_logged(&unlogged.ids).await?;
     }
     metrics::counter!("doorbuster_order_log_written_total").increment(unlogged.entries.len() as u64);
-    Ok(Batch { written: unlogged.entries.len(), more: unlogged.ids.len() as u64 >= BATCH })
+    Ok(Batch {
+        written: before.written + unlogged.entries.len(),
+        left: before.left + unlogged.read.saturating_sub(unlogged.ids.len() as u64),
+        last: unlogged.last,
+        more: unlogged.read >= BATCH,
+    })
 }

@@ -26,6 +26,10 @@ pub struct Unlogged {
     pub places: BTreeMap<SaleId, Place>,
     /// Pass these to [`Store::forget_logged`] once the log has the entries.
     pub ids: Vec<Uuid>,
+    /// Changes that were read, with those that this build cannot log.
+    pub read: u64,
+    /// The last of them; nil if there were none.
+    pub last: Uuid,
 }
 
 /// Changed payments, by provider and event. Thousands of them change within seconds, so they are read together.
@@ -38,14 +42,21 @@ impl Store {
     /// The oldest changes that the log lacks; [`StoreError::Behind`] if the database is behind. A row that was deleted
     /// since, with its sale, gets no entry.
     pub async fn unlogged(&self, limit: u64) -> Result<Unlogged, StoreError> {
+        self.unlogged_after(Uuid::nil(), limit).await
+    }
+
+    /// The same, of the changes after this one: those that this build cannot log must not hide the others.
+    pub async fn unlogged_after(&self, after: Uuid, limit: u64) -> Result<Unlogged, StoreError> {
         self.ensure_current().await?;
         self.within(async {
             let rows = log_outbox::Entity::find()
+                .filter(log_outbox::Column::Id.gt(after))
                 .order_by_asc(log_outbox::Column::Id)
                 .limit(limit)
                 .all(&self.db)
                 .await?;
-            let mut unlogged = Unlogged::default();
+            let last = rows.last().map_or(after, |row| row.id);
+            let mut unlogged = Unlogged { read: rows.len() as u64, last, ..Unlogged::default() };
             // Before the rows are read, so that no place is above its entries.
             let sales: BTreeSet<SaleId> = rows.iter().filter_map(|row| row.sale_id.parse().ok()).collect();
             unlogged.places = self.places_of(&Vec::from_iter(sales)).await?;

@@ -6,6 +6,7 @@ pub mod database_behind;
 pub mod erase;
 pub mod installation;
 pub mod log_reach;
+pub mod log_writer;
 pub mod losses;
 pub mod mid_sale;
 pub mod mid_sale_pairs;
