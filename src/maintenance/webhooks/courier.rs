@@ -81,6 +81,10 @@ impl Courier {
     async fn round(&self) -> Result<bool, MaintenanceError> {
         let due = self.store.due_deliveries(&self.endpoint, SUBJECTS).await?;
         if due.is_empty() {
+            // Everything was given up, so it takes nothing because there is nothing. The next failure is the first.
+            if self.is_failing && !self.store.has_deliveries(&self.endpoint).await? {
+                self.store.note_endpoint(&self.endpoint, false).await?;
+            }
             return Ok(false);
         }
         let of_orders = due.iter().filter(|delivery| matches!(delivery.event, EventType::Order(_)));

@@ -100,6 +100,16 @@ impl Store {
         .await
     }
 
+    /// Whether an endpoint is still to be given anything, now or later.
+    pub async fn has_deliveries(&self, endpoint: &str) -> Result<bool, StoreError> {
+        self.within(async {
+            let waiting =
+                Entity::find().filter(Column::EndpointId.eq(endpoint)).filter(Column::DueAtMs.is_not_null());
+            Ok(waiting.one(&self.db).await?.is_some())
+        })
+        .await
+    }
+
     /// What an endpoint has not taken of up to so many orders and sales whose next event is due, the longest due first. Of
     /// each all that waits, in the order in which it happened.
     pub async fn due_deliveries(

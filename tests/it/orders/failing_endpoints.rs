@@ -74,3 +74,27 @@ async fn an_endpoint_that_takes_nothing_for_five_days_is_switched_off() {
     has_kinds(&receiver, order.order_id(), &["order.confirmed"]).await;
     running.stop().await;
 }
+
+/// It failed until everything was given up, and was repaired while there was nothing to give. Weeks later it fails once.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_had_nothing_to_take_is_not_switched_off_by_its_first_failure() {
+    let world = world(Database::Sqlite).await;
+    let receiver = Receiver::start().await;
+    receiver.behave(Manner::Answers(StatusCode::INTERNAL_SERVER_ERROR));
+    add(&world, "shop", &receiver).await;
+    let (running, sale) = open(&world).await;
+    buy(&running, &sale, "ada").await;
+    let endpoint = async || running.parts.store.endpoints().await.unwrap().remove(0);
+    until("it fails", LONG, async || endpoint().await.failing_since).await;
+    let mut database = sqlx::SqliteConnection::connect(&world.config().database.url).await.unwrap();
+    let long_ago = "UPDATE webhook_endpoints SET failing_since_ms = failing_since_ms - 1728000000";
+    database.execute(long_ago).await.unwrap();
+    database.execute("UPDATE webhook_deliveries SET due_at_ms = NULL").await.unwrap();
+    until("nothing waits for it", LONG, async || endpoint().await.failing_since.is_none().then_some(()))
+        .await;
+    let order = buy(&running, &sale, "bob").await;
+    until("it fails again", LONG, async || endpoint().await.failing_since).await;
+    receiver.behave(Manner::Takes);
+    has_kinds(&receiver, order.order_id(), &["order.confirmed"]).await;
+    running.stop().await;
+}
