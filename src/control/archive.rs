@@ -10,7 +10,7 @@ use super::sales::Control;
 use crate::audit::{Audit, ItemBooks, audit};
 use crate::domain::{ActRequest, Millis, Number, SaleId, SaleState, UserId};
 use crate::gate::Unloaded;
-use crate::store::{Erased, Erasure, SaleAct};
+use crate::store::{Erased, Erasure, Purged, SaleAct};
 
 impl Control {
     /// Takes a closed sale out of the gate, if its books balance and nothing is in flight. Its rows stay. May be
@@ -52,11 +52,13 @@ impl Control {
             }
             let owed = self.store.count_payments_owed(id).await?;
             if owed > 0 {
-                let why =
-                    format!("{owed} payments are pending or must be refunded: see `doorbuster payment list`");
-                return Err(ControlError::Refused(why));
+                return Err(money_is_owed(owed));
             }
-            let orders = self.store.purge_sale(id).await?;
+            let Purged { orders, owed } = self.store.purge_sale(id).await?;
+            // One that came during the purge.
+            if owed > 0 {
+                return Err(money_is_owed(owed));
+            }
             tracing::info!(sale = %id, orders, "sale purged");
             Ok(row.number)
         })
@@ -140,6 +142,11 @@ impl Control {
         }
         Ok(erased)
     }
+}
+
+fn money_is_owed(payments: u64) -> ControlError {
+    let why = format!("{payments} payments are pending or must be refunded: see `doorbuster payment list`");
+    ControlError::Refused(why)
 }
 
 fn unsettled(books: &Audit) -> String {

@@ -69,6 +69,9 @@ impl PaymentState {
     pub const ALL: [Self; 6] =
         [Self::Pending, Self::Applied, Self::Late, Self::Retaken, Self::Refunded, Self::Mismatch];
 
+    /// Those of events that are pending, or leave money to refund.
+    pub const OWED: [Self; 3] = [Self::Pending, Self::Late, Self::Mismatch];
+
     /// As in the column, the API and the log.
     pub fn as_str(self) -> &'static str {
         match self {

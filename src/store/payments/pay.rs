@@ -81,6 +81,15 @@ impl Store {
         fence: i64,
     ) -> Result<Applied, StoreError> {
         let retaking = event.payment.new_order;
+        let others = lock_events(transaction, event.payment.order).await?;
+        let refund = others
+            .iter()
+            .find(|other| other.kind == PaymentKind::Refunded && other.state == PaymentState::Pending);
+        if let Some(refund) = refund.filter(|_| retaking.is_none()) {
+            set_state(transaction, refund, PaymentState::Applied, Some("its payment came after it")).await?;
+            let why = Some("it was given back before it came");
+            return event.end(transaction, PaymentState::Refunded, why).await;
+        }
         let id = retaking.unwrap_or(event.payment.order);
         let change = Change { id, act: Act::Pay, asked: asked.clone(), fence };
         let changed = self.try_changes(transaction, &[change]).await?.pop();
@@ -99,34 +108,34 @@ impl Store {
                 let why = Some("the order that took a unit again has ended, too");
                 event.end(transaction, PaymentState::Late, why).await
             }
-            Changed::Refused(row) => apply_late(transaction, event, row.status).await,
+            Changed::Refused(row) => apply_late(transaction, event, &others, row.status).await,
         }
     }
 }
 
-/// The order has ended. The money may have gone back already, or another payment may have taken a unit again.
+/// The order has ended. Another payment of it may have taken a unit again, or be about to.
 async fn apply_late(
     transaction: &DatabaseTransaction,
     event: Recording,
+    others: &[Payment],
     from: OrderStatus,
 ) -> Result<Applied, StoreError> {
-    let others = lock_events(transaction, event.payment.order).await?;
-    let refund = others
+    let this = (&event.payment.provider, &event.payment.event_id);
+    let payments = others
         .iter()
-        .find(|other| other.kind == PaymentKind::Refunded && other.state == PaymentState::Pending);
-    if let Some(refund) = refund {
-        set_state(transaction, refund, PaymentState::Applied, Some("its payment came after it")).await?;
-        let why = Some("it was given back before it came");
-        return event.end(transaction, PaymentState::Refunded, why).await;
-    }
-    let retaken = others.iter().any(|other| {
-        other.event_id != event.payment.event_id
-            && other.kind == PaymentKind::Paid
-            && other.new_order.is_some()
-    });
-    if retaken {
+        .filter(|other| other.kind == PaymentKind::Paid && (&other.provider, &other.event_id) != this);
+    if payments.clone().any(|other| other.new_order.is_some()) {
         let why = Some("another payment has taken a unit again");
         return event.end(transaction, PaymentState::Late, why).await;
+    }
+    // A unit is taken after this transaction, so only one of them may try. Of those that are recorded it is the earliest,
+    // since otherwise two could wait for each other.
+    let came = |payment: &Payment| (payment.received_at, payment.provider.clone(), payment.event_id.clone());
+    let this = came(&event.payment);
+    let is_first = |other: &Payment| event.is_new || came(other) < this;
+    if payments.clone().any(|other| other.state == PaymentState::Pending && is_first(other)) {
+        let event = event.keep(transaction).await?;
+        return Ok(Applied::Waits(event, "another payment of the order is still pending"));
     }
     Ok(Applied::Late(event.keep(transaction).await?, from))
 }

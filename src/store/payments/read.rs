@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use sea_orm::sea_query::{Expr, ExprTrait as _};
+use sea_orm::sea_query::{Expr, ExprTrait as _, Query};
 use sea_orm::{
-    ColumnTrait as _, EntityTrait as _, PaginatorTrait as _, QueryFilter as _, QueryOrder as _,
+    ColumnTrait as _, Condition, EntityTrait as _, PaginatorTrait as _, QueryFilter as _, QueryOrder as _,
     QuerySelect as _,
 };
 
 use super::event::{Payment, read_payment};
 use crate::domain::{OrderId, SaleId};
-use crate::store::entities::payment_event;
+use crate::store::entities::{order, payment_event};
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
 use crate::store::many::is_one_of;
@@ -50,14 +50,19 @@ impl Store {
         .await
     }
 
-    /// How many events of a sale are pending, or leave money to refund.
+    /// How many events that name a sale, or an order of it, are pending, or leave money to refund.
     pub async fn count_payments_owed(&self, sale: &SaleId) -> Result<u64, StoreError> {
-        let owed = [PaymentState::Pending, PaymentState::Late, PaymentState::Mismatch];
+        let orders = Query::select()
+            .column(order::Column::Id)
+            .from(order::Entity)
+            .and_where(order::Column::SaleId.eq(sale.as_str()))
+            .to_owned();
+        let of_sale = Condition::any()
+            .add(payment_event::Column::SaleId.eq(sale.as_str()))
+            .add(payment_event::Column::OrderId.in_subquery(orders));
         self.within(async {
-            let rows = payment_event::Entity::find()
-                .filter(payment_event::Column::SaleId.eq(sale.as_str()))
-                .filter(payment_event::Column::State.is_in(owed.map(PaymentState::as_str)));
-            Ok(rows.count(&self.db).await?)
+            let is_owed = payment_event::Column::State.is_in(PaymentState::OWED.map(PaymentState::as_str));
+            Ok(payment_event::Entity::find().filter(of_sale).filter(is_owed).count(&self.db).await?)
         })
         .await
     }

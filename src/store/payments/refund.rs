@@ -40,22 +40,32 @@ impl Store {
             }
             None => {}
         }
-        let new_order = paid(PaymentState::Retaken).and_then(|paid| paid.new_order);
-        let refund = Recording { payment: Payment { new_order, ..refund.payment }, ..refund };
-        let id = new_order.unwrap_or(refund.payment.order);
-        let change = Change { id, act: Act::Refund, asked: asked.clone(), fence };
-        let changed = self.try_changes(transaction, &[change]).await?.pop();
-        match changed.unwrap_or(Changed::NoRow) {
-            Changed::Now(_) => refund.end(transaction, PaymentState::Applied, None).await,
-            Changed::Already(_) => {
-                let why = Some("the order was refunded before");
-                refund.end(transaction, PaymentState::Applied, why).await
-            }
-            Changed::Stale => Ok(Applied::Stale),
-            // The payment may still arrive. The refund waits, so that the order is not paid afterwards.
-            Changed::NoRow | Changed::Refused(_) => {
-                Ok(Applied::Waits(refund.keep(transaction).await?, "no payment of it is known yet"))
+        // The orders that took a unit again, or the order itself if there are none.
+        let retaken = others.iter().filter(|other| other.state == PaymentState::Retaken);
+        let mut to_refund: Vec<_> = retaken.filter_map(|paid| paid.new_order).map(Some).collect();
+        if to_refund.is_empty() {
+            to_refund.push(None);
+        }
+        let mut refunded_before = false;
+        for new_order in to_refund {
+            let id = new_order.unwrap_or(refund.payment.order);
+            let change = Change { id, act: Act::Refund, asked: asked.clone(), fence };
+            let changed = self.try_changes(transaction, &[change]).await?.pop();
+            match changed.unwrap_or(Changed::NoRow) {
+                Changed::Now(_) => {
+                    let refund = Recording { payment: Payment { new_order, ..refund.payment }, ..refund };
+                    return refund.end(transaction, PaymentState::Applied, None).await;
+                }
+                Changed::Already(_) => refunded_before = true,
+                Changed::Stale => return Ok(Applied::Stale),
+                Changed::NoRow | Changed::Refused(_) => {}
             }
         }
+        if refunded_before {
+            let why = Some("the order was refunded before");
+            return refund.end(transaction, PaymentState::Applied, why).await;
+        }
+        // The payment may still arrive. The refund waits, so that the order is not paid afterwards.
+        Ok(Applied::Waits(refund.keep(transaction).await?, "no payment of it is known yet"))
     }
 }

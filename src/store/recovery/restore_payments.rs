@@ -93,6 +93,17 @@ impl Store {
     }
 }
 
+/// The same as `is_newer`, of an event that is written and its row.
+macro_rules! where_newer {
+    () => {
+        "CASE payment_events.state WHEN 'pending' THEN 0 WHEN 'refunded' THEN 2 ELSE 1 END \
+         < CASE excluded.state WHEN 'pending' THEN 0 WHEN 'refunded' THEN 2 ELSE 1 END \
+         OR (CASE payment_events.state WHEN 'pending' THEN 0 WHEN 'refunded' THEN 2 ELSE 1 END \
+             = CASE excluded.state WHEN 'pending' THEN 0 WHEN 'refunded' THEN 2 ELSE 1 END \
+             AND payment_events.updated_at_ms < excluded.updated_at_ms)"
+    };
+}
+
 /// Writes the events that are unknown or newer than their rows, and returns how many those are.
 async fn write(transaction: &DatabaseTransaction, events: &mut Events<'_>) -> Result<u64, StoreError> {
     match transaction.get_database_backend() {
@@ -103,18 +114,15 @@ async fn write(transaction: &DatabaseTransaction, events: &mut Events<'_>) -> Re
 
 /// In one statement, which also judges: PostgreSQL scans a table that was not analysed yet for a list of keys.
 async fn upsert_newer(transaction: &DatabaseTransaction, events: &Events<'_>) -> Result<u64, StoreError> {
-    // The same as `is_newer`.
-    const WHERE: &str = "(payment_events.state = 'pending' AND excluded.state <> 'pending') \
-         OR ((payment_events.state = 'pending') = (excluded.state = 'pending') \
-             AND payment_events.updated_at_ms < excluded.updated_at_ms)";
-    const POSTGRES: &str = "(provider, event_id) DO UPDATE SET kind = excluded.kind, sale_id = excluded.sale_id, \
+    const WHERE: &str = where_newer!();
+    const POSTGRES: &str = concat!(
+        "(provider, event_id) DO UPDATE SET kind = excluded.kind, sale_id = excluded.sale_id, \
          order_id = excluded.order_id, user_id = excluded.user_id, state = excluded.state, \
          new_order_id = excluded.new_order_id, detail = excluded.detail, \
          received_at_ms = excluded.received_at_ms, due_at_ms = excluded.due_at_ms, \
-         updated_at_ms = excluded.updated_at_ms \
-         WHERE (payment_events.state = 'pending' AND excluded.state <> 'pending') \
-         OR ((payment_events.state = 'pending') = (excluded.state = 'pending') \
-             AND payment_events.updated_at_ms < excluded.updated_at_ms)";
+         updated_at_ms = excluded.updated_at_ms WHERE ",
+        where_newer!()
+    );
     let mut conflict = overwrite();
     conflict.action_and_where(Expr::cust(WHERE));
     let rows = events.values().map(|entry| row(entry)).collect();
@@ -181,13 +189,18 @@ fn drop_restored(events: &mut Events<'_>, rows: &[payment_event::Model]) {
     });
 }
 
-/// Whether one state of an event is newer than another.
+/// Whether one state of an event is newer than another. Money that went back does not come again, so the clocks of two
+/// fronts decide only between states that are reached equally late.
 fn is_newer(state: &str, at: i64, than_state: &str, than_at: i64) -> bool {
-    let pending = PaymentState::Pending.as_str();
-    match (than_state == pending, state == pending) {
-        (true, false) => true,
-        (false, true) => false,
-        _ => than_at < at,
+    (rank(than_state), than_at) < (rank(state), at)
+}
+
+/// How late an event reaches this state.
+fn rank(state: &str) -> u8 {
+    match state {
+        _ if state == PaymentState::Pending.as_str() => 0,
+        _ if state == PaymentState::Refunded.as_str() => 2,
+        _ => 1,
     }
 }
 

@@ -14,6 +14,7 @@ mod witness;
 
 pub use acts::{BegunAct, NotBegun, Restock, SaleAct};
 pub use erase::{Erased, Erasure};
+pub use purge::Purged;
 pub use read::{ItemRow, SaleRow};
 pub(in crate::store) use read::{read_sale, read_sale_by, terms_of};
 pub(in crate::store) use witness::record_number;

@@ -1,7 +1,10 @@
 //! Deleting the orders of an archived sale.
 
 use sea_orm::sea_query::Expr;
-use sea_orm::{ColumnTrait as _, EntityTrait as _, QueryFilter as _, QueryOrder as _, QuerySelect as _};
+use sea_orm::{
+    ColumnTrait as _, EntityTrait as _, PaginatorTrait as _, QueryFilter as _, QueryOrder as _,
+    QuerySelect as _,
+};
 use uuid::Uuid;
 
 use crate::domain::SaleId;
@@ -9,25 +12,35 @@ use crate::store::entities::{gate_return, item, order, order_event, payment_even
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
 use crate::store::many::is_one_of;
+use crate::store::states::PaymentState;
 
 /// Orders deleted in one transaction.
 const CHUNK: u64 = 1_000;
 
+/// What a purge did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Purged {
+    /// Orders that were deleted.
+    pub orders: u64,
+    /// Payments of the next orders that are pending, or leave money to refund. If there are any, the purge ended there.
+    pub owed: u64,
+}
+
 impl Store {
-    /// Deletes the orders of a sale and everything that belongs to them, a thousand at a time. Returns how many orders
-    /// were deleted. May be repeated.
-    pub async fn purge_sale(&self, sale: &SaleId) -> Result<u64, StoreError> {
+    /// Deletes the orders of a sale and everything that belongs to them, a thousand at a time, but no payment that is owed.
+    /// May be repeated.
+    pub async fn purge_sale(&self, sale: &SaleId) -> Result<Purged, StoreError> {
         let mut purged = 0;
         loop {
-            let deleted = self.within(self.purge_some(sale)).await?;
-            purged += deleted;
-            if deleted == 0 {
-                return Ok(purged);
+            let Purged { orders, owed } = self.within(self.purge_some(sale)).await?;
+            purged += orders;
+            if orders == 0 {
+                return Ok(Purged { orders: purged, owed });
             }
         }
     }
 
-    async fn purge_some(&self, sale: &SaleId) -> Result<u64, StoreError> {
+    async fn purge_some(&self, sale: &SaleId) -> Result<Purged, StoreError> {
         let transaction = self.begin().await?;
         let some: Vec<(Uuid, String)> = order::Entity::find()
             .select_only()
@@ -41,6 +54,14 @@ impl Store {
             .all(&transaction)
             .await?;
         let (ids, users): (Vec<Uuid>, Vec<String>) = some.into_iter().unzip();
+        // A payment that comes from now on waits for the lock, and then finds no order.
+        let of_some = is_one_of(&transaction, payment_event::Column::OrderId, ids.iter().copied());
+        let is_owed = payment_event::Column::State.is_in(PaymentState::OWED.map(PaymentState::as_str));
+        let owed = payment_event::Entity::find().filter(of_some).filter(is_owed).count(&transaction).await?;
+        if owed > 0 {
+            transaction.rollback().await?;
+            return Ok(Purged { orders: 0, owed });
+        }
         order_event::Entity::delete_many()
             .filter(is_one_of(&transaction, order_event::Column::OrderId, ids.iter().copied()))
             .exec(&transaction)
@@ -69,6 +90,6 @@ impl Store {
             .exec(&transaction)
             .await?;
         self.commit(transaction, &[sale.as_str()]).await?;
-        Ok(deleted.rows_affected)
+        Ok(Purged { orders: deleted.rows_affected, owed })
     }
 }

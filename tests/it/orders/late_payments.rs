@@ -1,11 +1,11 @@
 //! Payments for orders that have ended: each buys a unit again or is kept for refund.
 
-use doorbuster::domain::{LatePayment, OrderStatus, Terms};
+use doorbuster::domain::{ActRequest, LatePayment, OrderStatus, Terms};
 use doorbuster::front::Role;
 use doorbuster::store::PaymentState;
 
 use super::payments::{LONG, buy_one, event, status, until_status, with_open_sale};
-use crate::support::{Buyer, at_rest, run, until};
+use crate::support::{Buyer, at_rest, id, run, sale, until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_payment_buys_the_unit_again_if_one_is_left() {
@@ -100,6 +100,42 @@ async fn a_late_payment_is_kept_for_refund_if_the_terms_say_so() {
         Some(OrderStatus::Expired),
         "the payment does not revive the order"
     );
+    at_rest(&running, &sale).await;
+    running.stop().await;
+}
+
+/// Both wait for a paused sale, and are tried at once when it is resumed.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_late_payments_of_an_order_only_one_takes_a_unit_again() {
+    let (world, running, _) = with_open_sale(Terms::default()).await;
+    let sale = sale(&format!("{}b", world.name), 4, 2);
+    world.open_sale(&running.parts, &sale).await;
+    let order = buy_one(&running, &sale, "ada").await;
+    let cancel = format!("/v1/sales/{}/orders/{order}:cancel", sale.id);
+    assert_eq!(Buyer::of(&running, "ada").post(&cancel, &[], "").await.status, 200);
+    let by = ActRequest::by("ada");
+    running.control.pause(&sale.id, None, &by).await.unwrap();
+    for nth in 1..=2 {
+        let paid = event(&format!("evt-{nth}"), "payment.succeeded", &sale, &order);
+        assert_eq!(paid.send(&running).await.json["state"], "pending");
+    }
+    running.control.resume(&sale.id, &by).await.unwrap();
+    let store = &running.parts.store;
+    let states = until("both have ended", LONG, async || {
+        let payments = store.payments_of(&[order.parse().unwrap()]).await.unwrap();
+        let mut states: Vec<_> = payments.values().flatten().map(|payment| payment.state.as_str()).collect();
+        states.sort_unstable();
+        (!states.contains(&"pending")).then_some(states)
+    })
+    .await;
+    assert_eq!(states, ["late", "retaken"]);
+    for nth in 1..=2 {
+        let back = event(&format!("ref-{nth}"), "payment.refunded", &sale, &order).send(&running).await;
+        assert_eq!(back.json["state"], "applied", "{}", back.text);
+    }
+    let orders = store.orders_of(&sale.id, &id("ada"), None, 100).await.unwrap();
+    let statuses: Vec<_> = orders.iter().map(|row| row.status).collect();
+    assert!(statuses.len() == 2 && !statuses.contains(&OrderStatus::Paid), "{statuses:?}");
     at_rest(&running, &sale).await;
     running.stop().await;
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use doorbuster::domain::{Act, ActRequest, Millis, OrderStatus, Sale, Terms};
 use doorbuster::front::{Role, signature};
 use doorbuster::process::{Role as Part, Running};
-use doorbuster::store::{Change, Changed, Payment, PaymentKind, PaymentState};
+use doorbuster::store::{Change, Changed, Payment, PaymentKind, PaymentState, Purged};
 
 use crate::support::{Answer, Buyer, Database, World, at_rest, request, sale, until};
 
@@ -308,5 +308,53 @@ async fn a_refund_that_arrives_before_its_payment_leaves_nothing_bought() {
         running.parts.store.orders_of(&sale.id, &crate::support::id("ada"), None, 100).await.unwrap();
     assert_eq!(orders.len(), 1, "refunded money buys nothing: {orders:?}");
     at_rest(&running, &sale).await;
+    running.stop().await;
+}
+
+/// Otherwise the buyer would read `paid`, and a shop would ship, until the refund is tried again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refund_that_arrives_before_its_payment_leaves_a_live_order_unpaid() {
+    let (_world, running, sale) = with_open_sale(Terms::default()).await;
+    let order = buy_one(&running, &sale, "ada").await;
+    let refund = event("ref-1", "payment.refunded", &sale, &order);
+    assert_eq!(refund.send(&running).await.json["state"], "pending");
+    // As after many tries.
+    let store = &running.parts.store;
+    let waiting = store.payment("acme", "ref-1").await.unwrap().expect("recorded");
+    assert!(store.postpone_payment(&waiting, 10 * LONG, None, "no payment is known yet").await.unwrap());
+    let paid = event("evt-1", "payment.succeeded", &sale, &order);
+    let answer = paid.send(&running).await;
+    assert_eq!(answer.json["state"], "refunded", "{}", answer.text);
+    assert_eq!(refund.send(&running).await.json["state"], "applied");
+    assert_eq!(status(&running, &order).await, Some(OrderStatus::Confirmed));
+    // The next payment pays for it.
+    let paid = event("evt-2", "payment.succeeded", &sale, &order);
+    assert_eq!(paid.send(&running).await.json["state"], "applied");
+    assert_eq!(status(&running, &order).await, Some(OrderStatus::Paid));
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purge_deletes_no_payment_that_is_owed() {
+    let (_world, running, sale) = with_open_sale(Terms::default()).await;
+    let order = buy_one(&running, &sale, "ada").await;
+    let by = ActRequest::by("ada");
+    // It names an order of this sale, and another sale.
+    let mut elsewhere = event("evt-1", "payment.succeeded", &sale, &order);
+    elsewhere.body = elsewhere.body.replace(sale.id.as_str(), "elsewhere");
+    assert_eq!(elsewhere.send(&running).await.code(), "payment_mismatch");
+    running.control.close(&sale.id, &by).await.unwrap();
+    at_rest(&running, &sale).await;
+    running.control.archive(&sale.id, &by).await.unwrap();
+    let refused = running.control.purge(&sale.id, &by).await.expect_err("money is owed").to_string();
+    assert!(refused.contains("1 payments are pending or must be refunded"), "{refused}");
+    // A payment may also come while the orders are being deleted.
+    let store = &running.parts.store;
+    assert_eq!(store.purge_sale(&sale.id).await.unwrap(), Purged { orders: 0, owed: 1 });
+    let mut back = event("ref-1", "payment.refunded", &sale, &order);
+    back.body = back.body.replace(sale.id.as_str(), "elsewhere");
+    assert_eq!(back.send(&running).await.json["state"], "applied");
+    running.control.purge(&sale.id, &by).await.unwrap();
+    assert_eq!(status(&running, &order).await, None);
     running.stop().await;
 }

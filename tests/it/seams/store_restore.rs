@@ -13,6 +13,7 @@ on_every_database!(
     many_orders_of_all_kinds_are_updated_together,
     an_order_that_the_database_refuses_holds_up_no_other,
     the_newest_state_of_each_payment_wins,
+    money_that_went_back_stays_back_whatever_the_clocks_say,
 );
 
 /// The order as the log has it after one more change.
@@ -195,6 +196,20 @@ async fn the_newest_state_of_each_payment_wins(database: Database) {
     let (changed, refused) = restore(&batch, WriteMode::Rows).await;
     assert_eq!((changed, refused), if database == Database::Sqlite { (3, 0) } else { (2, 1) });
     assert!(state(31).await.is_some() && state(32).await.is_some());
+}
+
+/// One front, whose clock was ahead, called the payment late; another took its refund.
+async fn money_that_went_back_stays_back_whatever_the_clocks_say(database: Database) {
+    let (_world, store, sale) = world(database, 9, 1).await;
+    let order = order(&sale.id, "ada", 1);
+    let late = |nth| payment(nth, order.id, "late", 60);
+    let refunded = |nth| payment(nth, order.id, "refunded", 5);
+    for batch in [vec![late(0)], vec![refunded(0)], vec![late(0)], vec![late(1), refunded(1), late(1)]] {
+        store.restore_payments(&batch, WriteMode::Rows).await.unwrap();
+    }
+    let found = store.payments_of(&[order.id]).await.unwrap();
+    let states: Vec<_> = found.values().flatten().map(|payment| payment.state.as_str()).collect();
+    assert_eq!(states, ["refunded", "refunded"]);
 }
 
 /// The log gets a payment together with what it has changed. Here a restore takes back the change while the two are read.
