@@ -125,8 +125,9 @@ impl Gate {
         Ok(self.link.query(redis::cmd("SADD").arg(register).arg(sale.as_str())).await?)
     }
 
-    /// Moves the sale to `to` if it is in one of the states `from`. May be repeated. After an error the sale may have been
-    /// moved by then, and is not moved any more later. A gate that is behind what this process knows is frozen instead. On return no process still refuses buyers by the previous state.
+    /// Moves the sale to `to` if it is in one of the states `from`. May be repeated. After an error it may have been moved,
+    /// and will not be moved later. A gate that is behind what this process knows is frozen instead. On return no process
+    /// still refuses buyers by the previous state.
     pub async fn move_sale(
         &self,
         sale: &SaleId,

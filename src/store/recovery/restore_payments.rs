@@ -96,11 +96,9 @@ impl Store {
 /// The same as `is_newer`, of an event that is written and its row.
 macro_rules! where_newer {
     () => {
-        "CASE payment_events.state WHEN 'pending' THEN 0 WHEN 'refunded' THEN 2 ELSE 1 END \
-         < CASE excluded.state WHEN 'pending' THEN 0 WHEN 'refunded' THEN 2 ELSE 1 END \
-         OR (CASE payment_events.state WHEN 'pending' THEN 0 WHEN 'refunded' THEN 2 ELSE 1 END \
-             = CASE excluded.state WHEN 'pending' THEN 0 WHEN 'refunded' THEN 2 ELSE 1 END \
-             AND payment_events.updated_at_ms < excluded.updated_at_ms)"
+        "(CASE payment_events.state WHEN 'pending' THEN 0 WHEN 'refunded' THEN 2 ELSE 1 END, \
+          payment_events.updated_at_ms) \
+         < (CASE excluded.state WHEN 'pending' THEN 0 WHEN 'refunded' THEN 2 ELSE 1 END, excluded.updated_at_ms)"
     };
 }
 
