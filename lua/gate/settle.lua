@@ -18,8 +18,11 @@
 --               replaced  refused because the user had another order: the winner takes the place of the loser;
 --                         winner is its record, or '' if there is none
 --       then the ids of the orders that are kept: the row exists, and the user keeps the order
--- Reply not_loaded | frozen | outdated | {settled, freed, epoch, seq, line, number}
+--       last           the time by Redis's clock after which the outcomes may no longer be true. The winner may have
+--                      ended by then, and would be held for ever
+-- Reply not_loaded | frozen | outdated | late | {settled, freed, epoch, seq, line, number}
 
+if is_late() then return 'late' end
 if not state then return 'not_loaded' end
 if state == 'frozen' then return 'frozen' end
 if line > tonumber(ARGV[5]) then return 'outdated' end
@@ -112,9 +115,9 @@ end
 local settled, freed = 0, 0
 
 -- Many ids in one command cost far less than a command for each, but Lua cannot pass more than a few thousand.
-local function land(ids, first)
-  for from = first, #ids, 1000 do
-    local upto = math.min(from + 999, #ids)
+local function land(ids, first, last)
+  for from = first, last, 1000 do
+    local upto = math.min(from + 999, last)
     settled = settled + redis.call('HDEL', KEYS[4], unpack(ids, from, upto))
     redis.call('ZREM', KEYS[5], unpack(ids, from, upto))
     redis.call('ZREM', KEYS[6], unpack(ids, from, upto))
@@ -130,6 +133,6 @@ for at = 7, kept - 1, 4 do
   if outcome == 'replaced' then freed = freed + replace(user, id, winner) end
   others[#others + 1] = id
 end
-land(others, 1)
-land(ARGV, kept)
+land(others, 1, #others)
+land(ARGV, kept, #ARGV - 1)
 return {settled, freed, epoch, tonumber(redis.call('HGET', KEYS[1], 'seq')), line, number}

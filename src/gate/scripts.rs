@@ -43,8 +43,13 @@ fn after_freeze_if_behind(script: &str) -> Script {
 
 /// The same, for a script that must run in time.
 fn in_time(script: &str) -> Script {
+    after_freeze_if_behind(&with_is_late(script))
+}
+
+/// A script that can tell whether it runs too late.
+fn with_is_late(script: &str) -> String {
     let (first, rest) = script.split_once('\n').unwrap_or((script, ""));
-    after_freeze_if_behind(&format!("{first}\n{IS_LATE}\n{rest}"))
+    format!("{first}\n{IS_LATE}\n{rest}")
 }
 
 /// The same with the database's place.
@@ -72,7 +77,7 @@ impl Scripts {
             unload: Script::new(include_str!("../../lua/gate/unload.lua")),
             describe: Script::new(include_str!("../../lua/gate/describe.lua")),
             mark: Script::new(include_str!("../../lua/gate/mark.lua")),
-            settle: after_witness_place(include_str!("../../lua/gate/settle.lua")),
+            settle: after_witness_place(&with_is_late(include_str!("../../lua/gate/settle.lua"))),
             witness: after_witness_place(include_str!("../../lua/gate/witness.lua")),
             remember_place: Script::new(include_str!("../../lua/gate/remember_place.lua")),
             claim_due: Script::new(include_str!("../../lua/gate/claim_due.lua")),

@@ -1,5 +1,7 @@
 //! Settling: a committed outcome ends an order's flight in the gate.
 
+use tokio::time::Instant;
+
 use super::core::Gate;
 use super::error::GateError;
 use super::wire::{acted, order_id, record};
@@ -20,6 +22,9 @@ pub enum Outcome {
     /// The order has ended in its row: its units are returned, and it is remembered as ended.
     Ended,
 }
+
+/// When a call without a deadline is late, by Redis's clock. Lua's numbers hold it exactly.
+const NEVER: i64 = 1 << 53;
 
 /// One order with its committed outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +60,29 @@ impl Gate {
         line: i64,
         settlements: &[Settlement],
     ) -> Result<Number, GateError> {
+        let mut args = self.settle_args(sale, line, settlements);
+        args.push(NEVER.to_string());
+        let keys = self.keys(sale).flight();
+        let reply = self.run_numbered(&self.scripts.settle, &keys, &args).await?;
+        self.settled(sale, &reply)
+    }
+
+    /// The same for outcomes that are true until then: the gate does nothing later. The caller holds the leases of the
+    /// users of winners, which may end otherwise.
+    pub async fn settle_until(
+        &self,
+        sale: &SaleId,
+        settlements: &[Settlement],
+        until: Instant,
+    ) -> Result<Number, GateError> {
+        let args = self.settle_args(sale, i64::MAX, settlements);
+        let keys = self.keys(sale).flight();
+        let reply = self.run_numbered_until(&self.scripts.settle, &keys, args, until).await?;
+        self.settled(sale, &reply)
+    }
+
+    /// The arguments of the script, without the time after which it is late.
+    fn settle_args(&self, sale: &SaleId, line: i64, settlements: &[Settlement]) -> Vec<String> {
         let (mut kept, mut others) = (Vec::with_capacity(settlements.len()), Vec::new());
         for settlement in settlements {
             let id = order_id(settlement.id);
@@ -76,9 +104,11 @@ impl Gate {
         args.extend([line.to_string(), (others.len() / 4).to_string()]);
         args.append(&mut others);
         args.append(&mut kept);
-        let keys = self.keys(sale).flight();
-        let reply: redis::Value = self.run_numbered(&self.scripts.settle, &keys, &args).await?;
-        let mut reply = acted(&reply)?;
+        args
+    }
+
+    fn settled(&self, sale: &SaleId, reply: &redis::Value) -> Result<Number, GateError> {
+        let mut reply = acted(reply)?;
         let (_settled, _freed) = (reply.number()?, reply.number()?);
         let number = Number { epoch: reply.number()?, seq: reply.number()? };
         let place = Place { line: reply.number()?, number: reply.number()? };

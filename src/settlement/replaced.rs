@@ -2,6 +2,7 @@
 //! one of them meanwhile: they are read, and the gate called, under the users' leases.
 
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+use tokio::time::Instant;
 
 use super::{SettlementError, Settler, settlement_of};
 use crate::domain::{Failure, Order};
@@ -44,11 +45,12 @@ impl Settler<'_> {
         }
         let settled = async {
             let settlements: Vec<_> = stream::iter(reads).buffered(READS).try_collect().await?;
-            // The reading may have taken longer than the leases last.
+            // The reading may have taken longer than the leases last, and so may the call.
+            let until = Instant::now() + COMMIT_MARGIN;
             if settlements.is_empty() || !guards.iter().all(|guard| guard.is_valid_for(COMMIT_MARGIN)) {
                 return Ok(0);
             }
-            self.gate.settle(sale, &settlements).await?;
+            self.gate.settle_until(sale, &settlements, until).await?;
             Ok(settlements.len())
         };
         let settled = settled.await;

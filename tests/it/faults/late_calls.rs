@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use doorbuster::domain::{Act, ActRequest, SaleState};
-use doorbuster::gate::Versions;
+use doorbuster::domain::{Act, ActRequest, OrderId, SaleState};
+use doorbuster::gate::{Outcome, Settlement, Versions};
 use doorbuster::process::{Role, Running};
 use doorbuster::rehearsal::chaos::Weather;
 use doorbuster::rehearsal::servers::{Ending, Kind, Server};
@@ -129,6 +129,52 @@ async fn an_adoption_that_was_held_up_does_not_revive_a_cancelled_order() {
     until("the way is open", LONG, async || held_up.gate.clock().await.ok()).await;
     assert_eq!(left(&running.parts, &sale).await, 3, "of four units, one belongs to the other order");
     running.stop().await;
+}
+
+/// A rebuilt gate lacks an order, and admits its user again. That second order is to be replaced by the first, on a way that
+/// stands still; the buyer cancels the first.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replacement_that_was_held_up_does_not_revive_a_cancelled_order() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("redis.timeout_ms=500").set("gate.rebuild=manual");
+    let front = world.running_as(Role::Front).await;
+    let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
+    let proxy = behind_proxy(&mut world, "redis.url").await;
+    let held_up = world.parts().await;
+    let sale = sale(&world.name, 4, 1);
+    world.open_sale(&front.parts, &sale).await;
+    let ada = Buyer::of(&front, "ada");
+    let winner: OrderId = ada.buy(sale.id.as_str(), "first").await.order_id().parse().unwrap();
+    at_rest(&front, &sale).await;
+    worker.stop().await;
+    forget(&world, &sale).await;
+    front.parts.gate.load(&sale, &Versions { epoch: 2, ..Versions::default() }).await.unwrap();
+    front.parts.gate.move_sale(&sale.id, SaleState::Open, &[SaleState::Draft]).await.unwrap();
+    let loser = ada.buy(sale.id.as_str(), "second").await.order_id().to_owned();
+    assert_ne!(loser, winner.to_string());
+
+    let winner = front.parts.store.order(winner).await.unwrap().expect("a row").order;
+    let replaced = |id: OrderId| {
+        let outcome = Outcome::Replaced(Some(Box::new(winner.clone())));
+        [Settlement { id, user: winner.user.clone(), outcome }]
+    };
+    let in_a_second = || tokio::time::Instant::now() + Duration::from_secs(1);
+    // Redis has given this process its time, and knows the script.
+    let nobody = order_of(&sale.id, "nobody", 77).id;
+    held_up.gate.settle_until(&sale.id, &replaced(nobody), in_a_second()).await.unwrap();
+    proxy.set(Weather::Frozen);
+    let settled = held_up.gate.settle_until(&sale.id, &replaced(loser.parse().unwrap()), in_a_second()).await;
+    assert!(settled.is_err(), "{settled:?}");
+    act(&front.parts, &sale, winner.id, Act::Cancel).await;
+    proxy.set(Weather::Fair);
+    until("the way is open", LONG, async || held_up.gate.clock().await.ok()).await;
+
+    assert_eq!(ada.buy(sale.id.as_str(), "second").await.order_id(), loser);
+    let worker = Running::start(&world.config(), Role::Worker).await.unwrap();
+    assert_eq!(at_rest(&front, &sale).await.live_orders, 1);
+    assert_eq!(left(&front.parts, &sale).await, 3);
+    worker.stop().await;
+    front.stop().await;
 }
 
 /// A failover by hand, and the connections of this front stay with the former master: nobody tells them to go.
