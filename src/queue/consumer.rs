@@ -12,11 +12,12 @@ use lapin::options::{BasicCancelOptions, BasicConsumeOptions, BasicQosOptions};
 use lapin::types::{FieldTable, ShortString};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::delivery::{Delivery, weight};
 use super::link::{Link, Opening, within};
 use super::prefetch::{Amount, Change, Prefetch};
+use super::quiet::Quiet;
 use super::topology::{self, Names};
 use super::unserved::{Unserved, remake_queue};
 use super::{QueueError, QueueSettings};
@@ -42,6 +43,7 @@ struct Open {
     adjusting: Option<JoinHandle<Result<Adjusted, QueueError>>>,
     /// Why the link is of no more use.
     ended: Option<String>,
+    quiet: Quiet,
 }
 
 /// Takes deliveries from the queue of orders.
@@ -61,8 +63,8 @@ pub struct Consumer {
     connect_at: Instant,
     last_error: String,
     unserved: Unserved,
-    /// Seconds without a delivery.
-    quiet: u32,
+    /// When to check the connection next. Kept here because a caller may stop waiting many times a second.
+    checks: Interval,
     consuming: watch::Sender<Consuming>,
 }
 
@@ -77,14 +79,14 @@ pub enum Consuming {
     Closed,
 }
 
-const SECOND: Duration = Duration::from_secs(1);
-
-/// Seconds of silence after which to check whether messages wait.
-const QUIET: u32 = 5;
+/// The pause between two checks of the connection.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 impl Consumer {
     /// Does not connect yet. `prefetch` limits the orders in unacknowledged deliveries, about: the broker counts messages.
     pub fn new(settings: QueueSettings, prefetch: usize) -> Self {
+        let mut checks = interval(CHECK_EVERY);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
             settings,
             prefetch,
@@ -96,7 +98,7 @@ impl Consumer {
             connect_at: Instant::now(),
             last_error: String::new(),
             unserved: Unserved::default(),
-            quiet: 0,
+            checks,
             consuming: watch::Sender::new(Consuming::Connecting),
         }
     }
@@ -137,7 +139,7 @@ impl Consumer {
             let Some(open) = &mut self.open else { break };
             match tokio::time::timeout_at(until, open.stream.next()).await {
                 Ok(Some(Ok(delivery))) => {
-                    let delivery = Delivery::read(delivery, &mut open.prefetch);
+                    let delivery = open.take(delivery);
                     orders += weight(&delivery.orders);
                     self.batch.push_back(delivery);
                 }
@@ -167,7 +169,7 @@ impl Consumer {
                 && let Some(next) = open.stream.next().now_or_never()
             {
                 match next {
-                    Some(Ok(delivery)) => self.batch.push_back(Delivery::read(delivery, &mut open.prefetch)),
+                    Some(Ok(delivery)) => self.batch.push_back(open.take(delivery)),
                     // A stream reports its end only once.
                     end => open.end_stream(end),
                 }
@@ -177,7 +179,8 @@ impl Consumer {
     }
 
     async fn next(&mut self, timeout: Duration) -> Option<Delivery> {
-        let mut waited = Duration::ZERO;
+        let timeout = tokio::time::sleep(timeout);
+        tokio::pin!(timeout);
         loop {
             self.adjust().await;
             let Some(open) = &mut self.open else {
@@ -188,29 +191,29 @@ impl Consumer {
                 self.lost(&why).await;
                 continue;
             }
-            // A consumer that the server cancelled ends with None. A channel that failed may say nothing at all, so
-            // the link is checked every second.
-            let pause = timeout.saturating_sub(waited).min(SECOND);
-            match tokio::time::timeout(pause, open.stream.next()).await {
-                Ok(Some(Ok(delivery))) => {
-                    self.quiet = 0;
-                    return Some(Delivery::read(delivery, &mut open.prefetch));
-                }
-                Err(_) if open.link.is_up() => {
-                    waited += pause;
-                    if waited >= timeout {
-                        return None;
-                    }
-                    // A caller with a shorter timeout holds deliveries.
-                    if pause == SECOND && self.is_forgotten().await {
-                        tracing::warn!("messages wait and none is delivered: worker reconnects");
-                        metrics::counter!("doorbuster_worker_consumer_restarts_total").increment(1);
-                        self.disconnect(Consuming::Connecting).await;
-                    }
-                }
-                Ok(end) => open.end_stream(end),
-                Err(_) => self.lost("the connection is closed").await,
+            tokio::select! {
+                biased;
+                next = open.stream.next() => match next {
+                    Some(Ok(delivery)) => return Some(open.take(delivery)),
+                    // A consumer that the server cancelled ends with None.
+                    end => open.end_stream(end),
+                },
+                _ = self.checks.tick() => self.check().await,
+                () = &mut timeout => return None,
             }
+        }
+    }
+
+    /// Connects again if the connection is of no more use. Called about once a second while the caller wants deliveries and
+    /// none has arrived.
+    async fn check(&mut self) {
+        // A channel that failed may say nothing at all.
+        if !self.open.as_ref().is_some_and(|open| open.link.is_up()) {
+            self.lost("the connection is closed").await;
+        } else if self.is_forgotten().await {
+            tracing::warn!("messages wait and none is delivered: worker reconnects");
+            metrics::counter!("doorbuster_worker_consumer_restarts_total").increment(1);
+            self.disconnect(Consuming::Connecting).await;
         }
     }
 
@@ -248,23 +251,15 @@ impl Consumer {
         self.disconnect(Consuming::Connecting).await;
     }
 
-    /// Whether the consumer is connected and gets no deliveries although messages wait. Called once per second of
-    /// silence; asks the broker after every [`QUIET`] seconds.
+    /// Whether the broker delivers nothing although messages wait and it may lend more.
     async fn is_forgotten(&mut self) -> bool {
-        self.quiet += 1;
-        let Some(open) = self.open.as_ref().filter(|_| self.quiet.is_multiple_of(QUIET)) else {
+        let Some(open) = &mut self.open else { return false };
+        if !open.quiet.is_worth_asking(open.prefetch.has_room()) {
             return false;
-        };
-        let waiting = within(self.settings.timeout, topology::waiting(&open.link.channel, &self.settings));
-        // Twice in a row, because the count may be behind. A link on which even this fails is useless.
-        match waiting.await {
-            Ok(0) => {
-                self.quiet = 0;
-                false
-            }
-            Ok(_) => self.quiet >= 2 * QUIET,
-            Err(_) => true,
         }
+        let waiting = within(self.settings.timeout, topology::waiting(&open.link.channel, &self.settings));
+        // A link on which even this fails is useless.
+        waiting.await.map_or(true, |waiting| open.quiet.is_forgotten(waiting))
     }
 
     /// Cancel-safe.
@@ -281,7 +276,8 @@ impl Consumer {
         self.opening = None;
         let (link, first) = opened?;
         let (stream, tags) = (SelectAll::new(), Vec::new());
-        let mut open = Open { link, stream, tags, prefetch, adjusting: None, ended: None };
+        let mut open =
+            Open { link, stream, tags, prefetch, adjusting: None, ended: None, quiet: Quiet::default() };
         open.adjust(first);
         Ok(open)
     }
@@ -327,7 +323,6 @@ impl Consumer {
 
     async fn disconnect(&mut self, consuming: Consuming) {
         self.batch.clear();
-        self.quiet = 0;
         self.opening = None;
         self.consuming.send_replace(consuming);
         if let Some(open) = self.open.take() {
@@ -337,6 +332,11 @@ impl Consumer {
 }
 
 impl Open {
+    fn take(&mut self, delivery: lapin::message::Delivery) -> Delivery {
+        self.quiet = Quiet::default();
+        Delivery::read(delivery, &mut self.prefetch)
+    }
+
     /// Records why the link is of no more use, unless that is known: the next wait opens another.
     fn end(&mut self, why: &impl ToString) {
         self.ended.get_or_insert_with(|| why.to_string());

@@ -19,7 +19,7 @@ use tokio::sync::Mutex;
 use super::dead_letter::{DeadLetter, Rejection, id_of};
 use super::delivery::Delivery;
 use super::headers::REPLAYS;
-use super::link::{Link, within};
+use super::link::{Link, acknowledged, within};
 use super::message::Traces;
 use super::topology::{Depths, Names};
 use super::{PublishError, Publisher, QueueError, QueueSettings, message};
@@ -180,7 +180,7 @@ impl DeadLetters {
             others.push(acker);
         }
         for other in others {
-            other.nack(BasicNackOptions { requeue: true, ..Default::default() }).await?;
+            acknowledged(other.nack(BasicNackOptions { requeue: true, ..Default::default() })).await?;
         }
         match found {
             Some((letter, acker)) => Ok(Some(HeldDeadLetter { letter, acker, link })),
@@ -210,7 +210,7 @@ impl HeldDeadLetter {
     /// Removes it: its orders have ended, or are published again. A copy on the queue has to be ended too, which
     /// changes nothing.
     pub async fn done(self) -> Result<(), QueueError> {
-        self.acker.ack(BasicAckOptions::default()).await?;
+        acknowledged(self.acker.ack(BasicAckOptions::default())).await?;
         self.link.close().await;
         Ok(())
     }
@@ -240,7 +240,7 @@ impl HeldDeadLetters {
                 by.write_split(letter, orders).await?;
                 split += 1;
                 // If this fails the link is gone, and this dead letter and all others come back.
-                let removed = acker.ack(BasicAckOptions::default()).await.unwrap_or(false);
+                let removed = acknowledged(acker.ack(BasicAckOptions::default())).await.unwrap_or(false);
                 if !removed || split == SPLIT_AT_ONCE {
                     break;
                 }
@@ -259,5 +259,5 @@ impl HeldDeadLetters {
 /// Returns everything that this link holds. On an error the broker does it when the link ends.
 async fn put_back(link: &Link) {
     let all = BasicNackOptions { multiple: true, requeue: true };
-    let _ = link.channel.basic_nack(0, all).await;
+    let _ = acknowledged(link.channel.basic_nack(0, all)).await;
 }

@@ -7,6 +7,7 @@ use lapin::options::BasicAckOptions;
 use tokio::time::Instant;
 
 use super::headers::{self, DELIVERY_COUNT};
+use super::link::acknowledged;
 use super::prefetch::{Loan, Prefetch};
 use super::{Traces, Unreadable, message};
 use crate::domain::Order;
@@ -67,15 +68,11 @@ impl Delivery {
     pub async fn ack(&self) -> bool {
         let sent = async {
             fault!("ack.during");
-            self.acker.ack(BasicAckOptions::default()).await.unwrap_or(false)
+            self.acker.ack(BasicAckOptions::default()).await
         };
-        tokio::time::timeout(ACK_WITHIN, sent).await.unwrap_or(false)
+        acknowledged(sent).await.unwrap_or(false)
     }
 }
-
-/// How long to wait until an ack is sent. If the broker dies meanwhile, that may never be known, and the caller holds the
-/// leases of its users. An ack that was given up is sent all the same if the connection still can.
-const ACK_WITHIN: Duration = Duration::from_secs(1);
 
 /// The number of orders; an unreadable message counts as 1.
 pub(super) fn weight(orders: &Result<Vec<Order>, Unreadable>) -> usize {

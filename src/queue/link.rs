@@ -216,6 +216,15 @@ pub(super) async fn within<T>(
     tokio::time::timeout(limit, work).await.unwrap_or_else(|_| Err(no_answer(limit)))
 }
 
+/// How long to wait until an ack is sent. If the broker dies meanwhile, that may never be known, and the caller may hold the
+/// leases of users. An ack that was given up is sent all the same if the connection still can.
+const ACK_WITHIN: Duration = Duration::from_secs(1);
+
+/// Waits until an ack or its opposite is sent.
+pub(super) async fn acknowledged<T>(ack: impl Future<Output = lapin::Result<T>>) -> Result<T, QueueError> {
+    within(ACK_WITHIN, async { Ok(ack.await?) }).await
+}
+
 fn no_answer(limit: Duration) -> QueueError {
     QueueError(format!("no answer within {limit:?}"))
 }

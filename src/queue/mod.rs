@@ -18,6 +18,7 @@ mod message;
 mod order_log;
 mod prefetch;
 mod publisher;
+mod quiet;
 mod topology;
 mod unserved;
 

@@ -12,7 +12,7 @@ use futures_util::StreamExt as _;
 use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions};
 use lapin::types::{AMQPValue, FieldTable};
 
-use super::link::Link;
+use super::link::{Link, acknowledged};
 use super::topology::Names;
 use super::{PublishError, Publisher, QueueError, QueueSettings, Unreadable, headers, message};
 use crate::domain::{Entry, Millis, Place, SaleId};
@@ -191,7 +191,7 @@ impl Open {
         self.unacknowledged += 1;
         if self.unacknowledged == PREFETCH / 4 {
             self.unacknowledged = 0;
-            delivery.acker.ack(BasicAckOptions { multiple: true }).await?;
+            acknowledged(delivery.acker.ack(BasicAckOptions { multiple: true })).await?;
         }
         Ok(delivery)
     }

@@ -87,14 +87,18 @@ impl Prefetch {
         self.consumers.iter().map(|messages| usize::from(*messages)).sum()
     }
 
+    /// Whether the broker may lend more than has been taken.
+    pub(super) fn has_room(&self) -> bool {
+        self.taken.messages.load(Ordering::Relaxed) < self.capacity()
+    }
+
     /// What should change now. `aside` is what the caller keeps and cannot work on: it does not count.
     pub(super) fn change(&self, aside: Amount) -> Option<Change> {
-        let taken = self.taken.messages.load(Ordering::Relaxed);
-        let (capacity, usable) = (self.capacity(), self.capacity().saturating_sub(aside.messages));
+        let usable = self.capacity().saturating_sub(aside.messages);
         if self.consumers.len() > 1 && self.mean * usable as f64 > 2.0 * self.orders as f64 {
             return Some(Change::Narrow);
         }
-        if taken < capacity {
+        if self.has_room() {
             return None;
         }
         let orders = self.taken.orders.load(Ordering::Relaxed).saturating_sub(aside.orders);

@@ -19,10 +19,6 @@ use crate::queue::{Consumer, Delivery};
 /// How long a delivery that must be retried waits for others to join it.
 const RETRY_AFTER: Duration = Duration::from_millis(20);
 
-/// How long to wait for a delivery while lanes run: less than the second after which a consumer checks
-/// whether the broker has forgotten it.
-const WHILE_RUNNING: Duration = Duration::from_millis(900);
-
 /// More deliveries than these count as work that is under way, so that the broker lends no others besides: it bounds the
 /// memory that they take.
 const MOST_ASIDE: usize = 50_000;
@@ -119,16 +115,8 @@ impl Lanes {
     /// How long to wait for a delivery.
     fn timeout(&self) -> Duration {
         // A held delivery must not wait for the next buyer.
-        if !self.held.is_empty() || !self.unreadable.is_empty() {
-            return RETRY_AFTER;
-        }
-        // A consumer that gets nothing for a long time reconnects, which must not happen while lanes hold its
-        // deliveries.
-        if self.running.is_empty() && self.aside.deliveries().is_empty() {
-            Duration::MAX
-        } else {
-            WHILE_RUNNING
-        }
+        let nothing_held = self.held.is_empty() && self.unreadable.is_empty();
+        if nothing_held { Duration::MAX } else { RETRY_AFTER }
     }
 
     /// Starts a batch of new and held deliveries in a lane.

@@ -237,6 +237,23 @@ async fn a_consumer_that_gets_nothing_while_messages_wait_reconnects() {
     assert_eq!(next.expect("the consumer reconnects").len(), 1);
 }
 
+/// As a worker does while a sale is set aside.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_that_gets_nothing_reconnects_however_often_its_caller_stops_waiting() {
+    let world = World::new(Database::Sqlite).await;
+    let publisher = connected(&world).await;
+    for seq in 1..3 {
+        publisher.publish(&[order(&id("s"), "ada", seq)]).await.unwrap();
+    }
+    let mut consumer = Consumer::new(world.config().queue(), 1);
+    assert_eq!(consumer.next_batch(1, LINGER).await.len(), 1);
+    until("the consumer reconnects", Duration::from_secs(40), async || {
+        let next = consumer.next_batch_within(1, LINGER, Duration::from_millis(100)).await;
+        (next.len() == 1).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn each_confirm_belongs_to_its_own_message() {
     let world = World::new(Database::Sqlite).await;
