@@ -62,7 +62,7 @@ impl Store {
             unlogged.places = self.places_of(&Vec::from_iter(sales)).await?;
             let mut orders: OrderRows<'_> = BTreeMap::new();
             let mut payments: PaymentRows<'_> = BTreeMap::new();
-            let mut seen = BTreeSet::new();
+            let (mut seen, mut unreadable) = (BTreeSet::new(), BTreeSet::new());
             for row in &rows {
                 if row.kind == ORDER
                     && let Ok(id) = row.reference.parse()
@@ -76,17 +76,20 @@ impl Store {
                     payments.entry(provider).or_default().entry(event).or_default().push(row);
                     continue;
                 }
-                if seen.insert((&row.kind, &row.sale_id, &row.reference)) {
+                let of = (&row.kind, &row.sale_id, &row.reference);
+                if seen.insert(of) {
                     match self.entry_of(row).await {
                         Ok(entry) => unlogged.entries.extend(entry),
                         Err(error @ StoreError::Broken(_)) => {
                             warn_unreadable(row, &error);
-                            continue;
+                            unreadable.insert(of);
                         }
                         Err(error) => return Err(error),
                     }
                 }
-                unlogged.ids.push(row.id);
+                if !unreadable.contains(&of) {
+                    unlogged.ids.push(row.id);
+                }
             }
             self.add_rows(payments, orders, &mut unlogged).await?;
             Ok(unlogged)
