@@ -74,25 +74,21 @@ impl MigrationTrait for Migration {
         manager.create_table(sales(manager)).await?;
         manager.create_table(items(manager)).await?;
         manager.create_table(orders(manager)).await?;
-        for index in [
-            Index::create()
-                .name("orders_sale_user_live_key")
-                .table(Orders::Table)
-                .col(Orders::SaleId)
-                .col(Orders::UserId)
-                .col(Orders::LiveKey)
-                .unique()
-                .to_owned(),
-            Index::create()
-                .name("orders_sale_number")
-                .table(Orders::Table)
-                .col(Orders::SaleId)
-                .col(Orders::Epoch)
-                .col(Orders::Seq)
-                .unique()
-                .to_owned(),
+        let index = |name: &str| {
+            Index::create().name(name).table(Orders::Table).col(Orders::SaleId).unique().to_owned()
+        };
+        for (name, columns) in [
+            ("orders_sale_user_live_key", [Orders::UserId, Orders::LiveKey]),
+            ("orders_sale_number", [Orders::Epoch, Orders::Seq]),
         ] {
-            manager.create_index(index).await?;
+            // MySQL and SQLite keep what a migration has done before it ended half way.
+            if !manager.has_index("orders", name).await? {
+                let mut index = index(name);
+                for column in columns {
+                    index.col(column);
+                }
+                manager.create_index(index).await?;
+            }
         }
         manager.create_table(user_units(manager)).await
     }

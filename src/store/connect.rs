@@ -10,6 +10,7 @@ use sqlx::PgConnection;
 use sqlx::pool::PoolOptions;
 
 use super::error::StoreError;
+use super::examine::Migrations;
 use super::handle::{Store, StoreSettings};
 use super::permits::Permits;
 use super::pooler::{MIXED, Pooler, Sessions, past_poolers};
@@ -62,13 +63,26 @@ impl Store {
         Ok(store)
     }
 
-    /// Creates or upgrades the tables. Repeating it is harmless.
+    /// Creates or upgrades the tables. Repeating it is harmless, also with an older build: the tables of a newer one serve it
+    /// too.
     pub async fn create_tables(&self) -> Result<(), StoreError> {
-        if self.db.get_database_backend() == DbBackend::Sqlite {
-            return Ok(Migrator::up(&self.db, None).await?);
-        }
-        if let Some(mixed) = self.mixes_statements().await? {
+        let is_sqlite = self.db.get_database_backend() == DbBackend::Sqlite;
+        if !is_sqlite && let Some(mixed) = self.mixes_statements().await? {
             return Err(StoreError::Broken(mixed.into()));
+        }
+        let Migrations { pending, unknown } = self.migrations().await?;
+        if pending.is_empty() {
+            return Ok(());
+        }
+        if !unknown.is_empty() {
+            let (unknown, pending) = (unknown.join(", "), pending.join(", "));
+            let why = format!(
+                "a newer build has made {unknown}, and without {pending}: migrate with a newer build"
+            );
+            return Err(StoreError::Broken(why));
+        }
+        if is_sqlite {
+            return Ok(Migrator::up(&self.db, None).await?);
         }
         // A change of a large table takes longer than the sessions of the pool may.
         let mut options = ConnectOptions::new(&*self.url);

@@ -71,6 +71,13 @@ pub struct DatabaseFacts {
     pub refused: Vec<String>,
 }
 
+/// How the tables differ from those of this build.
+pub(super) struct Migrations {
+    pub(super) pending: Vec<String>,
+    /// Made by a newer build.
+    pub(super) unknown: Vec<String>,
+}
+
 impl Store {
     /// A store for [`Store::examine`]: it creates no SQLite file and changes none. Other databases are opened as
     /// usual. Only the absence of an SQLite file is an error here.
@@ -102,11 +109,7 @@ impl Store {
     /// Reads version and migrations, and tries to write rows without writing any.
     pub async fn examine(&self, settings: &StoreSettings) -> Result<DatabaseFacts, StoreError> {
         let version = self.version().await?;
-        let made = self.migrations_made().await?;
-        let known: Vec<String> =
-            Migrator::migrations().iter().map(|migration| migration.name().to_owned()).collect();
-        let pending: Vec<String> = known.iter().filter(|name| !made.contains(name)).cloned().collect();
-        let unknown = made.into_iter().filter(|name| !known.contains(name)).collect();
+        let Migrations { pending, unknown } = self.migrations().await?;
         let refused = match (pending.is_empty(), self.db.get_database_backend()) {
             (false, _) => Vec::new(),
             (true, DbBackend::Sqlite) => refused_by_files(&sqlite_file(&settings.url)?),
@@ -124,6 +127,16 @@ impl Store {
         let statement = Statement::from_string(self.db.get_database_backend(), query);
         let row = self.within(async { Ok(self.db.query_one_raw(statement).await?) }).await?;
         Ok(row.map(|row| row.try_get_by_index(0)).transpose()?.unwrap_or_default())
+    }
+
+    /// Those that this build has, and the database has not, and the other way round.
+    pub(super) async fn migrations(&self) -> Result<Migrations, StoreError> {
+        let made = self.migrations_made().await?;
+        let known: Vec<String> =
+            Migrator::migrations().iter().map(|migration| migration.name().to_owned()).collect();
+        let pending = known.iter().filter(|name| !made.contains(name)).cloned().collect();
+        let unknown = made.into_iter().filter(|name| !known.contains(name)).collect();
+        Ok(Migrations { pending, unknown })
     }
 
     /// The migrator itself would create its table to read it.

@@ -78,6 +78,10 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Witnesses {
     /// Raises the highest place; a lower one changes nothing.
     pub(in crate::store) fn observe(&self, sale: &str, place: Place) {
+        // It says nothing, and a name that anybody may have made up must not be kept for ever.
+        if place == Place::default() {
+            return;
+        }
         self.line.fetch_max(place.line, Ordering::SeqCst);
         let mut highest = locked(&self.highest);
         match highest.get_mut(sale) {
@@ -147,5 +151,21 @@ impl Witnesses {
     /// Settles the doubts that were there before a comparison began.
     pub(in crate::store) fn settle(&self, doubts: u64) {
         self.settled.fetch_max(doubts, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Anybody may ask for the orders of a sale that does not exist.
+    #[test]
+    fn a_sale_of_which_nothing_is_known_takes_no_memory() {
+        let witnesses = Witnesses::default();
+        witnesses.observe("made-up", Place::default());
+        assert_eq!(witnesses.all(), BTreeMap::new());
+        witnesses.observe("real", Place::FIRST);
+        witnesses.observe("real", Place::default());
+        assert_eq!(witnesses.highest("real"), Place::FIRST);
     }
 }

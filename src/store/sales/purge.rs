@@ -1,9 +1,11 @@
 //! Deleting the orders of an archived sale.
 
-use sea_orm::sea_query::Expr;
+use std::collections::{BTreeMap, BTreeSet};
+
+use sea_orm::sea_query::{Expr, ExprTrait as _};
 use sea_orm::{
-    ColumnTrait as _, EntityTrait as _, PaginatorTrait as _, QueryFilter as _, QueryOrder as _,
-    QuerySelect as _,
+    ColumnTrait as _, DatabaseTransaction, EntityTrait as _, FromQueryResult, PaginatorTrait as _,
+    QueryFilter as _, QueryOrder as _, QuerySelect as _,
 };
 use uuid::Uuid;
 
@@ -14,7 +16,7 @@ use crate::store::handle::Store;
 use crate::store::many::is_one_of;
 use crate::store::states::PaymentState;
 
-/// Orders deleted in one transaction.
+/// Orders deleted in one transaction, or more if one user has more.
 const CHUNK: u64 = 1_000;
 
 /// What a purge did.
@@ -28,7 +30,7 @@ pub struct Purged {
 
 impl Store {
     /// Deletes the orders of a sale and everything that belongs to them, a thousand at a time, but no payment that is owed.
-    /// May be repeated.
+    /// May be repeated; if it ends half way, the books of what is left are right.
     pub async fn purge_sale(&self, sale: &SaleId) -> Result<Purged, StoreError> {
         let mut purged = 0;
         loop {
@@ -42,18 +44,8 @@ impl Store {
 
     async fn purge_some(&self, sale: &SaleId) -> Result<Purged, StoreError> {
         let transaction = self.begin().await?;
-        let some: Vec<(Uuid, String)> = order::Entity::find()
-            .select_only()
-            .columns([order::Column::Id, order::Column::UserId])
-            .filter(order::Column::SaleId.eq(sale.as_str()))
-            .order_by_asc(order::Column::Id)
-            .limit(CHUNK)
-            // Orders are locked first, as in every change of orders.
-            .lock_exclusive()
-            .into_tuple()
-            .all(&transaction)
-            .await?;
-        let (ids, users): (Vec<Uuid>, Vec<String>) = some.into_iter().unzip();
+        let some = orders_of_some_users(&transaction, sale).await?;
+        let ids: Vec<Uuid> = some.iter().map(|order| order.id).collect();
         // A payment that comes from now on waits for the lock, and then finds no order.
         let of_some = is_one_of(&transaction, payment_event::Column::OrderId, ids.iter().copied());
         let is_owed = payment_event::Column::State.is_in(PaymentState::OWED.map(PaymentState::as_str));
@@ -74,17 +66,13 @@ impl Store {
             .filter(is_one_of(&transaction, gate_return::Column::OrderId, ids.iter().copied()))
             .exec(&transaction)
             .await?;
+        let users = some.iter().map(|order| order.user_id.clone()).collect::<BTreeSet<_>>();
         user_units::Entity::delete_many()
             .filter(user_units::Column::SaleId.eq(sale.as_str()))
             .filter(is_one_of(&transaction, user_units::Column::UserId, users))
             .exec(&transaction)
             .await?;
-        // No order is left, so nothing is sold.
-        item::Entity::update_many()
-            .col_expr(item::Column::Sold, Expr::val(0_i64))
-            .filter(item::Column::SaleId.eq(sale.as_str()))
-            .exec(&transaction)
-            .await?;
+        count_less(&transaction, sale, &some).await?;
         let deleted = order::Entity::delete_many()
             .filter(is_one_of(&transaction, order::Column::Id, ids))
             .exec(&transaction)
@@ -92,4 +80,72 @@ impl Store {
         self.commit(transaction, &[sale.as_str()]).await?;
         Ok(Purged { orders: deleted.rows_affected, owed })
     }
+}
+
+/// What a purge has to know of an order.
+#[derive(FromQueryResult)]
+struct Purgeable {
+    id: Uuid,
+    user_id: String,
+    sku: String,
+    quantity: i32,
+    live_key: Option<String>,
+}
+
+/// About a thousand orders, locked: all those of some users, so that what is left of the sale is whole if the purge ends here.
+async fn orders_of_some_users(
+    transaction: &DatabaseTransaction,
+    sale: &SaleId,
+) -> Result<Vec<Purgeable>, StoreError> {
+    let of_sale = order::Entity::find().filter(order::Column::SaleId.eq(sale.as_str()));
+    let last: Option<String> = of_sale
+        .clone()
+        .select_only()
+        .column(order::Column::UserId)
+        .order_by_asc(order::Column::UserId)
+        .offset(CHUNK - 1)
+        .limit(1)
+        .into_tuple()
+        .one(transaction)
+        .await?;
+    let of_users = match last {
+        Some(last) => of_sale.filter(order::Column::UserId.lte(last)),
+        None => of_sale,
+    };
+    let some = of_users
+        .select_only()
+        .columns([order::Column::Id, order::Column::UserId, order::Column::Sku])
+        .columns([order::Column::Quantity, order::Column::LiveKey])
+        .order_by_asc(order::Column::Id)
+        // Orders are locked first, as in every change of orders.
+        .lock_exclusive()
+        .into_model()
+        .all(transaction)
+        .await?;
+    Ok(some)
+}
+
+/// These orders no longer count as sold; once none is left, nothing does.
+async fn count_less(
+    transaction: &DatabaseTransaction,
+    sale: &SaleId,
+    orders: &[Purgeable],
+) -> Result<(), StoreError> {
+    let mut units: BTreeMap<&str, i64> = BTreeMap::new();
+    for order in orders.iter().filter(|order| order.live_key.is_some()) {
+        *units.entry(&order.sku).or_default() += i64::from(order.quantity);
+    }
+    let of_sale = item::Entity::update_many().filter(item::Column::SaleId.eq(sale.as_str()));
+    if orders.is_empty() {
+        of_sale.col_expr(item::Column::Sold, Expr::val(0_i64)).exec(transaction).await?;
+        return Ok(());
+    }
+    for (sku, units) in units {
+        let sold = || Expr::col(item::Column::Sold);
+        // Books that were wrong must not keep a sale from being purged.
+        let left = Expr::case(sold().gte(units), sold().sub(units)).finally(0_i64);
+        let of_item = of_sale.clone().filter(item::Column::Sku.eq(sku));
+        of_item.col_expr(item::Column::Sold, left.into()).exec(transaction).await?;
+    }
+    Ok(())
 }
