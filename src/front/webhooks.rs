@@ -30,7 +30,7 @@ pub(super) fn router(buyers: Arc<Buyers>) -> Router {
 pub(super) struct Event {
     /// `payment.succeeded` or `payment.refunded`; any other type is answered 200 and changes nothing.
     #[serde(rename = "type")]
-    kind: String,
+    _kind: String,
     data: EventData,
 }
 
@@ -68,26 +68,36 @@ pub(super) enum Ignored {
     Ignored,
 }
 
-impl Event {
-    /// `None` for event types that change no order.
-    fn payment(self, provider: String, event_id: String) -> Option<Payment> {
-        let kind = match self.kind.as_str() {
-            "payment.succeeded" => PaymentKind::Paid,
-            "payment.refunded" => PaymentKind::Refunded,
-            _ => return None,
-        };
-        Some(Payment {
+/// What an event says about itself, whatever it is about.
+#[derive(Deserialize)]
+struct AnyEvent {
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+/// `None` for event types that change no order.
+fn payment_kind(kind: &str) -> Option<PaymentKind> {
+    match kind {
+        "payment.succeeded" => Some(PaymentKind::Paid),
+        "payment.refunded" => Some(PaymentKind::Refunded),
+        _ => None,
+    }
+}
+
+impl EventData {
+    fn payment(self, kind: PaymentKind, provider: String, event_id: String) -> Payment {
+        Payment {
             provider,
             event_id,
             kind,
-            sale: self.data.sale_id,
-            order: self.data.order_id,
-            user: self.data.user_id,
+            sale: self.sale_id,
+            order: self.order_id,
+            user: self.user_id,
             state: PaymentState::Pending,
             new_order: None,
             detail: None,
             received_at: Millis::now(),
-        })
+        }
     }
 }
 
@@ -107,11 +117,13 @@ async fn receive(app: &Buyers, path: PathOf<String>, headers: &HeaderMap, body: 
     let secrets = app.providers.secrets(&provider);
     let bytes = body::read(body, body::LARGE, app.settings.body_within).await?;
     let event_id = verified_id(secrets, headers, &bytes)?;
-    let event: Event = body::json(&bytes)?;
-    let Some(payment) = event.payment(provider, event_id) else {
-        // Not an error: the provider would only send the event again.
+    let AnyEvent { kind } = body::json(&bytes)?;
+    let Some(kind) = payment_kind(&kind) else {
+        // Not an error: the provider would only send the event again. It may be about anything.
         return Ok(Json(ReceivedEvent::Ignored { state: Ignored::Ignored }).into_response());
     };
+    let Event { data, .. } = body::json(&bytes)?;
+    let payment = data.payment(kind, provider, event_id);
     let payment = app.payments.receive(&payment).await.map_err(payment_problem)?;
     if payment.state == PaymentState::Mismatch {
         return Err(Problem::new(PAYMENT_MISMATCH, payment.detail.unwrap_or_default()));

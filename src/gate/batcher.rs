@@ -67,7 +67,9 @@ where
     F: Future<Output = Verdicts>,
 {
     let mut sales: HashMap<SaleId, (Vec<Attempt>, Vec<_>)> = HashMap::new();
-    for waiting in batch {
+    // The buyer of a closed one has gone, or has heard that the outcome is unknown. Another front may have said no since, and
+    // that must stay true: the call's own deadline begins only now.
+    for waiting in batch.into_iter().filter(|waiting| !waiting.answer.is_closed()) {
         let lane = sales.entry(waiting.attempt.sale.clone()).or_default();
         lane.0.push(waiting.attempt);
         lane.1.push(waiting.answer);
@@ -91,4 +93,66 @@ where
         }
     });
     futures_util::future::join_all(calls).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use tokio::sync::Semaphore;
+
+    use super::*;
+    use crate::domain::{Fingerprint, KeyDigest, OrderId, Sku};
+
+    fn attempt(user: &str) -> Attempt {
+        let sku = Sku::parse("shoe").expect("valid");
+        Attempt {
+            id: OrderId::generate(),
+            sale: SaleId::parse("s").expect("valid"),
+            user: user.parse().expect("valid"),
+            fingerprint: Fingerprint::of_body(&sku, 1),
+            sku,
+            quantity: 1,
+            key: KeyDigest::of_key(None),
+            keyed: false,
+        }
+    }
+
+    /// Both calls are under way when a third buyer clicks, and gives up before the gate is asked.
+    #[tokio::test]
+    async fn who_gave_up_in_the_queue_is_not_admitted_later() {
+        let (handle, inbox) = Handle::new(10);
+        let (seen, way) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Semaphore::new(0)));
+        let (seen_by_gate, way_to_gate) = (seen.clone(), way.clone());
+        spawn(inbox, 10, move |_, attempts: Vec<Attempt>| {
+            let (seen, way) = (seen_by_gate.clone(), way_to_gate.clone());
+            async move {
+                seen.lock()
+                    .expect("no panic")
+                    .extend(attempts.iter().map(|attempt| attempt.user.to_string()));
+                way.acquire().await.expect("open").forget();
+                Ok(attempts.iter().map(|_| Ok(Verdict::NotLoaded)).collect())
+            }
+        });
+        let click = |user: &str| {
+            let (handle, attempt) = (handle.clone(), attempt(user));
+            tokio::spawn(async move { handle.admit(attempt).await })
+        };
+        let mut under_way = Vec::new();
+        for calls in 1..=CALLS {
+            under_way.push(click(&format!("first{calls}")));
+            while seen.lock().expect("no panic").len() < calls {
+                tokio::task::yield_now().await;
+            }
+        }
+        let gone = click("gone");
+        tokio::task::yield_now().await;
+        gone.abort();
+        let _ = gone.await;
+        let stays = click("stays");
+        way.add_permits(10);
+        stays.await.expect("no panic").expect("a verdict");
+        let seen = seen.lock().expect("no panic").clone();
+        assert!(!seen.contains(&"gone".to_owned()) && seen.contains(&"stays".to_owned()), "{seen:?}");
+    }
 }

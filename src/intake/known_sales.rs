@@ -2,7 +2,7 @@
 //! that must cost Redis and the database no more than a few readings a second.
 
 use std::collections::HashSet;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -14,8 +14,8 @@ use crate::store::{Store, StoreError};
 /// Minimum time for which an error is cached.
 pub(super) const ERROR_AGE: Duration = Duration::from_millis(100);
 
-/// Minimum time between two readings of all ids.
-const APART: Duration = Duration::from_millis(50);
+/// Minimum time between two readings of all ids, or of one draft.
+pub(super) const APART: Duration = Duration::from_millis(50);
 
 /// The sale could not be read, because the gate or the database did not answer.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -31,18 +31,19 @@ pub enum SaleUnknown {
 /// A reading of all ids: when it began, and how it ended.
 type Reading = (Instant, Result<(), SaleUnknown>);
 
-/// The ids of a process.
+/// The ids of a process; cheap to clone.
+#[derive(Clone)]
 pub(super) struct KnownSales {
     gate: Gate,
     store: Store,
-    ids: RwLock<HashSet<SaleId>>,
+    ids: Arc<RwLock<HashSet<SaleId>>>,
     /// The last reading. One request reads, the others wait for its result.
-    last: tokio::sync::Mutex<Option<Reading>>,
+    last: Arc<tokio::sync::Mutex<Option<Reading>>>,
 }
 
 impl KnownSales {
     pub(super) fn new(gate: Gate, store: Store) -> Self {
-        Self { gate, store, ids: RwLock::default(), last: tokio::sync::Mutex::default() }
+        Self { gate, store, ids: Arc::default(), last: Arc::default() }
     }
 
     /// Whether there is a sale with this id. One that was ever found is known for good. Otherwise the answer is of a
@@ -53,7 +54,7 @@ impl KnownSales {
             return Ok(true);
         }
         let asked = Instant::now();
-        let mut last = self.last.lock().await;
+        let mut last = self.last.clone().lock_owned().await;
         if self.is_known(id) {
             return Ok(true);
         }
@@ -63,22 +64,30 @@ impl KnownSales {
             }
             tokio::time::sleep_until(*began + APART).await;
         }
-        let began = Instant::now();
+        let (known, wanted) = (self.clone(), id.clone());
+        // Of its own, because a client that hangs up must not let the next one read at once.
+        let reading = tokio::spawn(async move {
+            let began = Instant::now();
+            let read = known.read(&wanted).await;
+            *last = Some((began, read.clone()));
+            read
+        });
+        let read = reading.await.unwrap_or_else(|_| Err(GateError::Unavailable("stopping".into()).into()));
+        if self.is_known(id) { Ok(true) } else { read.map(|()| false) }
+    }
+
+    async fn read(&self, wanted: &SaleId) -> Result<(), SaleUnknown> {
         // A sale that the gate has does not wait for the database, which may be away.
         let loaded = self.gate.sales().await;
         self.add(loaded.as_deref().unwrap_or_default());
-        if self.is_known(id) {
-            return Ok(true);
+        if self.is_known(wanted) {
+            return Ok(());
         }
         let rows = self.rows().await;
         self.add(rows.as_deref().unwrap_or_default());
-        let read = match (loaded, rows) {
-            (Err(error), _) => Err(error.into()),
-            (_, Err(error)) => Err(error.into()),
-            _ => Ok(()),
-        };
-        *last = Some((began, read.clone()));
-        if self.is_known(id) { Ok(true) } else { read.map(|()| false) }
+        loaded?;
+        rows?;
+        Ok(())
     }
 
     fn is_known(&self, id: &SaleId) -> bool {

@@ -73,6 +73,10 @@ impl RowReader {
     fn enqueue(&self, id: OrderId, answer: oneshot::Sender<Found>) -> Result<(), StoreError> {
         let mut waiting = lock(&self.waiting);
         if let Some(answers) = waiting.get_mut(&id) {
+            // While the database hangs, requests give up and come again, and their answers must not pile up.
+            if answers.len().is_power_of_two() {
+                answers.retain(|answer| !answer.is_closed());
+            }
             answers.push(answer);
             return Ok(());
         }

@@ -1,12 +1,12 @@
 //! Descriptions of sales, cached for a moment, so that the checks on a request need no call each.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::known_sales::{ERROR_AGE, KnownSales, SaleUnknown};
+use super::known_sales::{APART, ERROR_AGE, KnownSales, SaleUnknown};
 use crate::domain::{SaleId, SaleState};
 use crate::gate::{Gate, GateSale};
 use crate::store::{SaleRow, Store};
@@ -28,18 +28,40 @@ pub enum KnownSale {
     Missing,
 }
 
+/// What a reading found.
+#[derive(Clone)]
+struct Found {
+    began: Instant,
+    ended: Instant,
+    known: Result<KnownSale, SaleUnknown>,
+}
+
+impl Found {
+    /// Whether it answers a request that came at `asked`. It may be `age` old, except that a draft may have been opened since,
+    /// and have orders already: that takes a reading that began later.
+    fn answers(&self, asked: Instant, age: Duration) -> bool {
+        match &self.known {
+            Ok(KnownSale::Draft) => self.began >= asked,
+            Ok(_) => self.ended.elapsed() < age,
+            Err(_) => self.ended.elapsed() < age.max(ERROR_AGE),
+        }
+    }
+}
+
 #[derive(Default)]
 struct Entry {
-    known: RwLock<Option<(Instant, Result<KnownSale, SaleUnknown>)>>,
+    found: RwLock<Option<Found>>,
     /// One request reads, the others wait for its result.
     reading: tokio::sync::Mutex<()>,
 }
 
 impl Entry {
-    fn fresh(&self, age: Duration) -> Option<Result<KnownSale, SaleUnknown>> {
-        let known = self.known.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let age_of = |known: &Result<_, _>| if known.is_ok() { age } else { age.max(ERROR_AGE) };
-        known.as_ref().filter(|(at, known)| at.elapsed() < age_of(known)).map(|(_, known)| known.clone())
+    fn found(&self) -> Option<Found> {
+        self.found.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn answer(&self, asked: Instant, age: Duration) -> Option<Result<KnownSale, SaleUnknown>> {
+        self.found().filter(|found| found.answers(asked, age)).map(|found| found.known)
     }
 }
 
@@ -49,42 +71,48 @@ pub struct SaleCache {
     gate: Gate,
     store: Store,
     age: Duration,
-    ids: Arc<KnownSales>,
+    ids: KnownSales,
     entries: Arc<Mutex<HashMap<SaleId, Arc<Entry>>>>,
 }
 
 impl SaleCache {
     pub(super) fn new(gate: Gate, store: Store, age: Duration) -> Self {
-        let ids = Arc::new(KnownSales::new(gate.clone(), store.clone()));
+        let ids = KnownSales::new(gate.clone(), store.clone());
         Self { gate, store, age, ids, entries: Arc::default() }
     }
 
     /// The description of a sale, at most `sale_cache` old. Read from the gate; from the database only if the gate
     /// does not know the sale.
     pub async fn get(&self, id: &SaleId) -> Result<KnownSale, SaleUnknown> {
-        if let Some(known) = self.cached(id).and_then(|entry| entry.fresh(self.age)) {
+        let asked = Instant::now();
+        if let Some(known) = self.cached(id).and_then(|entry| entry.answer(asked, self.age)) {
             return known;
         }
-        Box::pin(self.read_known(id)).await
+        Box::pin(self.read_known(id, asked)).await
     }
 
     /// Ids that nobody has given to a sale take no place in the cache.
-    async fn read_known(&self, id: &SaleId) -> Result<KnownSale, SaleUnknown> {
+    async fn read_known(&self, id: &SaleId, asked: Instant) -> Result<KnownSale, SaleUnknown> {
         if !self.ids.has(id).await? {
             return Ok(KnownSale::Missing);
         }
-        self.read_once(id, &self.entry(id)).await
+        self.read_once(id, &self.entry(id), asked).await
     }
 
-    async fn read_once(&self, id: &SaleId, entry: &Entry) -> Result<KnownSale, SaleUnknown> {
+    async fn read_once(&self, id: &SaleId, entry: &Entry, asked: Instant) -> Result<KnownSale, SaleUnknown> {
         let _one = entry.reading.lock().await;
-        if let Some(known) = entry.fresh(self.age) {
+        if let Some(known) = entry.answer(asked, self.age) {
             return known;
         }
+        if let Some(Found { ended, known: Ok(KnownSale::Draft), .. }) = entry.found() {
+            // However many ask for a draft, it is read only so often.
+            tokio::time::sleep_until(ended + APART).await;
+        }
         // Errors are cached too. Otherwise all waiting requests would retry in turn, each until its timeout.
+        let began = Instant::now();
         let known = read_sale(&self.gate, &self.store, id).await;
-        let mut slot = entry.known.write().unwrap_or_else(|poisoned| poisoned.into_inner());
-        *slot = Some((Instant::now(), known.clone()));
+        let found = Found { began, ended: Instant::now(), known: known.clone() };
+        *entry.found.write().unwrap_or_else(PoisonError::into_inner) = Some(found);
         known
     }
 
@@ -96,7 +124,8 @@ impl SaleCache {
         let mut entries = self.entries();
         if entries.len() >= MOST && !entries.contains_key(id) {
             // Requests for a hot sale keep its description fresh.
-            entries.retain(|_, entry| entry.fresh(self.age).is_some());
+            let now = Instant::now();
+            entries.retain(|_, entry| entry.answer(now, self.age).is_some());
         }
         if entries.len() >= MOST {
             return entries.get(id).cloned().unwrap_or_default();

@@ -13,7 +13,7 @@ use super::views::AdminSaleJson;
 use crate::control::SaleStatus;
 use crate::domain::{Millis, SaleId, SaleState};
 use crate::front::auth::Role;
-use crate::front::events::{Client, Frame, Frames, answer, follow, no_room};
+use crate::front::events::{Client, Frame, Frames, answer, ends_at, follow, no_room};
 use crate::front::problem::{Answered, respond_to_operator};
 use crate::front::request::{PathOf, in_path, sale_id};
 use crate::front::state::Operations;
@@ -74,6 +74,7 @@ async fn open(app: Arc<Operations>, path: PathOf<String>, headers: &HeaderMap) -
     app.tokens.operator(headers, Role::Viewer).await?;
     let sale = sale_id(&in_path(path)?)?;
     let client = Client::new(headers, app.room.for_operator().map_err(no_room)?, app.stop.clone());
+    let client = client.until(ends_at());
     let frames = ForOperators { app: app.clone(), sale: sale.clone(), before: None };
     Ok(answer(follow(&app.streams, sale, frames, client).await?, "no-store"))
 }

@@ -35,8 +35,8 @@ struct Inner {
     source: Option<JwkSetSource>,
     every: Duration,
     current: RwLock<Arc<Keys>>,
-    /// When the last reading began.
-    reading: Mutex<Option<Instant>>,
+    /// When the last reading began; locked until it has ended.
+    reading: Arc<Mutex<Option<Instant>>>,
 }
 
 impl KeyRing {
@@ -57,7 +57,7 @@ impl KeyRing {
             source: settings.jwks.clone(),
             every: settings.jwks_every,
             current: RwLock::new(Arc::new(keys)),
-            reading: Mutex::new(None),
+            reading: Arc::default(),
         }))
     }
 
@@ -72,9 +72,11 @@ impl KeyRing {
 
     /// Reads the login's keys at once, and again and again until `stop`. If a reading fails, the keys stay as they are.
     pub async fn keep_current(self, stop: CancellationToken) {
-        let Some(source) = &self.0.source else { return stop.cancelled().await };
+        if self.0.source.is_none() {
+            return stop.cancelled().await;
+        }
         while !stop.is_cancelled() {
-            stop.run_until_cancelled(self.read_after(source, Instant::now())).await;
+            stop.run_until_cancelled(self.read_after(Instant::now())).await;
             let pause = if self.is_complete() { self.0.every } else { APART };
             stop.run_until_cancelled(tokio::time::sleep(pause)).await;
         }
@@ -83,14 +85,17 @@ impl KeyRing {
     /// Returns once a reading has ended that began after `asked`: a token names a key that is not known, and the login
     /// may have begun to sign with it. `false` without published keys.
     pub(super) async fn read_again(&self, asked: Instant) -> bool {
-        let Some(source) = &self.0.source else { return false };
-        self.read_after(source, asked).await;
-        true
+        let is_published = self.0.source.is_some();
+        if is_published {
+            self.read_after(asked).await;
+        }
+        is_published
     }
 
-    /// All who wait for the same reading share it.
-    async fn read_after(&self, source: &JwkSetSource, asked: Instant) {
-        let mut began = self.0.reading.lock().await;
+    /// All who wait for the same reading share it. It goes on if its caller does not wait: a client that hangs up must not
+    /// let the others believe that it has ended.
+    async fn read_after(&self, asked: Instant) {
+        let mut began = self.0.reading.clone().lock_owned().await;
         if began.is_some_and(|began| began > asked) {
             return;
         }
@@ -98,6 +103,16 @@ impl KeyRing {
             tokio::time::sleep_until(began + APART).await;
         }
         *began = Some(Instant::now());
+        let ring = self.clone();
+        let reading = tokio::spawn(async move {
+            ring.read().await;
+            drop(began);
+        });
+        let _ = reading.await;
+    }
+
+    async fn read(&self) {
+        let Some(source) = &self.0.source else { return };
         match source.read().await {
             Ok((text, published)) => self.replace(text, published),
             Err(error) => {

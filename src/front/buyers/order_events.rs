@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::read::found;
 use super::views::OrderJson;
 use crate::domain::{OrderId, OrderStatus, SaleId, UserId};
-use crate::front::events::{Open, answer, come_back, last_event_id, no_room};
+use crate::front::events::{Open, answer, come_back, ends_at, last_event_id, no_room};
 use crate::front::problem::{Answered, respond};
 use crate::front::request::{PathOf, in_path, order_id, sale_id};
 use crate::front::state::Buyers;
@@ -27,9 +27,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(120);
 
 /// Before an order is read again, whose status was not known.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
-
-/// How long a stream lasts. Then its client comes back and shows its token again.
-const LIFE: Duration = Duration::from_secs(900);
 
 pub(super) async fn order_events(
     State(app): State<Arc<Buyers>>,
@@ -59,8 +56,7 @@ async fn open(app: Arc<Buyers>, path: PathOf<(String, String)>, headers: &Header
         // An EventSource comes back after each end of a stream, unless it gets this status.
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let until = Instant::now() + LIFE.mul_f64(rand::rng().random_range(0.8..=1.0));
-    let reader = Reader { app, sale, user, id, following, has, until, _open: room };
+    let reader = Reader { app, sale, user, id, following, has, until: ends_at(), _open: room };
     Ok(answer(reader.events(), "no-store"))
 }
 

@@ -11,6 +11,8 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::Stream;
+use rand::RngExt as _;
+use tokio::time::Instant;
 
 pub use room::StreamRoom;
 pub(super) use room::{NoRoom, Open};
@@ -29,6 +31,14 @@ const COME_BACK_AFTER: Duration = Duration::from_secs(2);
 
 /// `Retry-After` in seconds, where there is no more room.
 const WHEN_FULL: u64 = 10;
+
+/// The longest time of a stream that only who has shown a token may read.
+const LIFE: Duration = Duration::from_secs(900);
+
+/// When such a stream ends, so that its client comes back and shows its token again. Not all at the same moment.
+pub(super) fn ends_at() -> Instant {
+    Instant::now() + LIFE.mul_f64(rand::rng().random_range(0.8..=1.0))
+}
 
 pub(super) fn answer(
     events: impl Stream<Item = Result<Event, Infallible>> + Send + 'static,

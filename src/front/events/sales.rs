@@ -9,6 +9,7 @@ use axum::http::HeaderMap;
 use axum::response::sse::Event;
 use futures_util::stream::{Stream, unfold};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::room::Open;
@@ -102,6 +103,8 @@ pub(in crate::front) struct Client {
     /// The id of the event that it had last.
     known: Option<Arc<str>>,
     stop: CancellationToken,
+    /// When it has to come back.
+    until: Option<Instant>,
     _open: Open,
 }
 
@@ -109,7 +112,28 @@ impl Client {
     /// A client whose request has these headers. It has its room until its stream ends, at the latest when `stop` is
     /// cancelled.
     pub(in crate::front) fn new(headers: &HeaderMap, open: Open, stop: CancellationToken) -> Self {
-        Self { known: last_event_id(headers).map(Arc::from), stop, _open: open }
+        Self { known: last_event_id(headers).map(Arc::from), stop, until: None, _open: open }
+    }
+
+    /// The same for at most so long: its token does not count for ever.
+    pub(in crate::front) fn until(self, until: Instant) -> Self {
+        Self { until: Some(until), ..self }
+    }
+
+    /// `None` once its stream has to end.
+    async fn run<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let until = async {
+            match self.until {
+                Some(until) => tokio::time::sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => None,
+            () = until => None,
+            done = work => Some(done),
+        }
     }
 }
 
@@ -147,17 +171,17 @@ impl Reader {
         unfold(Some(self), |reader| async {
             let mut reader = reader?;
             let Some(Frame { event, id, json }) = reader.next().await else {
-                return Some((Ok(come_back("this process stops")), None));
+                return Some((Ok(come_back("this stream ends, and the sale goes on")), None));
             };
             Some((Ok(Event::default().event(event).id(&*id).data(&*json)), Some(reader)))
         })
     }
 
-    /// The next frame that the client does not know; `None` once the process stops.
+    /// The next frame that the client does not know; `None` once the stream has to end.
     async fn next(&mut self) -> Option<Frame> {
         loop {
             if !std::mem::take(&mut self.is_first) {
-                self.client.stop.run_until_cancelled(self.latest.changed()).await?.ok()?;
+                self.client.run(self.latest.changed()).await?.ok()?;
             }
             let frame = self.latest.borrow_and_update().clone();
             if self.client.known.as_ref() != Some(&frame.id) {
@@ -165,5 +189,25 @@ impl Reader {
                 return Some(frame);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::StreamExt as _;
+
+    use super::super::StreamRoom;
+    use super::*;
+
+    /// An operator's token counts for minutes, and a stream might go on for days.
+    #[tokio::test]
+    async fn a_stream_ends_when_its_client_has_to_show_its_token_again() {
+        let frame = Frame { event: "sale", id: "1".into(), json: "{}".into() };
+        let (_sender, latest) = watch::channel(frame);
+        let open = StreamRoom::new(10).for_operator().expect("room");
+        let client = Client::new(&HeaderMap::new(), open, CancellationToken::new());
+        let client = client.until(Instant::now() + Duration::from_millis(20));
+        let events: Vec<_> = Reader { latest, client, is_first: true }.events().collect().await;
+        assert_eq!(events.len(), 2, "the present frame, and the end");
     }
 }

@@ -82,7 +82,9 @@ impl Health {
                 tracing::info!(status = readiness.status, "readiness changed");
             }
             self.report.send_replace(readiness);
-            self.gauges().await;
+            if stop.run_until_cancelled(self.gauges()).await.is_none() {
+                return;
+            }
             self.metrics.run_upkeep();
             if stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_none() {
                 return;
@@ -185,9 +187,9 @@ impl Health {
         let Ok(ids) = self.parts.gate.sales().await else { return };
         let mut sales = Vec::with_capacity(ids.len());
         for id in ids {
-            if let Ok(Some(sale)) = self.parts.gate.describe(&id).await {
-                sales.push((id, sale));
-            }
+            // A Redis that hangs would take a timeout for each sale, and readiness waits for this.
+            let Ok(described) = self.parts.gate.describe(&id).await else { return };
+            sales.extend(described.map(|sale| (id, sale)));
         }
         show_sales(sales, &self.parts.sale_gauges);
     }

@@ -8,7 +8,7 @@ use doorbuster::domain::{
     ActRequest, IdempotencyKey, Millis, Sale, SaleState, Terms, TermsChange, Verdict, Window,
 };
 use doorbuster::front::Role;
-use doorbuster::process::Parts;
+use doorbuster::process::{self, Parts};
 use doorbuster::store::ActState;
 
 use crate::support::{
@@ -301,4 +301,25 @@ async fn a_gate_that_lost_a_restock_freezes() {
     world.compare_books(&fresh).await;
     let state = fresh.gate.describe(&sale.id).await.unwrap().expect("loaded").state;
     assert_eq!(state, SaleState::Frozen);
+}
+
+/// The front keeps what it knows of a sale for a minute.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sale_that_is_opened_is_no_draft_to_any_front() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("intake.sale_cache_ms=60000");
+    let front = world.running_as(process::Role::Front).await;
+    let sale = sale(&world.name, 4, 1);
+    front.control.create(&sale, &keyed("create")).await.unwrap();
+    let ada = Buyer::of(&front, "ada");
+    let path = format!("/v1/sales/{}", sale.id);
+    for _ in 0..3 {
+        let draft = ada.get(&path).await;
+        assert_eq!((draft.status, draft.code()), (404, "sale_not_found"), "{}", draft.text);
+    }
+    front.control.open(&sale.id, &keyed("open")).await.unwrap();
+    let bought = ada.buy(sale.id.as_str(), "k").await;
+    assert_eq!(bought.status, 202, "{}", bought.text);
+    assert_eq!(ada.get(&path).await.status, 200);
+    front.stop().await;
 }

@@ -119,6 +119,9 @@ async fn a_genuine_payment_counts_once_and_a_forged_one_not_at_all() {
     assert_eq!((answer.status, answer.code()), (422, "event_reused"), "{}", answer.text);
     let ignored = event("evt-2", "payment.pending", &sale, &order).send(&running).await;
     assert_eq!((ignored.status, ignored.json["state"].as_str()), (200, Some("ignored")), "{}", ignored.text);
+    let customer = "{\"type\":\"customer.created\",\"data\":{\"id\":\"c_1\"}}";
+    let other = Event { body: customer.into(), ..event("evt-5", "", &sale, &order) }.send(&running).await;
+    assert_eq!((other.status, other.json["state"].as_str()), (200, Some("ignored")), "{}", other.text);
     let malformed = Event { body: "{\"type\":1}".into(), ..event("evt-3", "", &sale, &order) };
     assert_eq!(malformed.send(&running).await.code(), "malformed");
     let next = Event { secret: NEXT_SECRET, ..event("evt-4", "payment.refunded", &sale, &order) };

@@ -11,7 +11,7 @@ use doorbuster::process::{Role, Running};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 
 use super::tokens::login_key;
 use crate::support::{Answer, Buyer, Database, World, sale, until};
@@ -168,8 +168,8 @@ async fn a_withdrawn_key_is_noticed_without_any_other() {
     running.stop().await;
 }
 
-/// Serves the set over HTTP, while it is given one, and counts how often it was asked for.
-async fn login_server(set: Arc<Mutex<Option<String>>>) -> (SocketAddr, Arc<AtomicU32>) {
+/// Serves the set over HTTP, while it is given one, and counts how often it was asked for. Each answer takes so long.
+async fn login_server(set: Arc<Mutex<Option<String>>>, takes: Duration) -> (SocketAddr, Arc<AtomicU32>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (at, asked) = (listener.local_addr().unwrap(), Arc::new(AtomicU32::new(0)));
     let count = asked.clone();
@@ -177,6 +177,7 @@ async fn login_server(set: Arc<Mutex<Option<String>>>) -> (SocketAddr, Arc<Atomi
         while let Ok((mut stream, _)) = listener.accept().await {
             count.fetch_add(1, Ordering::Relaxed);
             let _ = stream.read(&mut [0; 4_096]).await;
+            tokio::time::sleep(takes).await;
             let answer = match set.lock().unwrap().clone() {
                 Some(set) => format!(
                     "HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{set}",
@@ -194,7 +195,7 @@ async fn login_server(set: Arc<Mutex<Option<String>>>) -> (SocketAddr, Arc<Atomi
 async fn a_login_that_is_away_delays_buyers_and_refuses_none() {
     let key = LoginKey::new("a");
     let set = Arc::new(Mutex::new(None));
-    let (login, asked) = login_server(set.clone()).await;
+    let (login, asked) = login_server(set.clone(), Duration::ZERO).await;
     let (_world, running, path) = front(&format!("http://{login}/keys"), 3_600).await;
     let answer = post(&running, &path, key.token("ada")).await;
     assert_eq!((answer.status, answer.code()), (503, "keys_unavailable"), "{}", answer.text);
@@ -217,5 +218,37 @@ async fn a_login_that_is_away_delays_buyers_and_refuses_none() {
     assert_eq!(post(&running, &path, key.token("bob")).await.status, 202);
     let (passed, readings) = (began.elapsed().as_secs(), asked.load(Ordering::Relaxed) - before);
     assert!(u64::from(readings) <= passed + 2, "{readings} readings in {passed} s");
+    running.stop().await;
+}
+
+/// A stranger has the set read, and hangs up meanwhile. A buyer with the login's newest key waits for the same reading.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_hangs_up_while_the_keys_are_read_logs_nobody_out() {
+    let (old, new, none) = (LoginKey::new("old"), LoginKey::new("new"), LoginKey::new("none"));
+    let set = Arc::new(Mutex::new(Some(set_of(&[&old]))));
+    let (login, asked) = login_server(set.clone(), Duration::from_millis(700)).await;
+    let (_world, running, path) = front(&format!("http://{login}/keys"), 3_600).await;
+    assert_eq!(post(&running, &path, old.token("ada")).await.status, 202);
+    *set.lock().unwrap() = Some(set_of(&[&old, &new]));
+    let before = asked.load(Ordering::Relaxed);
+
+    let mut stranger = TcpStream::connect(running.buyers.unwrap()).await.unwrap();
+    let token = none.token("eve");
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nhost: t\r\nauthorization: Bearer {token}\r\ncontent-length: 0\r\n\r\n"
+    );
+    stranger.write_all(request.as_bytes()).await.unwrap();
+    // The front waits a second before it reads the set again, so the stranger is first and the buyer asks before it begins.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let hangs_up = async {
+        until("the set is asked for", Duration::from_secs(20), async || {
+            (asked.load(Ordering::Relaxed) > before).then_some(())
+        })
+        .await;
+        drop(stranger);
+    };
+    let (bought, ()) = tokio::join!(post(&running, &path, new.token("bob")), hangs_up);
+    assert_eq!(bought.status, 202, "{}", bought.text);
+    assert_eq!(asked.load(Ordering::Relaxed), before + 1, "they share the reading");
     running.stop().await;
 }
