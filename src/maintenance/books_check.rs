@@ -13,7 +13,7 @@ use crate::audit::{Audit, AuditError, ItemBooks, audit_knowing};
 use crate::control::Control;
 use crate::domain::{ActRequest, SaleId, SaleState};
 use crate::gate::Gate;
-use crate::lease::Leases;
+use crate::lease::{LeaseError, Leases};
 use crate::store::{KnownTotals, Store};
 use crate::telemetry::{Label, SaleGauges};
 
@@ -52,6 +52,11 @@ impl BooksCheck {
                 Some(Ok(true)) | None => {}
                 // Another front looks and reports.
                 Some(Ok(false)) => Found::default().report(&self.gauges),
+                // Redis does not say whether another front looks.
+                Some(Err(MaintenanceError::Lease(LeaseError::Redis(error)))) => {
+                    tracing::debug!(%error, "the books are not compared");
+                    Found::report_unread(1);
+                }
                 Some(Err(MaintenanceError::Lease(error))) => {
                     tracing::warn!(%error, "comparing the books is left to another front");
                 }

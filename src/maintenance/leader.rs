@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use super::MaintenanceError;
-use crate::lease::{Guard, LeaseOptions, Leases};
+use crate::lease::{Guard, LeaseError, LeaseOptions, Leases};
 
 /// How long the lead lasts without a renewal.
 pub const LEADERSHIP: Duration = Duration::from_secs(10);
@@ -35,23 +35,25 @@ impl<'a> Leader<'a> {
         self.guard.is_some()
     }
 
-    /// Renews the lead, or takes it if it is free. `None`: another process leads, or Redis is unavailable.
-    pub async fn lead(&mut self) -> Option<&Guard> {
+    /// Renews the lead, or takes it if it is free. `None`: another process leads.
+    ///
+    /// # Errors
+    /// Redis does not say who leads, so perhaps nobody does: what others would measure is not measured.
+    pub async fn lead(&mut self) -> Result<Option<&Guard>, LeaseError> {
         self.guard = match self.guard.take() {
             Some(guard) => match guard.renew().await {
                 Ok(true) => Some(guard),
                 Ok(false) => None,
                 // After an error the lease still lasts until its end.
-                Err(_) => guard.is_valid_for(Duration::ZERO).then_some(guard),
+                Err(_) if guard.is_valid_for(Duration::ZERO) => Some(guard),
+                Err(error) => return Err(error),
             },
-            None => self.take().await,
+            None => {
+                let options = LeaseOptions::lasting(LEADERSHIP).renewed_manually();
+                self.leases.take(self.scope, [NAME], options).await?.guard
+            }
         };
-        self.guard.as_ref()
-    }
-
-    async fn take(&self) -> Option<Guard> {
-        let options = LeaseOptions::lasting(LEADERSHIP).renewed_manually();
-        self.leases.take(self.scope, [NAME], options).await.ok()?.guard
+        Ok(self.guard.as_ref())
     }
 
     /// Gives up the lead, if this process has it.
@@ -78,17 +80,17 @@ pub fn work_alone() -> LeaseOptions {
     LeaseOptions::lasting(Duration::from_secs(15)).max_hold(LONGEST)
 }
 
-/// Runs `work` if no other process works in this scope. `Ok(false)`: another process does, or Redis is
-/// unavailable.
+/// Runs `work` if no other process works in this scope. `Ok(false)`: another process does.
+///
+/// # Errors
+/// Those of the work; [`LeaseError::Redis`] if Redis does not say whether another process works, so that nobody may.
 pub async fn alone(
     leases: &Leases,
     scope: &str,
     options: LeaseOptions,
     work: impl Future<Output = Result<(), MaintenanceError>>,
 ) -> Result<bool, MaintenanceError> {
-    let Ok(Some(guard)) = leases.take(scope, [NAME], options).await.map(|taken| taken.guard) else {
-        return Ok(false);
-    };
+    let Some(guard) = leases.take(scope, [NAME], options).await?.guard else { return Ok(false) };
     // On the heap: the work of an hour is a large future, and unoptimised code copies it in every frame above.
     let done = guard.until_lost(Box::pin(work)).await;
     let _ = guard.release().await;

@@ -51,11 +51,19 @@ impl LogWriter {
         let mut positioned: Option<Instant> = None;
         let mut complete = Instant::now();
         while stop.run_until_cancelled(tokio::time::sleep(self.every)).await.is_some() {
-            let Some(lead) = leader.lead().await else {
-                // Another process writes and measures now.
-                complete = Instant::now();
-                metrics::gauge!(INCOMPLETE_FOR).set(0.0);
-                continue;
+            let lead = match leader.lead().await {
+                Ok(Some(lead)) => lead,
+                Ok(None) => {
+                    // Another process writes and measures now.
+                    complete = Instant::now();
+                    metrics::gauge!(INCOMPLETE_FOR).set(0.0);
+                    continue;
+                }
+                Err(_) => {
+                    // Perhaps nobody writes.
+                    metrics::gauge!(INCOMPLETE_FOR).set(complete.elapsed().as_secs_f64());
+                    continue;
+                }
             };
             let begun = Instant::now();
             match stop.run_until_cancelled(lead.until_lost(self.round(lead, &mut positioned))).await {
@@ -78,8 +86,8 @@ impl LogWriter {
         leader: &Guard,
         positioned: &mut Option<Instant>,
     ) -> Result<bool, MaintenanceError> {
-        // What a database that went back in time believes to be unwritten is in the log. If the gate alone is away, the log
-        // is written all the same.
+        // What a database that went back in time believes to be unwritten is in the log. If the gate is away, the log is
+        // written all the same until the lead ends.
         if let Err(SettlementError::Store(error @ StoreError::Behind(_))) =
             compare_places(&self.gate, &self.store).await
         {

@@ -82,7 +82,8 @@ impl Rounds {
         let mut last_runs: Vec<Option<Instant>> = self.scheduled.iter().map(|_| None).collect();
         let (mut measured, mut expired_at): (Option<Instant>, _) = (None, Instant::now());
         while stop.run_until_cancelled(tokio::time::sleep(self.settings.every)).await.is_some() {
-            let Some(lead) = leader.lead().await else {
+            let Ok(lead) = leader.lead().await else { continue };
+            let Some(lead) = lead else {
                 // Another process measures now.
                 if measured.take().is_some() {
                     GAUGES.iter().for_each(|name| metrics::gauge!(*name).set(0.0));

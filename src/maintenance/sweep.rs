@@ -77,7 +77,7 @@ impl Sweep {
             if !leader.leads() && !up && Instant::now() < stand_back {
                 continue;
             }
-            let Some(lead) = leader.lead().await else {
+            let Ok(Some(lead)) = leader.lead().await else {
                 marks.resign();
                 continue;
             };

@@ -31,6 +31,9 @@ const OFF_AFTER: Duration = Duration::from_secs(5 * 86_400);
 /// The shortest and the longest pause of an endpoint that takes nothing.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
+/// The pause after an error of the database.
+const DATABASE_PAUSE: Duration = Duration::from_secs(15);
+
 pub(super) struct Courier {
     pub(super) store: Store,
     pub(super) sender: Sender,
@@ -63,14 +66,16 @@ impl Tally {
 }
 
 impl Courier {
-    /// Returns when nothing is due, or after a pause if the endpoint takes nothing.
+    /// Returns when nothing is due, or after a pause if the endpoint takes nothing or the database does not record what it
+    /// takes: that would be sent again at once.
     pub(super) async fn run(self) {
         loop {
             match self.round().await {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {
-                    tracing::debug!(%error, endpoint = self.endpoint, "webhooks wait");
+                    tracing::warn!(%error, endpoint = self.endpoint, "webhooks wait for the database");
+                    tokio::time::sleep(DATABASE_PAUSE).await;
                     return;
                 }
             }
@@ -79,6 +84,8 @@ impl Courier {
 
     /// Whether more may be due.
     async fn round(&self) -> Result<bool, MaintenanceError> {
+        // One that went back in time has deliveries that were made long ago.
+        self.store.ensure_current().await?;
         let due = self.store.due_deliveries(&self.endpoint, SUBJECTS).await?;
         if due.is_empty() {
             // Everything was given up, so it takes nothing because there is nothing. The next failure is the first.
@@ -161,7 +168,7 @@ impl Courier {
             outcome.is_gone |= error.is_gone();
             let due = again_after(delivery.tries).map(|after| Millis(Millis::now().0 + after));
             let (subject, version, why) = (delivery.subject, delivery.version, error.to_string());
-            outcome.not_taken.push(NotTaken { subject, version, due, why });
+            outcome.not_taken.push(NotTaken { subject, version, tries: delivery.tries, due, why });
             break;
         }
         outcome

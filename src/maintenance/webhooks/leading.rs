@@ -63,9 +63,13 @@ impl Webhooks {
         let mut earlier = Earlier::default();
         let mut looked: Option<Instant> = None;
         while stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
-            let Some(lead) = leader.lead().await else {
+            let lead = leader.lead().await;
+            let Ok(Some(lead)) = lead else {
                 earlier = Earlier::default();
-                show(0, 0, 0);
+                if lead.is_ok() {
+                    // Another process measures now.
+                    show(0, 0, 0);
+                }
                 continue;
             };
             let may_rest = !self.store.announces_to_webhooks() && earlier.under_way.is_empty();

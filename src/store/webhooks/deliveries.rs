@@ -43,6 +43,8 @@ pub struct NotTaken {
     pub subject: Uuid,
     /// The version of the event.
     pub version: i32,
+    /// How often it had been tried before: if it is no longer so, an operator has had it delivered again, and it stays due.
+    pub tries: i32,
     /// When to try again; `None` gives it up.
     pub due: Option<Millis>,
     /// Why, in words.
@@ -215,6 +217,7 @@ async fn note_failure(
         .filter(Column::EndpointId.eq(endpoint))
         .filter(Column::OrderId.eq(failed.subject))
         .filter(Column::Version.eq(failed.version))
+        .filter(Column::Tries.eq(failed.tries))
         .exec(transaction)
         .await?;
     Ok(())

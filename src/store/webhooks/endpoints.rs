@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use sea_orm::sea_query::{Expr, ExprTrait as _};
 use sea_orm::{
-    ActiveValue::Set, ColumnTrait as _, ConnectionTrait, EntityTrait as _, QueryFilter as _, QueryOrder as _,
-    QuerySelect as _,
+    ActiveValue::Set, ColumnTrait as _, DatabaseTransaction, EntityTrait as _, QueryFilter as _,
+    QueryOrder as _, QuerySelect as _,
 };
 
 use crate::domain::{EventTypes, Millis};
@@ -212,10 +212,10 @@ impl Store {
     }
 }
 
-/// The endpoints that are on.
-pub(super) async fn that_are_on(connection: &impl ConnectionTrait) -> Result<Vec<Endpoint>, StoreError> {
-    let on = Entity::find().filter(Column::State.eq(ON)).order_by_asc(Column::Id).all(connection).await?;
-    on.into_iter().map(Endpoint::of).collect()
+/// The endpoints that are on. They stay until the transaction ends: who removes one waits, and then removes what it was given.
+pub(super) async fn that_are_on(transaction: &DatabaseTransaction) -> Result<Vec<Endpoint>, StoreError> {
+    let on = Entity::find().filter(Column::State.eq(ON)).order_by_asc(Column::Id).lock_exclusive();
+    on.all(transaction).await?.into_iter().map(Endpoint::of).collect()
 }
 
 /// As the database has it: nothing stands for all types, also for those that later builds add.

@@ -6,7 +6,9 @@ use axum::http::StatusCode;
 use sqlx::{Connection as _, Executor as _};
 
 use super::webhooks::{add, buy, has_kinds, open, world};
-use crate::support::{Database, Manner, Receiver, run, until};
+use crate::faults::stalls::Session;
+use crate::seams::store::claim;
+use crate::support::{Database, Manner, Receiver, order, run, sale, until};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -97,4 +99,51 @@ async fn an_endpoint_that_had_nothing_to_take_is_not_switched_off_by_its_first_f
     receiver.behave(Manner::Takes);
     has_kinds(&receiver, order.order_id(), &["order.confirmed"]).await;
     running.stop().await;
+}
+
+/// As in a database that has become read-only, or whose disk is full.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_records_no_delivery_has_none_repeated_at_once() {
+    let world = world(Database::Postgres).await;
+    let receiver = Receiver::start().await;
+    add(&world, "shop", &receiver).await;
+    let mut session = Session::open(&world).await;
+    session
+        .execute("CREATE RULE kept AS ON DELETE TO webhook_deliveries DO INSTEAD SELECT 1 / 0".into())
+        .await;
+    let (running, sale) = open(&world).await;
+    let order = buy(&running, &sale, "ada").await;
+    until("it was given the order", LONG, async || (!receiver.delivered().is_empty()).then_some(())).await;
+    // Long enough for several rounds.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(receiver.kinds_of(order.order_id()), ["order.confirmed"]);
+    session.execute("DROP RULE kept ON webhook_deliveries".into()).await;
+    until("the delivery is recorded", LONG, async || {
+        running.parts.store.waiting_deliveries().await.ok()?.is_empty().then_some(())
+    })
+    .await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_is_being_removed_is_given_nothing_more() {
+    let world = world(Database::Postgres).await;
+    let receiver = Receiver::start().await;
+    add(&world, "shop", &receiver).await;
+    let (parts, sale) = (world.parts().await, sale(&world.name, 100, 1));
+    world.open_sale(&parts, &sale).await;
+    let store = parts.store;
+    store.record(&[claim(&order(&sale.id, "ada", 1), 1)], &|| true).await.unwrap();
+    let mut removal = Session::open(&world).await;
+    removal.execute("BEGIN".into()).await;
+    removal.execute("DELETE FROM webhook_endpoints WHERE id = 'shop'".into()).await;
+    removal.execute("DELETE FROM webhook_deliveries WHERE endpoint_id = 'shop'".into()).await;
+    let making = store.make_deliveries(10);
+    let ends = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        removal.execute("COMMIT".into()).await;
+    };
+    let (made, ()) = tokio::join!(making, ends);
+    made.unwrap();
+    assert!(store.waiting_deliveries().await.unwrap().is_empty());
 }

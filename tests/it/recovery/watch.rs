@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use doorbuster::front::Signer;
+use doorbuster::rehearsal::chaos::Weather;
 
 use crate::faults::stalls::Session;
-use crate::support::{Buyer, Database, Doorbuster, World, sale, until};
+use crate::support::{Buyer, Database, Doorbuster, World, behind_proxy, sale, until};
 
 const LONG: Duration = Duration::from_secs(60);
 const BROKEN: &str = "doorbuster_audit_sales_out_of_balance";
@@ -43,4 +44,34 @@ async fn a_row_that_breaks_a_promise_is_an_alarm_while_a_crowd_buys() {
         () = crowd => unreachable!("it buys all the time"),
         () = watching => {}
     }
+}
+
+/// Nobody can look while Redis does not say who does. What was found before is still so.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_alarm_does_not_end_because_redis_is_away() {
+    let mut world = World::new(Database::Postgres).await;
+    world.set("maintenance.every_ms=100").set("audit.every_s=1").set("redis.timeout_ms=500");
+    let (parts, sale) = (world.parts().await, sale(&world.name, 10, 1));
+    world.open_sale(&parts, &sale).await;
+    world.compare_books(&parts).await;
+    let proxy = behind_proxy(&mut world, "redis.url").await;
+    let front = Doorbuster::start(&world, "front").await;
+    let mut session = Session::open(&world).await;
+    let mistake = format!("UPDATE items SET sold = sold + 1 WHERE sale_id = '{}'", sale.id.as_str());
+    session.execute(mistake).await;
+    until("the mistake is seen", LONG, async || (front.metric(BROKEN).await == 1.0).then_some(())).await;
+    proxy.set(Weather::Down);
+    until("nobody looks", LONG, async || {
+        (front.metric("doorbuster_audit_sales_unjudged{reason=\"unread\"}").await == 1.0).then_some(())
+    })
+    .await;
+    // The lead of the order log lasts ten seconds.
+    let unwritten = "doorbuster_order_log_oldest_unwritten_seconds";
+    until("perhaps nobody writes the log", LONG, async || {
+        (front.metric(unwritten).await > 5.0).then_some(())
+    })
+    .await;
+    assert_eq!(front.metric(BROKEN).await, 1.0);
+    proxy.set(Weather::Fair);
+    until("the log is written", LONG, async || (front.metric(unwritten).await < 5.0).then_some(())).await;
 }

@@ -29,8 +29,8 @@ fn pay(order: &Order) -> Change {
     Change { id: order.id, act: Act::Pay, asked: ActRequest::by("op"), fence: 2 }
 }
 
-fn not_taken(order: &Order, due: Option<Millis>) -> NotTaken {
-    NotTaken { subject: order.id.uuid(), version: 1, due, why: "500".into() }
+fn not_taken(order: &Order, tries: i32, due: Option<Millis>) -> NotTaken {
+    NotTaken { subject: order.id.uuid(), version: 1, tries, due, why: "500".into() }
 }
 
 /// The orders that are due at the shop, with the versions of their states.
@@ -48,7 +48,7 @@ async fn states_that_wait_hide_no_others(database: Database) {
     assert_eq!(store.make_deliveries(1_000).await.unwrap(), 30);
     assert_eq!(due(&store, 100).await.len(), 30);
     let later = Millis::now().plus(Duration::from_secs(3_600));
-    let refused: Vec<_> = blocked.iter().map(|order| not_taken(order, Some(later))).collect();
+    let refused: Vec<_> = blocked.iter().map(|order| not_taken(order, 0, Some(later))).collect();
     store.record_deliveries(SHOP, &[], &refused).await.unwrap();
     store.change(&blocked.iter().map(pay).collect::<Vec<_>>(), &|| true).await.unwrap();
     assert_eq!(store.make_deliveries(1_000).await.unwrap(), 30);
@@ -62,7 +62,7 @@ async fn states_that_wait_hide_no_others(database: Database) {
     store.record_deliveries(SHOP, &[(other.id.uuid(), 1), (blocked[0].id.uuid(), 1)], &[]).await.unwrap();
     assert_eq!(due(&store, 5).await, [(blocked[0].id, 2)]);
     store
-        .record_deliveries(SHOP, &[(blocked[0].id.uuid(), 2)], &[not_taken(&blocked[1], None)])
+        .record_deliveries(SHOP, &[(blocked[0].id.uuid(), 2)], &[not_taken(&blocked[1], 1, None)])
         .await
         .unwrap();
     assert_eq!(due(&store, 5).await, [(blocked[1].id, 2)]);
@@ -73,6 +73,9 @@ async fn states_that_wait_hide_no_others(database: Database) {
     let all = store.due_deliveries(SHOP, 100).await.unwrap();
     assert_eq!(all.len(), 58);
     assert!(all.iter().all(|delivery| delivery.tries == 0), "as if they were new");
+    // A try of before that ends only now: they stay due.
+    store.record_deliveries(SHOP, &[], &[not_taken(&blocked[2], 1, None)]).await.unwrap();
+    assert_eq!(store.due_deliveries(SHOP, 100).await.unwrap(), all);
     assert!(store.remove_endpoint(SHOP).await.unwrap());
     assert!(store.waiting_deliveries().await.unwrap().is_empty());
 }
