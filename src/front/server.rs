@@ -22,7 +22,8 @@ use super::connection;
 use super::problem::{Problem, request_id};
 use super::routes::{Route, method_label};
 use super::throttle::Throttle;
-use super::traceparent::{TRACEPARENT, traceparent};
+use super::traceparent::{TRACEPARENT, trace_context, traceparent};
+use crate::domain::TraceContext;
 use crate::trace::{self, RequestSpan};
 
 /// How long a peer may leave a response unread, in milliseconds.
@@ -153,8 +154,11 @@ fn traced(request: &mut Request<Body>) -> Option<RequestSpan> {
     if !trace::is_on() {
         return None;
     }
+    let caller = trace_context(request.headers());
     let span = RequestSpan::begin(traceparent(request.headers()), is_patient(request))?;
-    if let Some(context) = span.context()
+    // Where the request itself is not recorded, nothing that is done for it is, whatever its caller asks for.
+    let unrecorded = || caller.map(|caller| TraceContext { is_sampled: false, ..caller });
+    if let Some(context) = span.context().or_else(unrecorded)
         && let Ok(value) = HeaderValue::from_str(&context.to_string())
     {
         request.headers_mut().insert(TRACEPARENT, value);
@@ -206,5 +210,27 @@ async fn answer(router: Router, request: Request<Body>, within: Duration) -> Res
             .with_request_id(id)
             .retry_after(1)
             .into_response(),
+    }
+}
+
+#[cfg(all(test, feature = "traces"))]
+mod tests {
+    use super::*;
+
+    /// However many ask for their requests to be recorded, what is done for the others is not recorded either.
+    #[test]
+    fn what_a_request_does_is_recorded_only_with_the_request() {
+        trace::record_what_callers_ask_for();
+        let asks = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let recorded = (0..2_000).filter(|_| {
+            let mut request = Request::new(Body::empty());
+            request.headers_mut().insert(TRACEPARENT, HeaderValue::from_static(asks));
+            let is_recorded = traced(&mut request).is_some_and(|span| span.context().is_some());
+            let context = trace_context(request.headers()).expect("a place in the trace");
+            assert_eq!(context.is_sampled, is_recorded);
+            assert_eq!(context.trace, TraceContext::parse(asks).expect("valid").trace);
+            is_recorded
+        });
+        assert!((1..2_000).contains(&recorded.count()));
     }
 }

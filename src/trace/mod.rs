@@ -23,6 +23,8 @@ mod span;
 pub use export::{Collector, Exporter};
 pub use finished::Kind;
 pub use headers::{BadHeaders, read_headers};
+#[cfg(all(test, feature = "traces"))]
+pub(crate) use recorder::record_what_callers_ask_for;
 pub use recorder::{Sampling, is_on};
 pub use request::RequestSpan;
 pub use span::Span;

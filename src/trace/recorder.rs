@@ -51,6 +51,12 @@ pub(super) fn install(sampling: Sampling) -> Option<mpsc::Receiver<Finished>> {
     RECORDER.set(Recorder { sampling, from_callers, queue }).ok().map(|()| waiting)
 }
 
+/// For unit tests, whose process then records what callers ask for and nothing else.
+#[cfg(all(test, feature = "traces"))]
+pub(crate) fn record_what_callers_ask_for() {
+    let _ = install(Sampling { one_in: 0, slow: std::time::Duration::MAX });
+}
+
 impl Recorder {
     /// Whether a request is recorded with all its children.
     pub(super) fn samples(&self, caller: Option<TraceContext>) -> bool {
