@@ -18,18 +18,18 @@ pub(super) async fn run(config: &Config, args: &Args) -> Result<Ended, Failed> {
     let parts = Parts::open(config).await?;
     let acts = Control::new(parts.gate, parts.store).latest_acts(args.limit).await?;
     if args.output.is_json() {
-        println!("{}", serde_json::json!({ "acts": acts }));
+        say!("{}", serde_json::json!({ "acts": acts }));
         return Ok(Ended::Done);
     }
     if acts.is_empty() {
-        println!("no operator has acted yet");
+        say!("no operator has acted yet");
         return Ok(Ended::Done);
     }
-    println!("{:<25} {:<18} {:<36} {:<20} RESULT", "AT", "ACT", "SUBJECT", "BY");
+    say!("{:<25} {:<18} {:<36} {:<20} RESULT", "AT", "ACT", "SUBJECT", "BY");
     for act in acts {
         let result = act.result.as_deref().unwrap_or("outcome unknown");
         let reason = act.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
-        println!("{:<25} {:<18} {:<36} {:<20} {result}{reason}", act.at, act.kind, act.subject, act.by);
+        say!("{:<25} {:<18} {:<36} {:<20} {result}{reason}", act.at, act.kind, act.subject, act.by);
     }
     Ok(Ended::Done)
 }

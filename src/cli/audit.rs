@@ -60,7 +60,7 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
     }
     let sales = audit.sales().await?;
     if sales.is_empty() && !audit.args.output.is_json() {
-        println!("no sale is open or closed: there is nothing to audit");
+        say!("no sale is open or closed: there is nothing to audit");
     }
     for sale in sales {
         let audited = match audit.one(&sale).await {
@@ -85,7 +85,7 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
         }
     }
     if audit.args.output.is_json() {
-        println!("{}", serde_json::json!({ "audits": shown, "database_behind": behind.is_some() }));
+        say!("{}", serde_json::json!({ "audits": shown, "database_behind": behind.is_some() }));
     }
     if unread > 0 && worst != Ended::OutOfBalance {
         return Err(Failed::Other(format!("sales that could not be audited: {unread}; repeat it")));
@@ -238,31 +238,31 @@ fn plan(found: &Comparison) -> Vec<String> {
 
 fn print_repaired(repaired: &Repaired) {
     for done in &repaired.done {
-        println!("repaired: {done}");
+        say!("repaired: {done}");
     }
     for left in &repaired.left {
-        println!("left: {left}");
+        say!("left: {left}");
     }
 }
 
 fn print(found: &Comparison) {
-    println!("{}", summary(&found.books));
+    say!("{}", summary(&found.books));
     if found.books.database_behind {
-        println!("  use `doorbuster replay run log`");
+        say!("  use `doorbuster replay run log`");
         // Most of them are in the order log: to list each as lost would alarm for nothing.
         if !found.differences.is_empty() {
-            println!("  until then {} orders differ: --output json shows them", found.differences.len());
+            say!("  until then {} orders differ: --output json shows them", found.differences.len());
         }
         return;
     }
     if found.books.needs_rebuild() {
-        println!("  use `doorbuster rebuild --sale {}`", found.books.sale_id);
+        say!("  use `doorbuster rebuild --sale {}`", found.books.sale_id);
     }
     for item in found.books.items.iter().filter(|item| item.sold != item.live) {
-        println!("  {}: the database counts {} sold, but {} live", item.sku, item.sold, item.live);
+        say!("  {}: the database counts {} sold, but {} live", item.sku, item.sold, item.live);
     }
     for difference in found.differences.iter().take(SHOWN) {
-        println!(
+        say!(
             "  {:<15} {} of {}: {} {}",
             difference.why.as_str(),
             difference.order_id,
@@ -272,9 +272,9 @@ fn print(found: &Comparison) {
         );
     }
     if found.differences.len() > SHOWN {
-        println!("  and {} more: --output json shows all", found.differences.len() - SHOWN);
+        say!("  and {} more: --output json shows all", found.differences.len() - SHOWN);
     }
     if found.is_cut_short {
-        println!("  so many orders differ that the rest was not read: repair these, and audit again");
+        say!("  so many orders differ that the rest was not read: repair these, and audit again");
     }
 }

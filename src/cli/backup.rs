@@ -43,25 +43,25 @@ pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
     }
     let last = store.last_backup().await?;
     match last {
-        Some(at) => println!("the database was last backed up at {at}"),
-        None => println!("no backup is recorded: run `doorbuster backup mark` after each one"),
+        Some(at) => say!("the database was last backed up at {at}"),
+        None => say!("no backup is recorded: run `doorbuster backup mark` after each one"),
     }
     let begins_at = match log_begins_at(&OrderLog::open(config.queue()), &store).await {
         Ok(begins_at) => begins_at,
         Err(error) => {
-            println!("whether the order log reaches back to it is not known: {error}");
+            say!("whether the order log reaches back to it is not known: {error}");
             return Ok(Ended::ItemsLeft);
         }
     };
     match begins_at {
-        Some(at) => println!("the order log begins at {at}"),
-        None => println!("the order log has everything since the first sale"),
+        Some(at) => say!("the order log begins at {at}"),
+        None => say!("the order log has everything since the first sale"),
     }
     if last.is_some_and(|last| begins_at.is_none_or(|begins_at| begins_at <= last)) {
         return Ok(Ended::Done);
     }
     if last.is_some() {
-        println!(
+        say!(
             "  that backup cannot be brought up to date from the log: make a new one. If the broker was not wiped, raise \
              queue.log_hours or queue.log_mb too"
         );

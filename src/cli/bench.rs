@@ -83,7 +83,7 @@ pub(super) async fn run(verb: Verb) -> Result<Ended, Failed> {
     };
     let report = report.map_err(failed)?;
     if output.is_json() {
-        println!("{}", serde_json::json!(report));
+        say!("{}", serde_json::json!(report));
     } else {
         print!("{report}");
     }

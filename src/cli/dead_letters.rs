@@ -105,16 +105,16 @@ async fn each(
             match act(&id).await {
                 Ok(end) => {
                     done += 1;
-                    println!("{id}  {}", outcome(end));
+                    say!("{id}  {}", outcome(end));
                 }
                 Err(error) => {
                     left += 1;
-                    println!("{id}  left: {error}");
+                    say!("{id}  left: {error}");
                 }
             }
         }
     }
-    println!("{done} done, {left} left");
+    say!("{done} done, {left} left");
     Ok(if left == 0 { Ended::Done } else { Ended::ItemsLeft })
 }
 
@@ -130,16 +130,16 @@ fn outcome(end: DeadLetterEnd) -> &'static str {
 fn print_list(letters: &[DeadLetter], output: &Output) {
     if output.is_json() {
         let letters: Vec<_> = letters.iter().map(DeadLetterJson::listed).collect();
-        println!("{}", serde_json::json!({ "dead_letters": letters }));
+        say!("{}", serde_json::json!({ "dead_letters": letters }));
         return;
     }
     if letters.is_empty() {
-        println!("no dead letters");
+        say!("no dead letters");
         return;
     }
-    println!("{:<36}  {:<14}  {:>8}  {:<24}  FIRST ERROR", "ID", "REASON", "ATTEMPTS", "SINCE");
+    say!("{:<36}  {:<14}  {:>8}  {:<24}  FIRST ERROR", "ID", "REASON", "ATTEMPTS", "SINCE");
     for letter in letters {
-        println!(
+        say!(
             "{:<36}  {:<14}  {:>8}  {:<24}  {}",
             letter.id,
             letter.reason,
@@ -158,25 +158,29 @@ fn first_line(letter: &DeadLetter) -> String {
 
 fn print_one(letter: &DeadLetter, output: &Output) {
     if output.is_json() {
-        println!("{}", serde_json::json!(DeadLetterJson::whole(letter)));
+        say!("{}", serde_json::json!(DeadLetterJson::whole(letter)));
         return;
     }
-    println!("id           {}", letter.id);
-    println!("reason       {}", letter.reason);
-    println!("attempts     {}", letter.attempts);
-    println!("since        {}", letter.since.map_or("-".into(), |since| since.to_string()));
-    println!("first error  {}", letter.first_error.as_deref().unwrap_or("-"));
-    println!("last error   {}", letter.last_error.as_deref().unwrap_or("-"));
+    say!("id           {}", letter.id);
+    say!("reason       {}", letter.reason);
+    say!("attempts     {}", letter.attempts);
+    say!("since        {}", letter.since.map_or("-".into(), |since| since.to_string()));
+    say!("first error  {}", letter.first_error.as_deref().unwrap_or("-"));
+    say!("last error   {}", letter.last_error.as_deref().unwrap_or("-"));
     match &letter.orders {
         Ok(orders) => {
             for order in orders {
-                println!(
+                say!(
                     "order        {} of {}: {} {} in {}",
-                    order.id, order.user, order.quantity, order.sku, order.sale
+                    order.id,
+                    order.user,
+                    order.quantity,
+                    order.sku,
+                    order.sale
                 );
             }
         }
-        Err(why) => println!("unreadable   {why}"),
+        Err(why) => say!("unreadable   {why}"),
     }
-    println!("payload      {}", String::from_utf8_lossy(&letter.payload));
+    say!("payload      {}", String::from_utf8_lossy(&letter.payload));
 }

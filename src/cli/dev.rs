@@ -45,7 +45,7 @@ pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> 
     let ending = if args.ephemeral { Ending::AtOnce } else { Ending::Orderly };
     let starts = stack.broker_starts();
     match stop.run_until_cancelled(stack.broker_is_up()).await {
-        Some(Ok(())) if starts => println!(
+        Some(Ok(())) if starts => say!(
             "  broker up after {:.1} s: orders now go through the queue to the database",
             began.elapsed().as_secs_f64()
         ),
@@ -63,7 +63,7 @@ pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> 
         () = stop.cancelled() => None,
         why = stack.ended() => Some(why),
     };
-    println!("  stopping");
+    say!("  stopping");
     stack.stop(ending).await;
     died.map_or(Ok(Ended::Done), |why| Err(Failed::Other(format!("{why}; to go on, start dev again"))))
 }
@@ -81,20 +81,20 @@ fn introduce(stack: &Stack, settings: &Advertised, began: Instant) {
         (true, false) => " (it sells in some seconds, when the broker is up)",
         (false, _) => "",
     };
-    println!("Doorbuster is up after {:.1} s{meanwhile}\n", began.elapsed().as_secs_f64());
-    println!("  buyers       http://{buyers}");
-    println!("  operations   http://{}   /readyz /metrics /v1/admin/sales", running.operations);
-    println!("  database     {}", redact(&stack.config.database.url));
-    println!("  admin token  {admin}");
-    println!("  buyer token  {buyer}   (user ada)\n");
+    say!("Doorbuster is up after {:.1} s{meanwhile}\n", began.elapsed().as_secs_f64());
+    say!("  buyers       http://{buyers}");
+    say!("  operations   http://{}   /readyz /metrics /v1/admin/sales", running.operations);
+    say!("  database     {}", redact(&stack.config.database.url));
+    say!("  admin token  {admin}");
+    say!("  buyer token  {buyer}   (user ada)\n");
     let doorbuster = called(settings);
-    println!("Try, in another terminal:\n");
-    println!("  {doorbuster} sale create shoes --item shoe=500");
-    println!("  {doorbuster} sale open shoes");
-    println!(
+    say!("Try, in another terminal:\n");
+    say!("  {doorbuster} sale create shoes --item shoe=500");
+    say!("  {doorbuster} sale open shoes");
+    say!(
         "  curl -i -X POST -H \"Authorization: Bearer $({doorbuster} token ada)\" http://{buyers}/v1/sales/shoes/orders\n"
     );
-    println!("Ctrl-C ends everything.\n");
+    say!("Ctrl-C ends everything.\n");
 }
 
 /// The command by which another terminal calls this program for this stack, so that the printed lines can be pasted.
@@ -111,10 +111,10 @@ fn called(settings: &Advertised) -> String {
 
 /// Uses a temporary folder, so that the demo can be repeated.
 async fn demo(sources: &Sources) -> Result<Ended, Failed> {
-    println!("Doorbuster: 500 units, 20,000 buyers, a real Redis, a real RabbitMQ, a real database.\n");
+    say!("Doorbuster: 500 units, 20,000 buyers, a real Redis, a real RabbitMQ, a real database.\n");
     let progress = Progress::on_stderr();
     progress.say("starting private servers on free ports of 127.0.0.1, in a temporary folder");
     let report = drill::on_private_stack(sources, &Preset::Demo.plan(), &progress).await?;
-    println!("{report}");
+    say!("{report}");
     Ok(drill::verdict(report.balances, report.complete))
 }

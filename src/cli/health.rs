@@ -29,6 +29,6 @@ pub(super) async fn run(args: &Args) -> Result<Ended, Failed> {
         .map_err(|_| failed("no answer within 3 s".into()))?
         .map_err(|error| failed(error.to_string()))?;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-    println!("{body}");
+    say!("{body}");
     if head.starts_with("HTTP/1.1 200") { Ok(Ended::Done) } else { Err(failed("not ready".into())) }
 }

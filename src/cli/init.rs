@@ -235,7 +235,7 @@ impl Files {
         for (name, text) in files {
             let path = self.into.join(name);
             std::fs::write(&path, text).map_err(|error| failed(&path, error))?;
-            println!("{}", path.display());
+            say!("{}", path.display());
         }
         Ok(())
     }

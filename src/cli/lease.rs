@@ -81,7 +81,7 @@ pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
                 false => format!("nothing released: no lease has token {token}"),
             };
             if recorded(&store, act, &request, releasing, describe).await? {
-                println!("{name} in {scope} is free");
+                say!("{name} in {scope} is free");
                 return Ok(Ended::Done);
             }
             let now = leases.show(&scope, &name).await?;
@@ -99,22 +99,27 @@ pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
 fn print_list(leases: &[Lease], output: &Output) {
     if output.is_json() {
         let leases: Vec<_> = leases.iter().map(json).collect();
-        println!("{}", serde_json::json!({ "leases": leases }));
+        say!("{}", serde_json::json!({ "leases": leases }));
         return;
     }
     if leases.is_empty() {
-        println!("no leases are held");
+        say!("no leases are held");
         return;
     }
     let widest =
         |of: fn(&Lease) -> &str| leases.iter().map(|lease| of(lease).len()).max().unwrap_or(0).max(5);
     let (scope, name) = (widest(|lease| &lease.scope), widest(|lease| &lease.name));
-    println!(
+    say!(
         "{:<scope$}  {:<name$}  {:>8}  {:>8}  {:<16}  {:<32}  HOLDER",
-        "SCOPE", "NAME", "AGE", "ENDS IN", "TOKEN", "OWNER"
+        "SCOPE",
+        "NAME",
+        "AGE",
+        "ENDS IN",
+        "TOKEN",
+        "OWNER"
     );
     for lease in leases {
-        println!(
+        say!(
             "{:<scope$}  {:<name$}  {:>8}  {:>8}  {:<16}  {:<32}  {}",
             lease.scope,
             lease.name,
@@ -129,16 +134,16 @@ fn print_list(leases: &[Lease], output: &Output) {
 
 fn print_one(lease: &Lease, output: &Output) {
     if output.is_json() {
-        println!("{}", json(lease));
+        say!("{}", json(lease));
         return;
     }
-    println!("scope    {}", lease.scope);
-    println!("name     {}", lease.name);
-    println!("holder   {}", lease.holder);
-    println!("owner    {}", lease.owner);
-    println!("token    {}", lease.token);
-    println!("age      {}", seconds(lease.age));
-    println!("ends in  {}", seconds(lease.ends_in));
+    say!("scope    {}", lease.scope);
+    say!("name     {}", lease.name);
+    say!("holder   {}", lease.holder);
+    say!("owner    {}", lease.owner);
+    say!("token    {}", lease.token);
+    say!("age      {}", seconds(lease.age));
+    say!("ends in  {}", seconds(lease.ends_in));
 }
 
 fn json(lease: &Lease) -> serde_json::Value {

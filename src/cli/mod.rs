@@ -3,6 +3,11 @@
 //! A command reads its options, calls one of the modules below, and prints the result. Standard output carries only
 //! the result, standard error everything else; the exit code says how the command ended.
 
+/// `println!`, except that nobody has to read it: see [`output::say`]. Before the modules that use it.
+macro_rules! say {
+    ($($result:tt)*) => { $crate::cli::output::say(format_args!($($result)*)) };
+}
+
 mod acts;
 mod audit;
 mod backup;

@@ -61,7 +61,7 @@ pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
         );
     }
     let row = orders.act(&sale, change.which.id, act, &change.reason.request()).await?;
-    println!("{} is {}", row.order.id, row.status);
+    say!("{} is {}", row.order.id, row.status);
     Ok(Ended::Done)
 }
 
@@ -69,29 +69,29 @@ async fn show(orders: &Orders, which: &Which) -> Result<Ended, Failed> {
     let sale = SaleId::parse(&which.sale)?;
     let (row, events) = match orders.show(&sale, which.id).await? {
         Shown::InFlight(order) => {
-            println!("order     {}", order.id);
-            println!("user      {}", order.user);
-            println!("units     {} {}", order.quantity, order.sku);
-            println!("status    accepted; its row is not written yet");
-            println!("accepted  {}", order.accepted_at);
+            say!("order     {}", order.id);
+            say!("user      {}", order.user);
+            say!("units     {} {}", order.quantity, order.sku);
+            say!("status    accepted; its row is not written yet");
+            say!("accepted  {}", order.accepted_at);
             return Ok(Ended::Done);
         }
         Shown::Recorded(row, events) => (row, events),
     };
     let order = &row.order;
-    println!("order     {}", order.id);
-    println!("sale      {}", order.sale);
-    println!("user      {}", order.user);
-    println!("units     {} {}", order.quantity, order.sku);
-    println!("status    {}", row.status);
-    println!("accepted  {}", order.accepted_at);
-    println!("recorded  {}", row.recorded_at);
+    say!("order     {}", order.id);
+    say!("sale      {}", order.sale);
+    say!("user      {}", order.user);
+    say!("units     {} {}", order.quantity, order.sku);
+    say!("status    {}", row.status);
+    say!("accepted  {}", order.accepted_at);
+    say!("recorded  {}", row.recorded_at);
     if let Some(pay_by) = row.pay_by {
-        println!("pay by    {pay_by}");
+        say!("pay by    {pay_by}");
     }
     for event in events {
         let reason = event.reason.map(|reason| format!(": {reason}")).unwrap_or_default();
-        println!("{:<9} {} by {}{reason}", event.to, event.at, event.actor);
+        say!("{:<9} {} by {}{reason}", event.to, event.at, event.actor);
     }
     Ok(Ended::Done)
 }

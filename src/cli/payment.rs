@@ -31,16 +31,16 @@ pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
     let parts = Parts::open(config).await?;
     let payments = parts.store.payments(state, LISTED).await?;
     if output.is_json() {
-        println!("{}", serde_json::json!({ "payments": payments }));
+        say!("{}", serde_json::json!({ "payments": payments }));
         return Ok(Ended::Done);
     }
     if payments.is_empty() {
-        println!("no payment is {}", state.as_str());
+        say!("no payment is {}", state.as_str());
         return Ok(Ended::Done);
     }
-    println!("{:<36} {:<10} {:<25} {:<12} {:<24} WHY", "ORDER", "KIND", "RECEIVED AT", "PROVIDER", "EVENT");
+    say!("{:<36} {:<10} {:<25} {:<12} {:<24} WHY", "ORDER", "KIND", "RECEIVED AT", "PROVIDER", "EVENT");
     for payment in payments {
-        println!(
+        say!(
             "{:<36} {:<10} {:<25} {:<12} {:<24} {}",
             payment.order,
             payment.kind.as_str(),

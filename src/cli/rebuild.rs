@@ -51,15 +51,15 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
     reading.end();
     let Some(rebuilt) = rebuilt else {
         match args.output.is_json() {
-            true => println!("{}", serde_json::json!({ "sale_id": args.sale, "by_another_process": true })),
-            false => println!("{} was rebuilt by another process, and is no longer frozen", args.sale),
+            true => say!("{}", serde_json::json!({ "sale_id": args.sale, "by_another_process": true })),
+            false => say!("{} was rebuilt by another process, and is no longer frozen", args.sale),
         }
         return Ok(Ended::Done);
     };
     match rebuilt {
         Ok(rebuilt) => {
             match args.output.is_json() {
-                true => println!("{}", serde_json::json!(rebuilt)),
+                true => say!("{}", serde_json::json!(rebuilt)),
                 false => print(&rebuilt),
             }
             // Orders that only these entries had are missing.
@@ -68,8 +68,8 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
         }
         Err(RebuildError::OutOfBalance(books)) => {
             match args.output.is_json() {
-                true => println!("{}", serde_json::json!({ "books": books })),
-                false => println!("{}", summary(&books)),
+                true => say!("{}", serde_json::json!({ "books": books })),
+                false => say!("{}", summary(&books)),
             }
             eprintln!("doorbuster: {}", RebuildError::OutOfBalance(books));
             Ok(Ended::OutOfBalance)
@@ -126,7 +126,7 @@ async fn after_others(
 }
 
 fn print(rebuilt: &Rebuilt) {
-    println!(
+    say!(
         "{} is {} again, at {}, after {:.1} s: {} users, {} orders in flight",
         rebuilt.sale_id,
         rebuilt.state,
@@ -135,21 +135,21 @@ fn print(rebuilt: &Rebuilt) {
         rebuilt.users,
         rebuilt.in_flight
     );
-    println!("{}", summary(&rebuilt.books));
+    say!("{}", summary(&rebuilt.books));
     if rebuilt.unreadable > 0 {
-        println!("{} entries of log and dead letters could not be read", rebuilt.unreadable);
+        say!("{} entries of log and dead letters could not be read", rebuilt.unreadable);
     }
     if let Some(Forgotten { writes, orders_found }) = rebuilt.forgotten {
-        println!(
+        say!(
             "Redis had forgotten the last {writes} writes; {orders_found} of them are orders that were found"
         );
     }
     if let Some(begins_at) = rebuilt.log_begins_at {
-        println!(
+        say!(
             "the order log begins at {begins_at}: it lacks older entries, and with them orders that have no row yet"
         );
         if let Some(Forgotten { writes, orders_found }) = rebuilt.forgotten {
-            println!(
+            say!(
                 "of the other {} writes, some were settlements, returns or acts; the rest were orders that no server has",
                 writes.saturating_sub(orders_found)
             );

@@ -30,7 +30,7 @@ pub(super) struct MigrateArgs {
 
 pub(super) async fn migrate(config: &Config, args: &MigrateArgs) -> Result<Ended, Failed> {
     let migrated = crate::process::migrate(config, args.installation).await?;
-    println!(
+    say!(
         "the tables in {} are up to date; installation {}",
         redact(&config.database.url),
         migrated.installation

@@ -24,7 +24,7 @@ pub(super) async fn run(args: Args) -> Result<Ended, Failed> {
         .iter()
         .map(|server| (server.kind.name(), serde_json::json!({ "url": server.url, "pid": server.pid() })))
         .collect();
-    println!("{}", serde_json::json!(started));
+    say!("{}", serde_json::json!(started));
     let (open, closed) = tokio::sync::oneshot::channel::<()>();
     std::thread::spawn(move || {
         // Returns at end of input; no data is expected.

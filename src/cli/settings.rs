@@ -57,7 +57,7 @@ pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
         SettingError::Store(error) => error.into(),
     })?;
     if output.is_json() {
-        println!("{}", serde_json::json!({ "settings": all }));
+        say!("{}", serde_json::json!({ "settings": all }));
     } else {
         print(&all);
     }
@@ -65,7 +65,7 @@ pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
 }
 
 fn print(all: &[SettingStatus]) {
-    println!("{:<26} {:<14} {:<14} SET BY", "NAME", "VALUE", "CONFIGURED");
+    say!("{:<26} {:<14} {:<14} SET BY", "NAME", "VALUE", "CONFIGURED");
     for SettingStatus { name, value, configured, set, .. } in all {
         let [value, configured] = [value, configured].map(|text| if text.is_empty() { "-" } else { text });
         let set = set.as_ref().map_or_else(
@@ -75,6 +75,6 @@ fn print(all: &[SettingStatus]) {
                 format!("{} at {}{reason}", set.by, set.at)
             },
         );
-        println!("{name:<26} {value:<14} {configured:<14} {set}");
+        say!("{name:<26} {value:<14} {configured:<14} {set}");
     }
 }

@@ -171,9 +171,9 @@ async fn start(config: &Config, redis_is_new: bool) -> Result<Running, Failed> {
     Ok(running)
 }
 
-/// The configuration, with the private servers as its defaults. The URLs of Redis and the broker are always the
-/// private ones unless `--set` names others: `dev` must not connect to production because a shell has its addresses
-/// in the environment.
+/// The configuration, with the private servers as its defaults. The URLs of the servers are always the private ones unless
+/// `--set` names others: `dev` and the drills must not connect to production because a shell has its addresses in the
+/// environment. A private Redis and broker would take over the id of its installation, and a private broker its log.
 fn configure(sources: &Sources, folder: &Path, redis: &str, broker: &str) -> Result<Config, Failed> {
     let mut sources = sources.clone();
     let secret = Secret::in_folder(folder)?.0;
@@ -182,9 +182,9 @@ fn configure(sources: &Sources, folder: &Path, redis: &str, broker: &str) -> Res
         ("auth.secret", secret),
         ("front.listen", free_or_any("127.0.0.1:8080")),
         ("operations.listen", free_or_any("127.0.0.1:9090")),
-        ("database.url", format!("sqlite:{}", folder.join("doorbuster.db").display())),
     ];
-    for (key, url) in [("redis.url", redis), ("queue.url", broker)] {
+    let database = format!("sqlite:{}", folder.join("doorbuster.db").display());
+    for (key, url) in [("redis.url", redis), ("queue.url", broker), ("database.url", &database)] {
         if !names(&sources, key) {
             sources.overrides.push(format!("{key}={url}"));
         }

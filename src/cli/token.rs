@@ -32,6 +32,6 @@ pub(super) fn run(config: &Config, args: &Args) -> Result<Ended, Failed> {
             args.lasts
         )));
     }
-    println!("{}", Signer::new(auth).mint(&user, role, args.lasts));
+    say!("{}", Signer::new(auth).mint(&user, role, args.lasts));
     Ok(Ended::Done)
 }

@@ -40,16 +40,16 @@ async fn list(config: &Config, output: &Output) -> Result<Ended, Failed> {
     let parts = Parts::open(config).await?;
     let erasures = Control::new(parts.gate, parts.store).erasures().await?;
     if output.is_json() {
-        println!("{}", serde_json::json!({ "erasures": erasures }));
+        say!("{}", serde_json::json!({ "erasures": erasures }));
         return Ok(Ended::Done);
     }
     if erasures.is_empty() {
-        println!("no name waits to be erased");
+        say!("no name waits to be erased");
         return Ok(Ended::Done);
     }
-    println!("{:<25} {:<40} USER", "ASKED AT", "SALE");
+    say!("{:<25} {:<40} USER", "ASKED AT", "SALE");
     for Erasure { sale, user, asked_at } in erasures {
-        println!("{asked_at:<25} {sale:<40} {user}");
+        say!("{asked_at:<25} {sale:<40} {user}");
     }
     Ok(Ended::Done)
 }
@@ -58,11 +58,11 @@ async fn erase(config: &Config, user: &UserId, reason: Reason) -> Result<Ended, 
     let parts = Parts::open(config).await?;
     let erased = Control::new(parts.gate, parts.store).erase(user, &reason.request()).await?;
     if erased.orders == 0 && erased.left.is_empty() {
-        println!("no sale knows {user}");
+        say!("no sale knows {user}");
         return Ok(Ended::ItemsLeft);
     }
-    println!("{user} is {} now, in {} orders", erased.pseudonym, erased.orders);
-    println!(
+    say!("{user} is {} now, in {} orders", erased.pseudonym, erased.orders);
+    say!(
         "the order log has the name until its entries are {} hours old, and dead letters until they are replayed or failed \
          (`doorbuster dead-letters list`); exports and backups keep it until you delete them",
         config.queue.log_hours
@@ -71,7 +71,7 @@ async fn erase(config: &Config, user: &UserId, reason: Reason) -> Result<Ended, 
         return Ok(Ended::Done);
     }
     let left: Vec<&str> = erased.left.iter().map(SaleId::as_str).collect();
-    println!(
+    say!(
         "still named in these sales; a front erases the name within a minute after they are archived: {}",
         left.join(", ")
     );

@@ -81,42 +81,42 @@ pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
             let events = events.unwrap_or_else(EventTypes::all);
             let secret = acts.add(&id, &url, &events, &reason.request()).await?;
             if output.is_json() {
-                println!("{}", serde_json::json!({ "id": id, "url": url, "secret": secret }));
+                say!("{}", serde_json::json!({ "id": id, "url": url, "secret": secret }));
             } else {
-                println!("{id} is given what happens from now on, at {url}");
-                println!("its deliveries are verified with this secret, which is not shown again:\n{secret}");
+                say!("{id} is given what happens from now on, at {url}");
+                say!("its deliveries are verified with this secret, which is not shown again:\n{secret}");
             }
         }
         Verb::Events { which: Which { id, reason }, types } => {
             acts.choose(&id, &types, &reason.request()).await?;
-            println!("from now on {id} is given {}", types.names().join(", "));
+            say!("from now on {id} is given {}", types.names().join(", "));
         }
         Verb::Remove(Which { id, reason }) => {
             acts.remove(&id, &reason.request()).await?;
-            println!("{id} is removed");
+            say!("{id} is removed");
         }
         Verb::On(Which { id, reason }) => {
             acts.switch(&id, true, &reason.request()).await?;
-            println!("{id} is on");
+            say!("{id} is on");
         }
         Verb::Off(Which { id, reason }) => {
             acts.switch(&id, false, &reason.request()).await?;
-            println!("{id} is off; what happens meanwhile is not delivered later");
+            say!("{id} is off; what happens meanwhile is not delivered later");
         }
         Verb::Rotate { which: Which { id, reason }, retire: true } => {
             acts.retire(&id, &reason.request()).await?;
-            println!("the deliveries of {id} are signed with the newest secret alone");
+            say!("the deliveries of {id} are signed with the newest secret alone");
         }
         Verb::Rotate { which: Which { id, reason }, retire: false } => {
             let secret = acts.rotate(&id, &reason.request()).await?;
-            println!(
+            say!(
                 "the deliveries of {id} are signed with this secret, which is not shown again, and with the old one:\n{secret}\n\
                  once the receiver knows it: doorbuster webhook rotate {id} --retire"
             );
         }
         Verb::Redeliver(Which { id, reason }) => {
             let count = acts.redeliver(&id, &reason.request()).await?;
-            println!("{count} deliveries are made at once");
+            say!("{count} deliveries are made at once");
         }
     }
     Ok(Ended::Done)
@@ -134,14 +134,14 @@ impl From<WebhookError> for Failed {
 
 fn list(all: &[EndpointStatus], output: &Output) {
     if output.is_json() {
-        println!("{}", serde_json::json!({ "endpoints": all }));
+        say!("{}", serde_json::json!({ "endpoints": all }));
         return;
     }
     if all.is_empty() {
-        println!("there are no endpoints; add one with `doorbuster webhook add`");
+        say!("there are no endpoints; add one with `doorbuster webhook add`");
         return;
     }
-    println!("{:<16} {:>8} {:>9}  {:<38} URL", "ID", "WAITING", "GIVEN UP", "STATE");
+    say!("{:<16} {:>8} {:>9}  {:<38} URL", "ID", "WAITING", "GIVEN UP", "STATE");
     for endpoint in all {
         let EndpointStatus { id, url, events, off_because, failing_since, waiting, given_up, error, .. } =
             endpoint;
@@ -152,9 +152,9 @@ fn list(all: &[EndpointStatus], output: &Output) {
         };
         let is_all = EventType::all().count() == events.len();
         let only = if is_all { String::new() } else { format!("  only {}", events.join(", ")) };
-        println!("{id:<16} {waiting:>8} {given_up:>9}  {state:<38} {url}{only}");
+        say!("{id:<16} {waiting:>8} {given_up:>9}  {state:<38} {url}{only}");
         if let Some(error) = error {
-            println!("{:<36}last error: {error}", "");
+            say!("{:<36}last error: {error}", "");
         }
     }
 }

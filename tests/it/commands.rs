@@ -328,3 +328,21 @@ async fn completions_are_printed_for_each_shell() {
     }
     assert_eq!(run(None, &["completions", "tcsh"]).await.0, 2);
 }
+
+/// As with `| head -1`: it prints the name of each file that it has written.
+#[test]
+fn a_reader_that_has_enough_neither_ends_a_command_half_way_nor_changes_its_exit_code() {
+    let folder = tempfile::tempdir().unwrap();
+    let into = |name: &str| folder.path().join(name);
+    let written = |name: &str| std::fs::read_dir(into(name)).unwrap().count();
+    let start = |name: &str| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_doorbuster"));
+        let command = command.args(["init", "systemd", "--into"]).arg(into(name));
+        command.stdout(std::process::Stdio::piped()).spawn().unwrap()
+    };
+    assert!(start("read").wait_with_output().unwrap().status.success());
+    let mut unread = start("unread");
+    drop(unread.stdout.take());
+    assert_eq!(unread.wait().unwrap().code(), Some(0));
+    assert!(written("unread") > 1 && written("unread") == written("read"), "{}", written("unread"));
+}

@@ -157,9 +157,11 @@ async fn a_productions_addresses_in_the_environment_are_not_met() {
         &[
             ("DOORBUSTER__REDIS__URL", "rediss://production.invalid"),
             ("DOORBUSTER__QUEUE__URL", "amqps://production.invalid"),
+            ("DOORBUSTER__DATABASE__URL", "postgres://production.invalid/shop"),
         ],
     );
     dev.says("broker up").await;
+    assert!(data.join("doorbuster.db").exists());
     let settings = std::fs::read_to_string(data.join("config.toml")).unwrap();
     assert!(settings.contains("redis://127.0.0.1:") && !settings.contains("production"), "{settings}");
     dev.signal(rustix::process::Signal::HUP).await;

@@ -45,14 +45,14 @@ pub(super) async fn run(config: &Config, args: &Args) -> Result<Ended, Failed> {
     }
     let amiss = findings.iter().filter(|finding| !finding.ok).count();
     if args.output.is_json() {
-        println!("{}", serde_json::json!({ "well": amiss == 0, "findings": findings }));
+        say!("{}", serde_json::json!({ "well": amiss == 0, "findings": findings }));
     } else {
         for finding in &findings {
-            println!("{finding}");
+            say!("{finding}");
         }
         match amiss {
-            0 => println!("all is well"),
-            amiss => println!("{amiss} of {} findings are amiss", findings.len()),
+            0 => say!("all is well"),
+            amiss => say!("{amiss} of {} findings are amiss", findings.len()),
         }
     }
     Ok(if amiss == 0 { Ended::Done } else { Ended::ItemsLeft })

@@ -34,9 +34,9 @@ pub(super) async fn chaos(sources: &Sources, args: &Args) -> Result<Ended, Faile
         keep(&plan, &report, &cases).map_err(|error| Failed::Other(error.to_string()))?;
     }
     if args.output.is_json() {
-        println!("{}", serde_json::json!(report));
+        say!("{}", serde_json::json!(report));
     } else {
-        println!("{report}");
+        say!("{report}");
     }
     Ok(ended)
 }

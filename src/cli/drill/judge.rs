@@ -13,7 +13,7 @@ pub(super) fn judge(args: &Args) -> Result<Ended, Failed> {
     let case = Case::open(folder).map_err(|error| Failed::Usage(error.to_string()))?;
     let judgement = judge::judge(&case);
     if args.output.is_json() {
-        println!("{}", serde_json::json!(judgement));
+        say!("{}", serde_json::json!(judgement));
     } else {
         print!("{judgement}");
     }

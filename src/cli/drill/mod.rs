@@ -58,9 +58,9 @@ pub(super) async fn run(sources: &Sources, args: Args) -> Result<Ended, Failed> 
         None => on_private_stack(sources, &plan, &progress).await?,
     };
     if args.output.is_json() {
-        println!("{}", serde_json::json!(report));
+        say!("{}", serde_json::json!(report));
     } else {
-        println!("{report}");
+        say!("{report}");
     }
     Ok(verdict(report.balances, report.complete))
 }

@@ -20,9 +20,9 @@ pub(super) async fn returns(sources: &Sources, args: &Args, plan: &Plan) -> Resu
         None => on_private_stack(sources, args, plan, &progress).await?,
     };
     if args.output.is_json() {
-        println!("{}", serde_json::json!(report));
+        say!("{}", serde_json::json!(report));
     } else {
-        println!("{report}");
+        say!("{report}");
     }
     Ok(verdict(report.balances(), report.is_complete()))
 }

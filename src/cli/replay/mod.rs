@@ -27,7 +27,7 @@ pub(super) async fn run(config: &Config, verb: Verb) -> Result<Ended, Failed> {
             if !parts.store.cancel_run(id).await? {
                 return Err(Failed::Other(format!("no replay {id} is running")));
             }
-            println!("{id} was asked to stop");
+            say!("{id} was asked to stop");
         }
         Verb::Plan(what) => {
             let output = what.output.clone();

@@ -8,7 +8,7 @@ use crate::store::{Run, RunState};
 
 pub(super) fn plan(source: &Source, report: &Report, output: &Output) {
     if output.is_json() {
-        println!(
+        say!(
             "{}",
             serde_json::json!({
                 "source": source.name(), "would": report.counts, "troubles": report.troubles,
@@ -16,7 +16,7 @@ pub(super) fn plan(source: &Source, report: &Report, output: &Output) {
             })
         );
     } else {
-        println!("replay run {} would report:", source.name());
+        say!("replay run {} would report:", source.name());
         print_counts(report);
     }
 }
@@ -25,15 +25,15 @@ pub(super) fn plan(source: &Source, report: &Report, output: &Output) {
 pub(super) fn finished(done: Finished, output: &Output) -> Ended {
     let Finished { id, state, report } = done;
     if output.is_json() {
-        println!("{}", serde_json::json!({ "id": id, "state": state, "report": report }));
+        say!("{}", serde_json::json!({ "id": id, "state": state, "report": report }));
     } else {
-        println!("replay {id} is {}, after {:.1} s:", state.as_str(), report.seconds);
+        say!("replay {id} is {}, after {:.1} s:", state.as_str(), report.seconds);
         print_counts(&report);
         for books in &report.before {
-            println!("  before  {}", summary(books));
+            say!("  before  {}", summary(books));
         }
         for books in &report.after {
-            println!("  after   {}", summary(books));
+            say!("  after   {}", summary(books));
         }
     }
     if state != RunState::Done {
@@ -62,60 +62,60 @@ fn print_counts(report: &Report) {
         (counts.quarantined, "came back too often; left on the dead-letter queue"),
     ] {
         if count > 0 {
-            println!("  {count:>9} {what}");
+            say!("  {count:>9} {what}");
         }
     }
     if counts.orders() + counts.others + counts.parked + counts.left() == 0 {
-        println!("          nothing to do");
+        say!("          nothing to do");
     }
     for trouble in &report.troubles {
-        println!("  left: {trouble}");
+        say!("  left: {trouble}");
     }
     if let Some(begins_at) = report.begins_at {
-        println!("  the log begins at {begins_at}, later than requested: earlier entries are missing");
+        say!("  the log begins at {begins_at}, later than requested: earlier entries are missing");
     }
     match report.line {
         Some(line) if report.loss_accepted => {
-            println!(
+            say!(
                 "  the database was behind and counts as up to date now, on line {line}: the rest was accepted as lost"
             );
         }
-        Some(line) => println!("  the database was behind and is up to date now, on line {line}"),
-        None if report.was_behind => println!(
-            "  the database is behind; a run of the whole log that leaves nothing brings it up to date"
-        ),
+        Some(line) => say!("  the database was behind and is up to date now, on line {line}"),
+        None if report.was_behind => {
+            say!("  the database is behind; a run of the whole log that leaves nothing brings it up to date")
+        }
         None => {}
     }
 }
 
 pub(super) fn list(runs: &[Run], output: &Output) {
     if output.is_json() {
-        println!("{}", serde_json::json!({ "replays": runs.iter().map(json).collect::<Vec<_>>() }));
+        say!("{}", serde_json::json!({ "replays": runs.iter().map(json).collect::<Vec<_>>() }));
         return;
     }
     if runs.is_empty() {
-        println!("no replay yet");
+        say!("no replay yet");
         return;
     }
-    println!("{:<36} {:<12} {:<9} {:<24} BY", "ID", "SOURCE", "STATE", "BEGAN");
+    say!("{:<36} {:<12} {:<9} {:<24} BY", "ID", "SOURCE", "STATE", "BEGAN");
     for run in runs {
-        println!("{:<36} {:<12} {:<9} {:<24} {}", run.id, run.source, run.state.as_str(), run.at, run.by);
+        say!("{:<36} {:<12} {:<9} {:<24} {}", run.id, run.source, run.state.as_str(), run.at, run.by);
     }
 }
 
 pub(super) fn status(run: &Run, output: &Output) {
     if output.is_json() {
-        println!("{}", json(run));
+        say!("{}", json(run));
         return;
     }
-    println!("replay   {}", run.id);
-    println!("source   {}", run.source);
-    println!("state    {}{}", run.state.as_str(), if run.cancel_asked { ", asked to stop" } else { "" });
-    println!("by       {}", run.by);
-    println!("began    {}", run.at);
-    println!("updated  {}", run.updated_at);
+    say!("replay   {}", run.id);
+    say!("source   {}", run.source);
+    say!("state    {}{}", run.state.as_str(), if run.cancel_asked { ", asked to stop" } else { "" });
+    say!("by       {}", run.by);
+    say!("began    {}", run.at);
+    say!("updated  {}", run.updated_at);
     if let Some(ended_at) = run.ended_at {
-        println!("ended    {ended_at}");
+        say!("ended    {ended_at}");
     }
     let report: Option<Report> = run.report.as_deref().and_then(|report| serde_json::from_str(report).ok());
     if let Some(report) = report {

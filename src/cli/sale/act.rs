@@ -10,9 +10,9 @@ pub(super) async fn act(control: &Control, verb: ActVerb) -> Result<Ended, Faile
     let done = apply(control, verb).await?;
     let status = control.show(&done.sale).await?;
     match done.kind.as_str() {
-        "purge" => println!("{}: its orders are deleted", done.sale),
-        "restock" | "change" => println!("{}: {}", done.sale, done.result.unwrap_or_default()),
-        _ => println!("{} is {}", done.sale, status.state()),
+        "purge" => say!("{}: its orders are deleted", done.sale),
+        "restock" | "change" => say!("{}: {}", done.sale, done.result.unwrap_or_default()),
+        _ => say!("{} is {}", done.sale, status.state()),
     }
     Ok(Ended::Done)
 }

@@ -22,12 +22,12 @@ pub(super) async fn check(
     checks.push(broker(config).await);
     let ready = checks.iter().all(|check| check.good);
     if output.is_json() {
-        println!("{}", serde_json::json!({ "sale_id": sale, "ready": ready, "checks": checks }));
+        say!("{}", serde_json::json!({ "sale_id": sale, "ready": ready, "checks": checks }));
     } else {
         for check in &checks {
-            println!("{:<5} {:<16} {}", if check.good { "ok" } else { "WRONG" }, check.what, check.said);
+            say!("{:<5} {:<16} {}", if check.good { "ok" } else { "WRONG" }, check.what, check.said);
         }
-        println!("{sale} is {}", if ready { "ready" } else { "not ready" });
+        say!("{sale} is {}", if ready { "ready" } else { "not ready" });
     }
     Ok(if ready { Ended::Done } else { Ended::ItemsLeft })
 }

@@ -25,6 +25,6 @@ pub(super) async fn create(control: &Control, create: Create) -> Result<Ended, F
     };
     let sale = create.terms.change()?.apply(&plain, now)?;
     control.create(&sale, &create.reason.request()).await?;
-    println!("created {}; open it with: doorbuster sale open {}", sale.id, sale.id);
+    say!("created {}; open it with: doorbuster sale open {}", sale.id, sale.id);
     Ok(Ended::Done)
 }

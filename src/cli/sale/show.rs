@@ -13,19 +13,19 @@ pub(super) async fn list(control: &Control, output: &Output) -> Result<Ended, Fa
     let listed = control.list().await?;
     if output.is_json() {
         let sales: Vec<_> = listed.iter().map(json).collect();
-        println!("{}", serde_json::json!({ "sales": sales }));
+        say!("{}", serde_json::json!({ "sales": sales }));
         return Ok(Ended::Done);
     }
     if listed.is_empty() {
-        println!("no sales yet; create one with: doorbuster sale create shoes --item shoe=500");
+        say!("no sales yet; create one with: doorbuster sale create shoes --item shoe=500");
         return Ok(Ended::Done);
     }
-    println!("{:<24} {:<8} {:<25} {:>10} {:>10}", "SALE", "STATE", "OPENS AT", "STOCK", "SOLD");
+    say!("{:<24} {:<8} {:<25} {:>10} {:>10}", "SALE", "STATE", "OPENS AT", "STOCK", "SOLD");
     for status in &listed {
         let row = &status.row;
         let (stock, sold) =
             row.items.iter().fold((0, 0), |(stock, sold), item| (stock + item.stock, sold + item.sold));
-        println!(
+        say!(
             "{:<24} {:<8} {:<25} {stock:>10} {sold:>10}",
             row.sale.id,
             if status.lost_by_gate { "LOST" } else { status.state().as_str() },
@@ -38,15 +38,15 @@ pub(super) async fn list(control: &Control, output: &Output) -> Result<Ended, Fa
 pub(super) async fn show(control: &Control, sale: &SaleId, output: &Output) -> Result<Ended, Failed> {
     let status = control.show(sale).await?;
     if output.is_json() {
-        println!("{}", json(&status));
+        say!("{}", json(&status));
         return Ok(Ended::Done);
     }
     let row = &status.row;
-    println!("sale            {}", row.sale.id);
-    println!("name            {}", row.sale.name);
-    println!("state           {}", status.state());
+    say!("sale            {}", row.sale.id);
+    say!("name            {}", row.sale.name);
+    say!("state           {}", status.state());
     if status.lost_by_gate {
-        println!("redis           has lost this sale: it sells nothing until it is rebuilt");
+        say!("redis           has lost this sale: it sells nothing until it is rebuilt");
     }
     if status.needs_rebuild() {
         let by_itself = if status.lost_by_gate {
@@ -54,30 +54,30 @@ pub(super) async fn show(control: &Control, sale: &SaleId, output: &Output) -> R
         } else {
             " (a front does it within seconds, unless gate.rebuild is manual)"
         };
-        println!("to do           doorbuster rebuild --sale {}{by_itself}", row.sale.id);
+        say!("to do           doorbuster rebuild --sale {}{by_itself}", row.sale.id);
     }
-    println!("opens at        {}", row.sale.window.opens_at);
-    println!(
+    say!("opens at        {}", row.sale.window.opens_at);
+    say!(
         "closes at       {}",
         row.sale.window.closes_at.map_or("when it is closed".into(), |at| at.to_string())
     );
-    println!("limit per user  {}", row.sale.limit_per_user);
+    say!("limit per user  {}", row.sale.limit_per_user);
     for (name, term) in terms(&row.sale.terms) {
-        println!("{name:<15} {term}");
+        say!("{name:<15} {term}");
     }
     if let Some(gate) = &status.gate {
-        println!("in flight       {}", gate.waiting);
+        say!("in flight       {}", gate.waiting);
     }
     for item in &row.sale.items {
         if let Some(limit) = item.limit_per_user {
-            println!("limit of item   {limit} of {} per user", item.sku);
+            say!("limit of item   {limit} of {} per user", item.sku);
         }
     }
-    println!("\n{:<24} {:>10} {:>10} {:>10}", "ITEM", "STOCK", "LEFT", "SOLD");
+    say!("\n{:<24} {:>10} {:>10} {:>10}", "ITEM", "STOCK", "LEFT", "SOLD");
     for item in &row.items {
         let left = status.gate.iter().flat_map(|gate| &gate.items).find(|held| held.sku == item.sku);
         let left = left.map_or("-".into(), |held| held.left.to_string());
-        println!("{:<24} {:>10} {left:>10} {:>10}", item.sku, item.stock, item.sold);
+        say!("{:<24} {:>10} {left:>10} {:>10}", item.sku, item.stock, item.sold);
     }
     Ok(Ended::Done)
 }
@@ -123,10 +123,10 @@ fn terms(terms: &Terms) -> Vec<(&'static str, String)> {
 pub(super) async fn acts(control: &Control, sale: &SaleId, output: &Output) -> Result<Ended, Failed> {
     let acts = control.acts(sale, LISTED).await?;
     if output.is_json() {
-        println!("{}", serde_json::json!({ "acts": acts }));
+        say!("{}", serde_json::json!({ "acts": acts }));
         return Ok(Ended::Done);
     }
-    println!("{:<25} {:<9} {:<8} {:<20} WHAT", "AT", "ACT", "STATE", "BY");
+    say!("{:<25} {:<9} {:<8} {:<20} WHAT", "AT", "ACT", "STATE", "BY");
     for act in acts {
         let what = if act.args == "{}" { String::new() } else { format!("{} ", act.args) };
         let result = act.result.unwrap_or_else(|| "outcome unknown; repeat it with the same key".into());
@@ -136,7 +136,7 @@ pub(super) async fn acts(control: &Control, sale: &SaleId, output: &Output) -> R
             ActState::Done => "done",
             ActState::Refused => "refused",
         };
-        println!("{:<25} {:<9} {:<8} {:<20} {what}{result}{reason}", act.at, act.kind, state, act.by);
+        say!("{:<25} {:<9} {:<8} {:<20} {what}{result}{reason}", act.at, act.kind, state, act.by);
     }
     Ok(Ended::Done)
 }

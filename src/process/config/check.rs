@@ -104,28 +104,22 @@ fn secrets(config: &Config, needs_secret: bool, signs: bool, mistakes: &mut Vec<
 }
 
 fn urls(config: &Config, mistakes: &mut Vec<String>) {
-    for (name, url, schemes) in [
-        ("redis.url", &config.redis.url, &["redis://", "rediss://"][..]),
-        ("queue.url", &config.queue.url, &["amqp://", "amqps://"]),
-        ("database.url", &config.database.url, &["sqlite:", "postgres:", "postgresql:", "mysql:"]),
-    ] {
+    let redis = |url: &str| crate::link::check_url(url).err().map(|error| error.to_string());
+    let queue = |url: &str| crate::queue::check_url(url).err().map(|error| error.to_string());
+    let database = |url: &str| crate::store::check_url(url).err().map(|error| error.to_string());
+    let databases = ["sqlite:", "postgres://", "postgresql://", "mysql://"];
+    let mut check = |name: &str, url: &str, schemes: &[&str], wrong: &dyn Fn(&str) -> Option<String>| {
         if !schemes.iter().any(|scheme| url.starts_with(scheme)) {
-            mistakes.push(format!(
-                "{name} is {:?}; it must begin with {}",
-                redact(url),
-                schemes.join(" or ")
-            ));
-        }
-    }
-    for (name, wrong) in [
-        ("redis.url", crate::link::check_url(&config.redis.url).err().map(|error| error.to_string())),
-        ("queue.url", crate::queue::check_url(&config.queue.url).err().map(|error| error.to_string())),
-        ("database.url", crate::store::check_url(&config.database.url).err().map(|error| error.to_string())),
-    ] {
-        if let Some(wrong) = wrong {
+            let shown = redact(url);
+            mistakes.push(format!("{name} is {shown:?}; it must begin with {}", schemes.join(" or ")));
+        } else if let Some(wrong) = wrong(url) {
+            // Not of the others: a driver may show such a URL with its password.
             mistakes.push(format!("{name} cannot be read: {wrong}"));
         }
-    }
+    };
+    check("redis.url", &config.redis.url, &["redis://", "rediss://"], &redis);
+    check("queue.url", &config.queue.url, &["amqp://", "amqps://"], &queue);
+    check("database.url", &config.database.url, &databases, &database);
 }
 
 fn prefixes(config: &Config, mistakes: &mut Vec<String>) {

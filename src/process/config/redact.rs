@@ -27,7 +27,13 @@ pub fn redact(url: &str) -> String {
 
 /// The part before the parameters. A password may contain a slash that nobody has escaped.
 fn without_password(address: &str) -> String {
-    let Some((scheme, rest)) = address.split_once("://") else { return address.to_owned() };
+    let Some((scheme, rest)) = address.split_once("://") else {
+        // The path of a file, or a URL whose beginning was mistyped: whatever its user is, it is not shown.
+        return match address.rsplit_once('@') {
+            Some((_, host)) if !address.starts_with("sqlite:") => format!("***@{host}"),
+            _ => address.to_owned(),
+        };
+    };
     let Some((user, host)) = rest.rsplit_once('@') else { return address.to_owned() };
     let user = user.split_once(':').map_or(user.to_owned(), |(name, _)| format!("{name}:***"));
     format!("{scheme}://{user}@{host}")
@@ -70,6 +76,9 @@ mod tests {
             ),
             ("mysql://db/shop?Password=hunter2", "mysql://db/shop?Password=***"),
             ("sqlite:doorbuster.db", "sqlite:doorbuster.db"),
+            ("sqlite:shop@home.db", "sqlite:shop@home.db"),
+            ("shop:hunter2@db:5432/shop", "***@db:5432/shop"),
+            ("amqp:shop:hunter2@rabbit?heartbeat=5", "***@rabbit?heartbeat=5"),
         ] {
             assert_eq!(redact(url), shown);
         }

@@ -239,6 +239,20 @@ fn every_negative_control_fits_the_sources_and_names_a_test() {
     }
 }
 
+/// Cargo reads the manifest of every member, whatever it builds.
+#[test]
+fn the_image_is_built_from_every_crate_of_the_workspace() {
+    let read = |file: &str| std::fs::read_to_string(root().join(file)).expect("readable");
+    let manifest: toml::Table = read("Cargo.toml").parse().expect("TOML");
+    let dockerfile = read("docker/Dockerfile");
+    let members = manifest["workspace"]["members"].as_array().expect("a list");
+    assert!(members.len() >= 2, "{members:?}");
+    for member in members.iter().filter_map(|member| member.as_str()) {
+        let copied = [format!("COPY {member} "), format!("COPY {member}/Cargo.toml ")];
+        assert!(copied.iter().any(|line| dockerfile.contains(line)), "the image lacks {member}");
+    }
+}
+
 #[test]
 fn nothing_unfinished_is_left_in_the_code() {
     let marks = ["todo!(", "unimplemented!(", "dbg!(", concat!("TO", "DO"), concat!("FIX", "ME")];
