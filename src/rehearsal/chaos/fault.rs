@@ -115,6 +115,10 @@ const LOSS_TAKES: Duration = Duration::from_secs(18);
 /// drills would have none.
 const LONG_DRILL: Duration = Duration::from_secs(240);
 
+/// A pause in a long drill in which no fault begins. Without one, nothing could be said of a front that sells nothing while
+/// nothing is down: what a fault disturbs is excused for ten seconds.
+const CALM: Duration = Duration::from_secs(25);
+
 /// As many faults spread over the time of the plan, with the times at which they begin; the losses of data come at even
 /// distances. The same plan gives the same faults.
 pub(super) fn draw_all(plan: &ChaosPlan) -> Vec<(Duration, Fault)> {
@@ -122,12 +126,16 @@ pub(super) fn draw_all(plan: &ChaosPlan) -> Vec<(Duration, Fault)> {
     let mut rng = StdRng::seed_from_u64(plan.seed);
     let losses = plan.losses.min(count);
     let every = count.checked_div(losses).unwrap_or(usize::MAX);
-    let others = lasts.as_secs_f64() - LOSS_TAKES.as_secs_f64() * losses as f64;
+    let calm = if lasts >= LONG_DRILL { CALM } else { Duration::ZERO };
+    let others = lasts.as_secs_f64() - LOSS_TAKES.as_secs_f64() * losses as f64 - calm.as_secs_f64();
     let interval = others.max(0.0) / (count - losses).max(1) as f64;
     let mut broker: Option<Duration> = None;
     let (mut begins, mut loss) = (0.0, 0);
     let mut drawn = Vec::with_capacity(count);
     for nth in 0..count {
+        if nth == 2 * count / 3 {
+            begins += calm.as_secs_f64();
+        }
         if nth % every == every / 2 && loss < losses {
             drawn.push((Duration::from_secs_f64(begins), draw_loss(&mut rng, loss, database)));
             (begins, loss) = (begins + LOSS_TAKES.as_secs_f64(), loss + 1);
@@ -273,6 +281,17 @@ mod tests {
         assert!(of(7).windows(2).all(|pair| pair[0].0 <= pair[1].0), "in the order of time");
         assert!(broker.windows(2).all(|pair| pair[1].0 - pair[0].0 >= BROKER_AT_MOST_EVERY));
     }
+    /// Longer than what a fault disturbs and the floor for a front that sells nothing, together.
+    #[test]
+    fn a_long_drill_has_a_time_in_which_no_fault_begins() {
+        for losses in [0, 10] {
+            let drawn = draw_all(&ChaosPlan { losses, ..plan_of(100, Duration::from_secs(300)) });
+            let gap = drawn.windows(2).map(|pair| pair[1].0 - pair[0].0).max().expect("faults");
+            assert!(gap >= Duration::from_secs(20), "{gap:?}");
+            assert!(drawn.iter().all(|(at, _)| *at <= Duration::from_secs(300)), "{drawn:?}");
+        }
+    }
+
     #[test]
     fn every_kind_of_fault_is_drawn() {
         let plan = |seed| ChaosPlan { seed, ..plan_of(600, Duration::from_secs(600)) };

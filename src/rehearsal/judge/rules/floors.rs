@@ -108,15 +108,14 @@ const SERVED: [&str; 5] = ["repeat", "already_ordered", "purchase_limit", "sold_
 /// A floor for the time in which buyers come and none gets an order, although a unit is free; with `calm`, although
 /// nothing is down either.
 fn stands_still_at_most(facts: &Facts<'_>, limit_ms: i64, calm: bool, although: &str) -> Look {
-    let (mut longest, mut clicks) = ((0, 0), Vec::new());
-    for sku in facts.case.sale.items.keys() {
-        let of_item = clicks_on(facts, sku);
-        let still = longest_still(facts, sku, &of_item, calm);
-        if still.1 - still.0 >= longest.1 - longest.0 {
-            (longest, clicks) = (still, of_item);
-        }
-    }
-    let (from, to) = longest;
+    let of_items = facts.case.sale.items.keys().filter_map(|sku| {
+        let clicks = clicks_on(facts, sku);
+        Some((longest_still(facts, sku, &clicks, calm)?, clicks))
+    });
+    // Where there was no such time, nothing was measured.
+    let Some(((from, to), clicks)) = of_items.max_by_key(|((from, to), _)| to - from) else {
+        return Look::default();
+    };
     let found = (to - from > limit_ms).then(|| {
         let heard = clicks.iter().filter(|(at, _)| (from..=to).contains(at)).map(|(_, code)| *code);
         let (heard, fault) = (counted(heard), last_fault_before(facts, to));
@@ -138,19 +137,24 @@ fn clicks_on<'a>(facts: &Facts<'a>, sku: &str) -> Vec<(i64, &'a str)> {
     clicks
 }
 
-/// The longest time between clicks on an item of which none got an order, although whatever they may ask for is free.
-fn longest_still(facts: &Facts<'_>, sku: &str, clicks: &[(i64, &str)], calm: bool) -> (i64, i64) {
+/// The longest time between clicks on an item of which none got an order, although whatever they may ask for is free. `None`
+/// if no click came at such a time.
+fn longest_still(facts: &Facts<'_>, sku: &str, clicks: &[(i64, &str)], calm: bool) -> Option<(i64, i64)> {
     let free = certainly_free(facts, sku, facts.case.sale.limit);
-    let mut longest = (0, 0);
+    let mut longest: Option<(i64, i64)> = None;
     let mut since: Option<i64> = None;
     for (at, code) in clicks {
         let (at, from) = (*at, *since.get_or_insert(*at));
         let excused = facts.is_paused(from, at) || (calm && facts.is_disturbed(from, at));
-        let counts = holds_all_of(&free, from, at) && !excused;
-        if matches!(*code, "accepted" | "confirmed") || !counts {
+        if !holds_all_of(&free, from, at) || excused {
+            since = None;
+            continue;
+        }
+        let longest = longest.get_or_insert((at, at));
+        if matches!(*code, "accepted" | "confirmed") {
             since = None;
         } else if at - from > longest.1 - longest.0 {
-            longest = (from, at);
+            *longest = (from, at);
         }
     }
     longest
