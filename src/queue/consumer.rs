@@ -18,7 +18,7 @@ use super::delivery::{Delivery, weight};
 use super::link::{Link, Opening, within};
 use super::prefetch::{Amount, Change, Prefetch};
 use super::quiet::Quiet;
-use super::topology::{self, Names};
+use super::topology::Names;
 use super::unserved::{Unserved, remake_queue};
 use super::{QueueError, QueueSettings};
 use crate::link::Backoff;
@@ -207,10 +207,11 @@ impl Consumer {
     /// Connects again if the connection is of no more use. Called about once a second while the caller wants deliveries and
     /// none has arrived.
     async fn check(&mut self) {
+        let Some(open) = &mut self.open else { return };
         // A channel that failed may say nothing at all.
-        if !self.open.as_ref().is_some_and(|open| open.link.is_up()) {
+        if !open.link.is_up() {
             self.lost("the connection is closed").await;
-        } else if self.is_forgotten().await {
+        } else if open.quiet.is_forgotten(&open.link.channel, &self.settings, open.prefetch.has_room()) {
             tracing::warn!("messages wait and none is delivered: worker reconnects");
             metrics::counter!("doorbuster_worker_consumer_restarts_total").increment(1);
             self.disconnect(Consuming::Connecting).await;
@@ -251,17 +252,6 @@ impl Consumer {
         self.disconnect(Consuming::Connecting).await;
     }
 
-    /// Whether the broker delivers nothing although messages wait and it may lend more.
-    async fn is_forgotten(&mut self) -> bool {
-        let Some(open) = &mut self.open else { return false };
-        if !open.quiet.is_worth_asking(open.prefetch.has_room()) {
-            return false;
-        }
-        let waiting = within(self.settings.timeout, topology::waiting(&open.link.channel, &self.settings));
-        // A link on which even this fails is useless.
-        waiting.await.map_or(true, |waiting| open.quiet.is_forgotten(waiting))
-    }
-
     /// Cancel-safe.
     async fn connect(&mut self) -> Result<Open, QueueError> {
         let prefetch = Prefetch::new(self.prefetch);
@@ -276,8 +266,8 @@ impl Consumer {
         self.opening = None;
         let (link, first) = opened?;
         let (stream, tags) = (SelectAll::new(), Vec::new());
-        let mut open =
-            Open { link, stream, tags, prefetch, adjusting: None, ended: None, quiet: Quiet::default() };
+        let quiet = Quiet::default();
+        let mut open = Open { link, stream, tags, prefetch, adjusting: None, ended: None, quiet };
         open.adjust(first);
         Ok(open)
     }
