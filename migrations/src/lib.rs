@@ -1,4 +1,4 @@
-//! The tables of Doorbuster, created by `doorbuster migrate`. A migration is added once and never
+//! The tables of Doorbuster, created by `doorbuster migrate`. A migration is added once, and what it makes is never
 //! changed afterwards, because a database that already has it does not run it again.
 //!
 //! Times are BIGINT milliseconds since 1970 in UTC, the same on all three databases.

@@ -69,25 +69,29 @@ impl KnownSales {
         let reading = tokio::spawn(async move {
             let began = Instant::now();
             let read = known.read(&wanted).await;
-            *last = Some((began, read.clone()));
-            read
+            // One that found its sale in the gate has not looked for the sales of the others.
+            if !matches!(read, Ok(false)) {
+                *last = Some((began, read.clone().map(|_| ())));
+            }
+            read.map(|_| ())
         });
         let read = reading.await.unwrap_or_else(|_| Err(GateError::Unavailable("stopping".into()).into()));
         if self.is_known(id) { Ok(true) } else { read.map(|()| false) }
     }
 
-    async fn read(&self, wanted: &SaleId) -> Result<(), SaleUnknown> {
+    /// Whether all ids were read: not if the gate has the sale that is wanted.
+    async fn read(&self, wanted: &SaleId) -> Result<bool, SaleUnknown> {
         // A sale that the gate has does not wait for the database, which may be away.
         let loaded = self.gate.sales().await;
         self.add(loaded.as_deref().unwrap_or_default());
         if self.is_known(wanted) {
-            return Ok(());
+            return Ok(false);
         }
         let rows = self.rows().await;
         self.add(rows.as_deref().unwrap_or_default());
         loaded?;
         rows?;
-        Ok(())
+        Ok(true)
     }
 
     fn is_known(&self, id: &SaleId) -> bool {

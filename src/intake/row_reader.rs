@@ -150,8 +150,11 @@ mod tests {
         let (lookups, mut inbox) = mpsc::channel(2);
         let reader = RowReader { lookups, waiting: Waiting::default(), timeout: Duration::from_millis(1) };
         let (one, other, third) = (OrderId::generate(), OrderId::generate(), OrderId::generate());
+        let mut waiting = Vec::new();
         for _ in 0..1_000 {
-            reader.enqueue(one, oneshot::channel().0).expect("it shares the place of the first");
+            let (answer, found) = oneshot::channel();
+            reader.enqueue(one, answer).expect("it shares the place of the first");
+            waiting.push(found);
         }
         reader.enqueue(other, oneshot::channel().0).expect("there is room for another order");
         reader.enqueue(third, oneshot::channel().0).expect_err("the queue is full");
@@ -161,5 +164,10 @@ mod tests {
         reader.enqueue(one, oneshot::channel().0).expect("there is room again");
         assert_eq!(inbox.recv().await, Some(other));
         assert_eq!(inbox.recv().await, Some(one));
+        // They give up and ask again, as long as the database hangs.
+        for _ in 0..1_000 {
+            reader.enqueue(one, oneshot::channel().0).expect("it shares the place of the first");
+        }
+        assert!(lock(&reader.waiting)[&one].len() < 10);
     }
 }

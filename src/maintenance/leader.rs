@@ -83,7 +83,7 @@ pub fn work_alone() -> LeaseOptions {
 /// Runs `work` if no other process works in this scope. `Ok(false)`: another process does.
 ///
 /// # Errors
-/// Those of the work; [`LeaseError::Redis`] if Redis does not say whether another process works, so that nobody may.
+/// Those of the work; [`LeaseError::Redis`] if Redis does not say whether another process works, so perhaps nobody does.
 pub async fn alone(
     leases: &Leases,
     scope: &str,

@@ -82,7 +82,11 @@ impl Rounds {
         let mut last_runs: Vec<Option<Instant>> = self.scheduled.iter().map(|_| None).collect();
         let (mut measured, mut expired_at): (Option<Instant>, _) = (None, Instant::now());
         while stop.run_until_cancelled(tokio::time::sleep(self.settings.every)).await.is_some() {
-            let Ok(lead) = leader.lead().await else { continue };
+            let Ok(lead) = leader.lead().await else {
+                // What is due then is due because of the outage, and its payments wait as well.
+                expired_at = Instant::now();
+                continue;
+            };
             let Some(lead) = lead else {
                 // Another process measures now.
                 if measured.take().is_some() {

@@ -32,7 +32,7 @@ const COME_BACK_AFTER: Duration = Duration::from_secs(2);
 /// `Retry-After` in seconds, where there is no more room.
 const WHEN_FULL: u64 = 10;
 
-/// The longest time of a stream that only who has shown a token may read.
+/// The longest time of a stream for which a token was shown.
 const LIFE: Duration = Duration::from_secs(900);
 
 /// When such a stream ends, so that its client comes back and shows its token again. Not all at the same moment.

@@ -115,7 +115,7 @@ impl Client {
         Self { known: last_event_id(headers).map(Arc::from), stop, until: None, _open: open }
     }
 
-    /// The same for at most so long: its token does not count for ever.
+    /// The same, but only until then: its token does not count for ever.
     pub(in crate::front) fn until(self, until: Instant) -> Self {
         Self { until: Some(until), ..self }
     }

@@ -7,6 +7,10 @@ const SECRET_PARAMETERS: [&str; 4] = ["password", "pass", "pwd", "passphrase"];
 
 /// A URL without its passwords, in the user or in the parameters.
 pub fn redact(url: &str) -> String {
+    // Where a password that nobody has escaped ends cannot be said.
+    if url.split_once('?').is_some_and(|(_, parameters)| parameters.contains('@')) {
+        return url.split_once("://").map_or("***".to_owned(), |(scheme, _)| format!("{scheme}://***"));
+    }
     let (address, parameters) = match url.split_once('?') {
         Some((address, parameters)) => (address, Some(parameters)),
         None => (url, None),
@@ -75,6 +79,9 @@ mod tests {
                 "postgres://db/shop?user=shop&password=***&sslmode=require",
             ),
             ("mysql://db/shop?Password=hunter2", "mysql://db/shop?Password=***"),
+            ("postgres://shop:hunt?er2@db/shop", "postgres://***"),
+            ("postgres://db/shop?user=shop&password=hun@ter2", "postgres://***"),
+            ("shop:hunt?er2@db/shop", "***"),
             ("sqlite:doorbuster.db", "sqlite:doorbuster.db"),
             ("sqlite:shop@home.db", "sqlite:shop@home.db"),
             ("shop:hunter2@db:5432/shop", "***@db:5432/shop"),

@@ -212,7 +212,8 @@ impl Store {
     }
 }
 
-/// The endpoints that are on. They stay until the transaction ends: who removes one waits, and then removes what it was given.
+/// The endpoints that are on. They stay until the transaction ends: a removal waits, and then also removes what
+/// the endpoint was given.
 pub(super) async fn that_are_on(transaction: &DatabaseTransaction) -> Result<Vec<Endpoint>, StoreError> {
     let on = Entity::find().filter(Column::State.eq(ON)).order_by_asc(Column::Id).lock_exclusive();
     on.all(transaction).await?.into_iter().map(Endpoint::of).collect()

