@@ -1,7 +1,7 @@
 //! `bench`: how fast Doorbuster is, next to the raw speed of its servers.
 
 use super::ended::{Ended, Failed};
-use super::output::Output;
+use super::output::{Output, print};
 use crate::process::log;
 use crate::rehearsal::bench;
 
@@ -85,7 +85,7 @@ pub(super) async fn run(verb: Verb) -> Result<Ended, Failed> {
     if output.is_json() {
         say!("{}", serde_json::json!(report));
     } else {
-        print!("{report}");
+        print(&report);
     }
     if let Some(why) = report.unfinished {
         return Err(Failed::Other(format!("not finished: {why}")));

@@ -1,10 +1,9 @@
 //! `completions`: the script that lets a shell complete commands and options.
 
-use std::io::Write as _;
-
 use clap_complete::Shell as Generator;
 
 use super::ended::{Ended, Failed};
+use super::output::print;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -28,8 +27,6 @@ pub(super) fn run(args: &Args, mut command: clap::Command) -> Result<Ended, Fail
     // Into memory first: the generator panics on a closed pipe.
     let mut script = Vec::new();
     clap_complete::generate(generator, &mut command, "doorbuster", &mut script);
-    std::io::stdout()
-        .write_all(&script)
-        .map_err(|error| Failed::Other(format!("writing the completions: {error}")))?;
+    print(&String::from_utf8_lossy(&script));
     Ok(Ended::Done)
 }

@@ -216,7 +216,7 @@ impl Verb {
             Self::Bench(verb) => bench::run(verb).await,
             Self::Token(args) => token::run(&load(sources)?, &args),
             Self::Config(ConfigVerb::Show) => {
-                print!("{}", load(sources)?.redacted());
+                output::print(&load(sources)?.redacted());
                 Ok(Ended::Done)
             }
             Self::Doctor(args) => doctor::run(&load(sources)?, &args).await,

@@ -1,7 +1,5 @@
 //! `openapi`: the OpenAPI document of the HTTP API.
 
-use std::io::Write as _;
-
 use super::ended::{Ended, Failed};
 use crate::front::Api;
 
@@ -23,7 +21,6 @@ pub(super) fn run(args: &Args) -> Result<Ended, Failed> {
         Chosen::Buyers => Api::Buyers,
         Chosen::Operations => Api::Operations,
     };
-    writeln!(std::io::stdout(), "{:#}", api.document())
-        .map_err(|error| Failed::Other(format!("writing the document: {error}")))?;
+    say!("{:#}", api.document());
     Ok(Ended::Done)
 }

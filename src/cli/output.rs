@@ -1,15 +1,21 @@
 //! The result of a command, on standard output. `--output`: for people, or for programs.
 
-use std::fmt::Arguments;
+use std::fmt::{Arguments, Display};
 use std::io::{ErrorKind, Write as _};
 
-/// Prints a line of the result. A reader that has enough, such as `head`, must neither end a command half way nor change its
+/// Prints a line of the result. See [`print`].
+pub(super) fn say(line: Arguments<'_>) {
+    print(&format_args!("{line}\n"));
+}
+
+/// Prints the result. A reader that has enough, such as `head`, must neither end a command half way nor change its
 /// exit code.
 ///
 /// # Panics
-/// If the line cannot be written for another reason, such as a full disk.
-pub(super) fn say(line: Arguments<'_>) {
-    match writeln!(std::io::stdout().lock(), "{line}") {
+/// If it cannot be written for another reason, such as a full disk.
+pub(super) fn print(result: &impl Display) {
+    let mut out = std::io::stdout().lock();
+    match write!(out, "{result}").and_then(|()| out.flush()) {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
         Err(error) => panic!("the result cannot be printed: {error}"),

@@ -3,6 +3,7 @@
 use super::args::Args;
 use super::exit::verdict;
 use crate::cli::ended::{Ended, Failed};
+use crate::cli::output::print;
 use crate::rehearsal::judge::{self, Case};
 
 pub(super) fn judge(args: &Args) -> Result<Ended, Failed> {
@@ -15,7 +16,7 @@ pub(super) fn judge(args: &Args) -> Result<Ended, Failed> {
     if args.output.is_json() {
         say!("{}", serde_json::json!(judgement));
     } else {
-        print!("{judgement}");
+        print(&judgement);
     }
     Ok(verdict(judgement.broken.is_empty(), judgement.short.is_empty()))
 }

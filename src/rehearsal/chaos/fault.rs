@@ -133,7 +133,7 @@ pub(super) fn draw_all(plan: &ChaosPlan) -> Vec<(Duration, Fault)> {
     let (mut begins, mut loss) = (0.0, 0);
     let mut drawn = Vec::with_capacity(count);
     for nth in 0..count {
-        if nth == 2 * count / 3 {
+        if nth == count / 2 {
             begins += calm.as_secs_f64();
         }
         if nth % every == every / 2 && loss < losses {
@@ -284,8 +284,8 @@ mod tests {
     /// Longer than what a fault disturbs and the floor for a front that sells nothing, together.
     #[test]
     fn a_long_drill_has_a_time_in_which_no_fault_begins() {
-        for losses in [0, 10] {
-            let drawn = draw_all(&ChaosPlan { losses, ..plan_of(100, Duration::from_secs(300)) });
+        for (losses, other) in [(0, None), (10, None), (10, Some("other".into()))] {
+            let drawn = draw_all(&ChaosPlan { losses, other, ..plan_of(100, Duration::from_secs(300)) });
             let gap = drawn.windows(2).map(|pair| pair[1].0 - pair[0].0).max().expect("faults");
             assert!(gap >= Duration::from_secs(20), "{gap:?}");
             assert!(drawn.iter().all(|(at, _)| *at <= Duration::from_secs(300)), "{drawn:?}");
