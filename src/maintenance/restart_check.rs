@@ -186,7 +186,7 @@ async fn verify(gate: &Gate, store: &Store, queue: &QueueSettings) -> Result<(),
 
 /// The highest number of each sale in the database, and from when on the log may have higher ones: an order with a
 /// higher number than every row was accepted after the last of them, and after the database's own position in the log.
-/// `None` if nothing was sold in any of them.
+/// Where nothing is sold, from its position: the database may have lost the sale, or its opening. `None` if it is new.
 async fn highest_recorded(
     gate: &Gate,
     store: &Store,
@@ -211,12 +211,8 @@ async fn highest_recorded(
         let acts = row.map(|row| row.number.max(row.witnessed)).unwrap_or_default();
         known.insert(sale, orders.max(acts));
     }
-    if let Some(from) = &mut since
-        && let Some(needed) = log_needed_from(store).await?
-    {
-        *from = needed.max(*from);
-    }
-    Ok((known, since))
+    let needed = log_needed_from(store).await?;
+    Ok((known, needed.max(since)))
 }
 
 /// The highest number of each sale in the log, from a time on. The log's places of the database are recorded as well: a

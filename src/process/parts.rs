@@ -145,7 +145,7 @@ fn compare_restarts(gate: &Gate, store: &Store, leases: &Leases, queue: QueueSet
 const HEAR_WITHIN: Duration = Duration::from_secs(2);
 
 /// Has the store hear what Redis has witnessed, once a restarted Redis was compared: one that was emptied has witnessed
-/// nothing. While Redis is away, the store relies on what this process knows.
+/// nothing. While Redis is away, the store relies on what this process knows, and commits nothing if it has just started.
 fn hear_witnesses(gate: &Gate, store: &Store, leases: &Leases, queue: QueueSettings) {
     // Neither the gate itself, whose comparison holds the store, nor the store: they would hold each other for ever.
     let witness = gate.for_reading();
@@ -164,13 +164,17 @@ fn hear_witnesses(gate: &Gate, store: &Store, leases: &Leases, queue: QueueSetti
                         Err(ended) => return Err(NotHeard(ended.to_string())),
                     }
                 }
-                Ok(Err(_)) | Err(_) => return Ok(Vec::new()),
+                Ok(Err(_)) | Err(_) => return Ok(None),
             }
             let heard = tokio::time::timeout(HEAR_WITHIN, witnessed_places(&witness)).await;
-            Ok(heard.unwrap_or_else(|_| Ok(Vec::new())).unwrap_or_else(|error| {
-                tracing::debug!(%error, "the gate was not asked for the places of the database");
-                Vec::new()
-            }))
+            Ok(match heard {
+                Ok(Ok(places)) => Some(places),
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, "the gate was not asked for the places of the database");
+                    None
+                }
+                Err(_) => None,
+            })
         })
     });
 }

@@ -50,4 +50,4 @@ pub use sales::{BegunAct, Erased, Erasure, ItemRow, NotBegun, Purged, Restock, S
 pub use states::{ActState, PaymentKind, PaymentState, RunState};
 pub use transaction::MayCommit;
 pub use webhooks::{Endpoint, EndpointState, NotTaken, Undelivered, WebhookDelivery};
-pub use witnesses::{Behind, NotHeard};
+pub use witnesses::{Behind, Heard, NotHeard};

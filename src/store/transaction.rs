@@ -66,9 +66,14 @@ impl Store {
     ) -> Result<(), StoreError> {
         let places = advance(&transaction, &BTreeSet::from_iter(sales.iter().copied())).await?;
         // The connection may have been opened for this transaction.
-        if self.witnesses.is_in_doubt() {
+        if self.witnesses.is_in_doubt() || !self.witnesses.have_heard() {
             self.check_installation_in(&transaction).await?;
             self.hear_witnesses().await?;
+        }
+        if !self.witnesses.have_heard() {
+            transaction.rollback().await?;
+            let why = "nothing is written before redis has said how far the database had come";
+            return Err(StoreError::Away(why.into()));
         }
         if let Some(behind) = self.witnesses.behind_of(&places) {
             transaction.rollback().await?;

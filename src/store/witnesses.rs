@@ -1,7 +1,7 @@
 //! What this process knows of the places that the database has reached.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use futures_util::future::BoxFuture;
@@ -29,9 +29,11 @@ pub struct Behind {
 #[error("{0}")]
 pub struct NotHeard(pub String);
 
-/// Asks another store for the places that it has witnessed; none if it does not answer.
-pub(in crate::store) type Hear =
-    dyn Fn() -> BoxFuture<'static, Result<Vec<(SaleId, Place)>, NotHeard>> + Send + Sync;
+/// What another store has witnessed; `None` if it does not answer.
+pub type Heard = Result<Option<Vec<(SaleId, Place)>>, NotHeard>;
+
+/// Asks another store for the places that it has witnessed.
+pub(in crate::store) type Hear = dyn Fn() -> BoxFuture<'static, Heard> + Send + Sync;
 
 /// One for each new connection, because it may lead to another server or to a restored one; and one for the start.
 #[derive(Clone)]
@@ -50,6 +52,8 @@ pub(in crate::store) struct Witnesses {
     line: AtomicI64,
     behind: Mutex<Option<Behind>>,
     pub(in crate::store) hear: OnceLock<Box<Hear>>,
+    /// Whether the other store has ever answered.
+    pub(in crate::store) heard: AtomicBool,
     /// Lets one caller hear the witnesses while the others wait.
     pub(in crate::store) hearing: tokio::sync::Mutex<()>,
     doubts: Doubts,
@@ -64,6 +68,7 @@ impl Default for Witnesses {
             line: AtomicI64::new(Place::FIRST.line),
             behind: Mutex::default(),
             hear: OnceLock::new(),
+            heard: AtomicBool::new(false),
             hearing: tokio::sync::Mutex::default(),
             doubts: Doubts(Arc::new(AtomicU64::new(1))),
             settled: AtomicU64::new(0),
@@ -132,6 +137,11 @@ impl Witnesses {
             None => tracing::info!("the database is up to date again"),
         }
         *behind = found;
+    }
+
+    /// Whether this process knows how far the database had come, from the other store or because there is none.
+    pub(in crate::store) fn have_heard(&self) -> bool {
+        self.hear.get().is_none() || self.heard.load(Ordering::SeqCst)
     }
 
     /// For the pool, which must not hold the witnesses: they may hold the pool.

@@ -7,7 +7,7 @@ use super::load::Loaded;
 use crate::audit::{Audit, Progress, audit_knowing};
 use crate::domain::{Millis, Number, OrderId, SaleId, SaleState};
 use crate::gate::Moved;
-use crate::settlement::mark_recorded;
+use crate::settlement::{compare_places, mark_recorded};
 
 /// Orders that are looked up together.
 const AT_ONCE: usize = 1_000;
@@ -37,7 +37,7 @@ pub struct Rebuilt {
     pub users: usize,
     /// Orders without a row.
     pub in_flight: usize,
-    /// What Redis had forgotten; `None` if it had the last write, or nothing of the sale.
+    /// What Redis had forgotten; `None` if it had the last write, or nothing of the sale, or if it could not be counted.
     pub forgotten: Option<Forgotten>,
     /// From when on the order log was read: every order that was accepted earlier had its row.
     pub log_read_from: Millis,
@@ -70,7 +70,6 @@ impl Rebuild {
         // A worker that wrote a row before the order's entry was there again could not mark it. From here on it can, and
         // the sale does not sell yet.
         mark_recorded(&self.gate, &self.store, sale).await?;
-        let forgotten = self.forgotten(rebuilding, gathered).await?;
         let row = self.row(sale).await?.state;
         let state = match row {
             // If the row itself says frozen, an operator has to resume the sale.
@@ -78,6 +77,8 @@ impl Rebuild {
             SaleState::Archived => SaleState::Closed,
             state => state,
         };
+        // It may have gone back while its rows were read. Its users and units would then be those of before, and agree with it.
+        compare_places(&self.gate, &self.store).await?;
         let number = match self.gate.move_rebuilt(sale, state, rebuilding.epoch).await? {
             Moved::Now(number) | Moved::Already(number) => number,
             Moved::Refused(_) => return Err(RebuildError::Moved),
@@ -89,6 +90,10 @@ impl Rebuild {
         self.store.set_sale_state(sale, state, number).await?;
         books.frozen = false;
         metrics::counter!("doorbuster_gate_rebuilt_total").increment(1);
+        let forgotten = self.forgotten(rebuilding, gathered).await.unwrap_or_else(|error| {
+            tracing::warn!(%sale, %error, "what redis had forgotten could not be counted");
+            None
+        });
         let Loaded { users, in_flight, .. } = loaded;
         tracing::info!(%sale, %state, %number, users, in_flight, "gate rebuilt");
         Ok(Rebuilt {

@@ -109,6 +109,11 @@ impl Work<'_> {
         fault!("line.before", return Ok(()));
         let store = &self.replay.store;
         let position = self.retrying(async || Ok(store.replay_from().await?)).await?.flatten();
+        if self.request.source == Source::Log {
+            // The log may have been lost or cut since the replay began, and then no pass has read what it had.
+            let begins = self.retrying(async || self.log_begins_after(&self.request.filter).await).await?;
+            self.report.begins_at = begins.flatten().max(self.report.begins_at);
+        }
         let everything = self.report.counts.left() == 0 && self.reaches_back_to(position);
         if !(everything || self.request.accept_loss) {
             return Ok(());

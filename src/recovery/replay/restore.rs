@@ -214,7 +214,7 @@ impl Work<'_> {
 
     /// The start of the log, if it lacks earlier entries: some have expired, or the log was started again when there
     /// were sales already.
-    async fn log_begins_after(&self, filter: &Filter) -> Result<Option<Millis>, ReplayError> {
+    pub(super) async fn log_begins_after(&self, filter: &Filter) -> Result<Option<Millis>, ReplayError> {
         if let Some(offset) = filter.offset {
             let head = self.replay.log.head().await?;
             return Ok(head.at.filter(|_| offset < head.offset));

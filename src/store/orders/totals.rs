@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use sea_orm::sea_query::{Expr, ExprTrait as _, SimpleExpr};
 use sea_orm::{
     ColumnTrait as _, ConnectionTrait, DbBackend, EntityTrait as _, PaginatorTrait as _, QueryFilter as _,
-    QuerySelect as _,
+    QuerySelect as _, Select,
 };
 
 use super::order_pages::{UserRange, UserRanges};
@@ -120,11 +120,12 @@ impl Store {
 
     /// How many orders of a sale have a row, in any state. In one query: with many millions it may take too long.
     pub async fn count_orders(&self, sale: &SaleId) -> Result<u64, StoreError> {
+        self.count(order::Entity::find().filter(order::Column::SaleId.eq(sale.as_str()))).await
+    }
+
+    async fn count(&self, orders: Select<order::Entity>) -> Result<u64, StoreError> {
         // Not `count`, which some databases answer by copying every row first.
-        let orders = order::Entity::find()
-            .filter(order::Column::SaleId.eq(sale.as_str()))
-            .select_only()
-            .column_as(order::Column::Id.count(), "orders");
+        let orders = orders.select_only().column_as(order::Column::Id.count(), "orders");
         let counted: Option<i64> =
             self.within(async { Ok(orders.into_tuple().one(&self.db).await?) }).await?;
         Ok(u64::try_from(counted.unwrap_or(0)).unwrap_or(0))
@@ -142,7 +143,7 @@ impl Store {
             .filter(order::Column::Epoch.eq(first.epoch))
             .filter(order::Column::Seq.gt(first.seq))
             .filter(order::Column::Seq.lte(last.seq));
-        self.within(async { Ok(orders.count(&self.db).await?) }).await
+        self.count(orders).await
     }
 
     /// The versions of those of these orders that have a row.

@@ -1,6 +1,7 @@
 //! Comparing the database with its witnesses.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 use futures_util::future::BoxFuture;
 use sea_orm::{ConnectionTrait, DatabaseTransaction, EntityTrait as _, QueryFilter as _};
@@ -11,7 +12,7 @@ use crate::store::error::StoreError;
 use crate::store::handle::Store;
 use crate::store::many::is_one_of;
 use crate::store::permits::without_permit;
-use crate::store::witnesses::{Behind, NotHeard};
+use crate::store::witnesses::{Behind, Heard};
 
 impl Store {
     /// Records a place that the gate or the order log has witnessed. It is compared at the next
@@ -43,13 +44,11 @@ impl Store {
     }
 
     /// Has `hear` asked for the places that other stores have witnessed, before a new connection is believed: a process
-    /// that has just started has seen nothing itself. `hear` returns none if they do not answer, and an error if they
-    /// may have lost what they had witnessed: until then, nothing that the database says is passed on or acted upon. It
-    /// is waited for within the time limit of a query. Only the first call counts.
-    pub fn hear_witnesses_with(
-        &self,
-        hear: impl Fn() -> BoxFuture<'static, Result<Vec<(SaleId, Place)>, NotHeard>> + Send + Sync + 'static,
-    ) {
+    /// that has just started has seen nothing itself. `hear` returns `None` if they do not answer: until they have once,
+    /// nothing is committed, since a commit of a database that went back could bring it past the place that reveals it. It
+    /// returns an error if they may have lost what they had witnessed: until then, nothing that the database says is passed
+    /// on or acted upon. It is waited for within the time limit of a query. Only the first call counts.
+    pub fn hear_witnesses_with(&self, hear: impl Fn() -> BoxFuture<'static, Heard> + Send + Sync + 'static) {
         let _ = self.witnesses.hear.set(Box::new(hear));
     }
 
@@ -120,10 +119,27 @@ impl Store {
     /// Observes what other stores have witnessed.
     pub(in crate::store) async fn hear_witnesses(&self) -> Result<(), StoreError> {
         let Some(hear) = self.witnesses.hear.get() else { return Ok(()) };
-        for (sale, place) in hear().await.map_err(|why| StoreError::Away(why.to_string()))? {
+        let heard = hear().await.map_err(|why| StoreError::Away(why.to_string()))?;
+        let Some(heard) = heard else { return Ok(()) };
+        for (sale, place) in heard {
             self.observe_place(&sale, place);
         }
+        self.witnesses.heard.store(true, Ordering::SeqCst);
         Ok(())
+    }
+
+    /// Fails if the database is behind as this transaction sees it. For one that advances no place.
+    pub(super) async fn ensure_current_within(
+        &self,
+        transaction: &DatabaseTransaction,
+    ) -> Result<(), StoreError> {
+        let witnessed = self.witnesses.all();
+        let found = find_places(transaction, witnessed.keys().cloned().collect()).await?;
+        let behind = first_behind(witnessed, &found);
+        if behind.is_some() {
+            self.witnesses.judge(behind.clone());
+        }
+        behind.map_or(Ok(()), |behind| Err(behind.into()))
     }
 
     /// The places of those of these sales that have one.

@@ -25,6 +25,8 @@ impl Store {
                 .on_conflict(conflict)
                 .exec_without_returning(&transaction)
                 .await?;
+            // In one that was put back a moment ago, it would say that the log is not needed.
+            self.ensure_current_within(&transaction).await?;
             Ok(transaction.commit().await?)
         })
         .await

@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use doorbuster::domain::{Act, OrderId, OrderStatus, Sale, SaleState};
+use doorbuster::domain::{Act, ActRequest, Millis, OrderId, OrderStatus, Sale, SaleState};
 use doorbuster::front::Role as Right;
 use doorbuster::process::{Role, Running};
-use doorbuster::rehearsal::chaos::Proxy;
+use doorbuster::rehearsal::chaos::{Proxy, Weather};
 use doorbuster::rehearsal::servers::{Ending, Kind, Server};
+use doorbuster::store::{Payment, PaymentKind, PaymentState, StoreError};
 
 use super::pages::{address, private_redis_behind, sell_out};
 use super::repair::act;
@@ -165,18 +166,33 @@ impl Forgotten {
     /// Redis was emptied by a restart without its files, or by somebody; then it still knows its scripts, and passes for
     /// one that was compared.
     async fn set(folder: &Path, restarts: bool) -> Self {
+        Self::set_back(folder, restarts, SaleState::Open).await
+    }
+
+    /// The same with a backup from when the sale was in this state.
+    async fn set_back(folder: &Path, restarts: bool, state: SaleState) -> Self {
         let mut world = World::new(Database::Postgres).await;
         world.set("maintenance.every_ms=100").set("gate.rebuild=manual");
         let (redis, proxy) = private_redis_behind(&mut world, folder).await;
         let running = world.running().await;
         let mut sale = sale(&world.name, 20, 1);
         sale.terms.pay_within_s = Some(3_600);
-        world.open_sale(&running.parts, &sale).await;
+        let (control, by, database) = (&running.control, ActRequest::by("ada"), Backup::of(&world));
+        control.create(&sale, &by).await.unwrap();
+        if state == SaleState::Draft {
+            until("a front has recorded how far the log is", LONG, async || {
+                running.parts.store.replay_from().await.ok()?
+            })
+            .await;
+            database.make().await;
+        }
+        control.open(&sale.id, &by).await.unwrap();
         let orders = buy(&running, &sale, 0..3).await;
         at_rest(&running, &sale).await;
         everything_is_witnessed(&running, &sale).await;
-        let database = Backup::of(&world);
-        database.make().await;
+        if state == SaleState::Open {
+            database.make().await;
+        }
         act(&running.parts, &sale, orders[0], Act::Pay).await;
         everything_is_witnessed(&running, &sale).await;
         running.stop().await;
@@ -232,4 +248,52 @@ async fn a_new_front_notices_that_redis_and_the_database_have_both_lost_commits(
     let mine = Buyer::of(&running, "user0").get(&mine).await;
     assert_eq!((mine.status, mine.code()), (503, "status_unavailable"), "{}", mine.text);
     lost.recover(running).await;
+}
+
+/// As with a backup of last night, and a sale that was opened at noon: no row says that anything was ever sold.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_front_notices_that_a_backup_is_older_than_the_opening_of_the_sale() {
+    let folder = tempfile::tempdir().unwrap();
+    let lost = Forgotten::set_back(folder.path(), true, SaleState::Draft).await;
+    let running = Running::start(&lost.world.config(), Role::Both).await.unwrap();
+    until("the loss of the database is noticed", LONG, async || running.parts.store.behind()).await;
+    let order = format!("/v1/sales/{}/orders/{}", lost.sale.id, lost.paid);
+    let order = Buyer::of(&running, "user0").get(&order).await;
+    assert_eq!((order.status, order.code()), (503, "status_unavailable"), "{}", order.text);
+    let (code, out, err) = run(Some(&lost.world), &["audit", "--all"]).await;
+    assert!(code == 4 && err.contains("went back in time"), "{code} {out}{err}");
+    lost.recover(running).await;
+}
+
+/// A rack restarts: the database comes back without its last commit, and Redis, which knows of it, later.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_has_not_heard_redis_yet_commits_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let stage = Stage::set(folder.path()).await;
+    everything_is_witnessed(&stage.running, &stage.sale).await;
+    stage.running.stop().await;
+    stage.database.restore().await;
+    stage.proxy.set(Weather::Down);
+    let running = Running::start(&stage.world.config(), Role::Front).await.unwrap();
+    // Each would advance the place of the database, past the one that it has lost.
+    for event in 0..4 {
+        let payment = Payment {
+            provider: "acme".into(),
+            event_id: format!("evt{event}"),
+            kind: PaymentKind::Paid,
+            sale: stage.sale.id.clone(),
+            order: stage.cancelled,
+            user: None,
+            state: PaymentState::Pending,
+            new_order: None,
+            detail: None,
+            received_at: Millis::now(),
+        };
+        let refused = running.parts.store.receive_payment(&payment).await;
+        assert!(matches!(refused, Err(StoreError::Away(_))), "{refused:?}");
+    }
+    stage.proxy.set(Weather::Fair);
+    until("the loss of the database is noticed", LONG, async || running.parts.store.behind()).await;
+    running.stop().await;
+    stage.redis.expect("a redis").stop(Ending::AtOnce).await;
 }
