@@ -43,7 +43,8 @@ pub struct NotTaken {
     pub subject: Uuid,
     /// The version of the event.
     pub version: i32,
-    /// How often it had been tried before: if it is no longer so, an operator has had it delivered again, and it stays due.
+    /// How often it had been tried before. If the row has another number by now, an operator has asked for redelivery, and
+    /// this failure does not count.
     pub tries: i32,
     /// When to try again; `None` gives it up.
     pub due: Option<Millis>,
