@@ -9,7 +9,7 @@ use sea_orm::{
 
 use super::error::StoreError;
 use super::handle::Store;
-use super::places::advance;
+use super::places::{REPLAYS, advance};
 
 /// Called just before COMMIT: whether the caller still holds the lease under which it writes. A lease can expire while
 /// the transaction runs.
@@ -92,7 +92,8 @@ impl Store {
     }
 
     /// Commits restored rows of a sale. A database that is behind keeps its place, so that it stays behind until
-    /// everything has been restored.
+    /// everything has been restored. If it has lost what this process restored before, it rolls back with
+    /// [`StoreError::Behind`].
     pub(in crate::store) async fn commit_restored(
         &self,
         may_commit: MayCommit<'_>,
@@ -100,7 +101,7 @@ impl Store {
         sales: &[&str],
     ) -> Result<(), StoreError> {
         let behind = self.behind_in(&transaction, sales).await?.is_some();
-        let sales = if behind { &[] } else { sales };
+        let sales = if behind { &[REPLAYS] } else { sales };
         self.commit_if(may_commit, transaction, sales).await
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use futures_util::future::BoxFuture;
 
+use super::places::REPLAYS;
 use crate::domain::{Place, SaleId};
 
 /// A database that lacks commits which it had confirmed: it was restored from a backup, or a replica that was behind
@@ -22,6 +23,13 @@ pub struct Behind {
     pub witnessed: Place,
     /// Its place now.
     pub found: Place,
+}
+
+impl Behind {
+    /// Whether it lacks something that a replay of this process had restored.
+    pub fn is_of_replay(&self) -> bool {
+        self.sale == REPLAYS
+    }
 }
 
 /// Another store answers, but may have lost what it had witnessed, for this reason: nothing may be written yet.

@@ -59,6 +59,7 @@ fn print_counts(report: &Report) {
         (counts.refused, "refused"),
         (counts.busy, "busy: another process is acting for the user; run it again"),
         (counts.malformed, "unreadable"),
+        (counts.vanished, "no longer in the log or the file when they were to be written"),
         (counts.quarantined, "came back too often; left on the dead-letter queue"),
     ] {
         if count > 0 {

@@ -102,9 +102,9 @@ impl Work<'_> {
     /// Called after the last pass. Begins a new line if the database was behind and now has everything that the log
     /// says, or if the request accepts the loss of the rest.
     pub(super) async fn begin_line(&mut self) -> Result<(), ReplayError> {
-        let Some(run) = self.run.filter(|_| self.report.was_behind && !self.stop.is_cancelled()) else {
+        if self.run.is_none() || !self.report.was_behind || self.stop.is_cancelled() {
             return Ok(());
-        };
+        }
         self.name_unknown_sales().await?;
         fault!("line.before", return Ok(()));
         let store = &self.replay.store;
@@ -119,7 +119,7 @@ impl Work<'_> {
             return Ok(());
         }
         self.report.loss_accepted = !everything;
-        let begun = self.retrying(async || Ok(store.begin_line(run).await?)).await?;
+        let begun = self.retrying(async || Ok(store.begin_line().await?)).await?;
         let Some(line) = begun else { return Ok(()) };
         self.report.line = Some(line.ok_or(ReplayError::RestoredMeanwhile)?);
         // The other processes learn it from the database within a second, and maintenance does what fails here.

@@ -73,6 +73,12 @@ impl OrderStates {
         (self.lists.iter().map(Vec::len).sum::<usize>() + self.waiting.len()) as u64
     }
 
+    pub(super) fn undecided(&self) -> u64 {
+        let merged = self.lists.iter().flatten().map(|(_, packed)| OrderState::unpack(*packed));
+        let states = merged.chain(self.waiting.values().copied());
+        states.filter(|state| !state.is_decided).count() as u64
+    }
+
     pub(super) fn get(&self, id: OrderId) -> Option<OrderState> {
         if let Some(state) = self.waiting.get(&id) {
             return Some(*state);

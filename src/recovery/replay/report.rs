@@ -30,6 +30,9 @@ pub struct Counts {
     pub quarantined: u64,
     /// On the dead-letter queue, which is a separate source.
     pub parked: u64,
+    /// Surveyed, but no longer in the source when they were to be written.
+    #[serde(default)]
+    pub vanished: u64,
     /// Sales, acts and payments that were brought up to date.
     pub others: u64,
 }
@@ -37,7 +40,7 @@ pub struct Counts {
 impl Counts {
     /// The number of orders that were not done and will not be done without an operator.
     pub fn left(&self) -> u64 {
-        self.refused + self.busy + self.malformed + self.quarantined
+        self.refused + self.busy + self.malformed + self.quarantined + self.vanished
     }
 
     fn add(&mut self, part: &Self) {
@@ -52,6 +55,7 @@ impl Counts {
             malformed,
             quarantined,
             parked,
+            vanished,
             others,
         } = part;
         self.inserted += inserted;
@@ -64,6 +68,7 @@ impl Counts {
         self.malformed += malformed;
         self.quarantined += quarantined;
         self.parked += parked;
+        self.vanished += vanished;
         self.others += others;
     }
 

@@ -76,7 +76,21 @@ impl Work<'_> {
                 self.write_pass(&mut survey, pass, &mut taken, total).await?;
             }
         }
+        self.count_vanished(&survey);
         self.begin_line().await
+    }
+
+    /// Every order that the survey found must have been met by a later pass. Otherwise the log was cut, or the file
+    /// changed, while it was read.
+    fn count_vanished(&mut self, survey: &Survey) {
+        let vanished = survey.undecided();
+        if vanished == 0 || self.stop.is_cancelled() || self.request.filter.limit.is_some() {
+            return;
+        }
+        self.report.counts.vanished = vanished;
+        let source = self.request.source.name();
+        self.report
+            .trouble(format!("the {source} no longer has {vanished} of the orders that it had at first"));
     }
 
     /// The first pass. `None`: it is time to stop.

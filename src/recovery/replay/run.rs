@@ -12,7 +12,7 @@ use super::request::{ReplayRequest, Source};
 use super::work::Work;
 use crate::domain::Millis;
 use crate::lease::LeaseOptions;
-use crate::store::{Run, RunState};
+use crate::store::{Run, RunState, StoreError};
 
 /// The scope of the leases of replays. No sale can have this id, so it never collides with a buyer's lease.
 const SCOPE: &str = "_replay";
@@ -129,6 +129,9 @@ impl Replay {
         let _ = guard.release().await;
         result.map_err(|error| match error {
             ReplayError::Usage(_) | ReplayError::RestoredMeanwhile => error,
+            ReplayError::Store(StoreError::Behind(behind)) if behind.is_of_replay() => {
+                ReplayError::RestoredMeanwhile
+            }
             error => ReplayError::Failed(id, Box::new(error)),
         })?;
         recorded?;

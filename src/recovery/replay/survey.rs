@@ -131,19 +131,24 @@ impl Survey {
         self.states.len()
     }
 
-    /// Whether this entry is the one to write for its order. `true` once per order.
+    /// Whether this entry is the one to write for its order. `true` once per order, and never for one that is left out.
     pub(super) fn decides(&mut self, entry: &Entry) -> bool {
         let Some((id, state)) = self.last_of(entry) else { return false };
         self.states.set(id, OrderState { is_decided: true, ..state });
-        true
+        !self.leaves_out(id, entry.sale())
     }
 
     /// The same without deciding.
     pub(super) fn is_last(&self, entry: &Entry) -> bool {
-        self.last_of(entry).is_some()
+        self.last_of(entry).is_some_and(|(id, _)| !self.leaves_out(id, entry.sale()))
     }
 
-    /// The order of an entry, if the entry is the one to write for it.
+    /// The number of orders that no later pass has met. After the last pass, the source no longer has them.
+    pub(super) fn undecided(&self) -> u64 {
+        self.states.undecided()
+    }
+
+    /// The order of an entry, if this is the last that the source says of it and nothing was decided yet.
     fn last_of(&self, entry: &Entry) -> Option<(OrderId, OrderState)> {
         let (id, version) = match entry {
             Entry::Accepted(order) => (order.id, OrderState::ACCEPTED.version),
@@ -151,7 +156,10 @@ impl Survey {
             Entry::Sale(_) | Entry::Act(_) | Entry::Payment(_) => return None,
         };
         let state = self.states.get(id).filter(|state| state.version == version && !state.is_decided)?;
-        let is_left_out = self.forked.contains(&id) || self.purged.contains(entry.sale());
-        (!is_left_out).then_some((id, state))
+        Some((id, state))
+    }
+
+    fn leaves_out(&self, order: OrderId, sale: &SaleId) -> bool {
+        self.forked.contains(&order) || self.purged.contains(sale)
     }
 }

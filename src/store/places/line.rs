@@ -4,35 +4,37 @@ use std::collections::BTreeMap;
 
 use sea_orm::sea_query::OnConflict;
 use sea_orm::{ActiveValue::Set, EntityTrait as _, QueryOrder as _, QuerySelect as _};
-use uuid::Uuid;
 
+use super::advance::REPLAYS;
 use crate::domain::Place;
-use crate::store::entities::{place, replay_run};
+use crate::store::entities::place;
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
 use crate::store::many::{OnExisting, insert_many};
 
 impl Store {
-    /// Declares the database up to date after this replay: every sale that it has, or that this process has seen a place
-    /// of, begins a line above all of them. On return that is durable, and every process finds the database current at
-    /// its next comparison. Returns the line; `None` if the database no longer knows the replay, because it was restored
-    /// again meanwhile. Then nothing was written.
-    pub async fn begin_line(&self, run: Uuid) -> Result<Option<i64>, StoreError> {
+    /// Declares the database up to date after the replay of this process: every sale that it has, or that this process
+    /// has seen a place of, begins a line above all of them. On return that is durable, and every process finds the
+    /// database current at its next comparison. Returns the line; `None` if the database lacks the beginning of the
+    /// replay or something that it restored, because it went back again meanwhile. Then nothing was written.
+    pub async fn begin_line(&self) -> Result<Option<i64>, StoreError> {
         let begun = self.within(async {
             let transaction = self.begin_restoring().await?;
-            if replay_run::Entity::find_by_id(run).lock_exclusive().one(&transaction).await?.is_none() {
-                transaction.rollback().await?;
-                return Ok(None);
-            }
             let rows = place::Entity::find()
                 .order_by_asc(place::Column::SaleId)
                 .lock_exclusive()
                 .all(&transaction)
                 .await?;
             let mut places: BTreeMap<String, Place> = self.witnesses.all();
+            let restored = places.get(REPLAYS).copied().unwrap_or_default();
+            if !rows.iter().any(|row| row.sale_id == REPLAYS && place_in(row) >= restored) {
+                transaction.rollback().await?;
+                return Ok(None);
+            }
             for row in rows {
+                let found = place_in(&row);
                 let place = places.entry(row.sale_id).or_default();
-                *place = Place { line: row.line, number: row.number }.max(*place);
+                *place = found.max(*place);
             }
             // A line that has only been announced is at number 0.
             let begun = places.values().filter(|place| place.number > 0).map(|place| place.line).max();
@@ -63,4 +65,8 @@ impl Store {
         self.check_places().await?;
         Ok(Some(line))
     }
+}
+
+fn place_in(row: &place::Model) -> Place {
+    Place { line: row.line, number: row.number }
 }

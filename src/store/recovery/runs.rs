@@ -1,8 +1,11 @@
 //! Replays: when they began, how far they have come, and how they ended.
 
+use std::collections::BTreeSet;
+
 use sea_orm::sea_query::Expr;
 use sea_orm::{
-    ActiveValue::Set, ColumnTrait as _, EntityTrait as _, QueryFilter as _, QueryOrder as _, QuerySelect as _,
+    ActiveValue::Set, ColumnTrait as _, DatabaseTransaction, EntityTrait as _, QueryFilter as _,
+    QueryOrder as _, QuerySelect as _,
 };
 use uuid::Uuid;
 
@@ -10,6 +13,7 @@ use crate::domain::Millis;
 use crate::store::entities::replay_run;
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
+use crate::store::places::{REPLAYS, advance};
 use crate::store::states::RunState;
 
 /// One replay.
@@ -38,7 +42,7 @@ pub struct Run {
 }
 
 impl Store {
-    /// Records a new run.
+    /// Records a new run. If the database goes back from here on, it lacks this, and everything that is restored after it.
     pub async fn begin_run(&self, run: &Run) -> Result<(), StoreError> {
         let row = replay_run::ActiveModel {
             id: Set(run.id),
@@ -53,10 +57,21 @@ impl Store {
             ended_at_ms: Set(None),
         };
         self.within(async {
-            replay_run::Entity::insert(row).exec_without_returning(&self.db).await?;
-            Ok(())
+            let transaction = self.begin_restoring().await?;
+            replay_run::Entity::insert(row).exec_without_returning(&transaction).await?;
+            self.commit_run(transaction).await
         })
         .await
+    }
+
+    /// Commits the beginning of a run, with a place that a database which goes back from here on lacks.
+    async fn commit_run(&self, transaction: DatabaseTransaction) -> Result<(), StoreError> {
+        let places = advance(&transaction, &BTreeSet::from([REPLAYS])).await?;
+        transaction.commit().await?;
+        for (_, place) in places {
+            self.witnesses.observe(REPLAYS, place);
+        }
+        Ok(())
     }
 
     /// Records how far a run has come; any state but `Running` ends it. Returns whether an operator has asked it to
@@ -87,6 +102,7 @@ impl Store {
     /// Sets a run to running again, and clears a request to cancel it. `None` if the run is done or does not exist.
     pub async fn reopen_run(&self, id: Uuid) -> Result<Option<Run>, StoreError> {
         self.within(async {
+            let transaction = self.begin_restoring().await?;
             let updated = replay_run::Entity::update_many()
                 .col_expr(replay_run::Column::State, Expr::val(RunState::Running.as_str()))
                 .col_expr(replay_run::Column::CancelAsked, Expr::val(false))
@@ -94,12 +110,16 @@ impl Store {
                 .col_expr(replay_run::Column::EndedAtMs, Expr::val(Option::<i64>::None))
                 .filter(replay_run::Column::Id.eq(id))
                 .filter(replay_run::Column::State.ne(RunState::Done.as_str()))
-                .exec(&self.db)
+                .exec(&transaction)
                 .await?;
             if updated.rows_affected == 0 {
+                transaction.rollback().await?;
                 return Ok(None);
             }
-            replay_run::Entity::find_by_id(id).one(&self.db).await?.map(read_run).transpose()
+            let run =
+                replay_run::Entity::find_by_id(id).one(&transaction).await?.map(read_run).transpose()?;
+            self.commit_run(transaction).await?;
+            Ok(run)
         })
         .await
     }

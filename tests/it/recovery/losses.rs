@@ -1,13 +1,14 @@
 //! What was committed in the last moment, what the log no longer has, and a database that is restored twice: nothing is
 //! declared up to date that is not, and no order that may be good ends without a person's decision.
 
+use std::process::Stdio;
 use std::time::Duration;
 
 use doorbuster::domain::{Act, ActRequest, OrderId, OrderStatus, Sale};
 use doorbuster::orders::Orders;
 use doorbuster::process::Running;
 use doorbuster::queue::OrderLog;
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
 use super::log_reach::delete_log;
 use super::repair::{act, forget};
@@ -33,6 +34,21 @@ async fn status(running: &Running, order: OrderId) -> Option<OrderStatus> {
 
 async fn until_behind(running: &Running) {
     until("the loss of the database is noticed", LONG, async || running.parts.store.behind()).await;
+}
+
+/// Two orders a second.
+fn slow_replay(world: &World) -> Child {
+    let mut replay = Command::new(env!("CARGO_BIN_EXE_doorbuster"));
+    configure(&mut replay, world);
+    replay.args(["replay", "run", "log", "--rate", "2", "--yes"]).kill_on_drop(true);
+    replay.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Its exit code, and what it said.
+async fn end_of(replay: Child) -> (Option<i32>, String) {
+    let ended = tokio::time::timeout(LONG, replay.wait_with_output()).await.unwrap().unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout).into_owned() + &String::from_utf8_lossy(&ended.stderr);
+    (ended.status.code(), said)
 }
 
 /// The log is there again, after it was deleted.
@@ -207,22 +223,52 @@ async fn a_database_that_is_restored_during_a_replay_stays_behind() {
     database.restore().await;
     until_behind(&running).await;
 
-    // Two orders a second.
-    let mut replay = Command::new(env!("CARGO_BIN_EXE_doorbuster"));
-    configure(&mut replay, &world);
-    replay.args(["replay", "run", "log", "--rate", "2", "--yes"]).kill_on_drop(true);
-    let replay = replay.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-    let replay = replay.spawn().unwrap();
+    let replay = slow_replay(&world);
     until("the replay has restored an order", LONG, async || status(&running, lost[0]).await).await;
     database.restore().await;
-    let ended = tokio::time::timeout(LONG, replay.wait_with_output()).await.unwrap().unwrap();
-    let said = String::from_utf8_lossy(&ended.stdout).into_owned() + &String::from_utf8_lossy(&ended.stderr);
-    assert!(ended.status.code() == Some(1) && said.contains("restored again"), "{said}");
+    let (code, said) = end_of(replay).await;
+    assert!(code == Some(1) && said.contains("restored again"), "{said}");
     assert!(running.parts.store.behind().is_some());
     let (code, out, err) = run(Some(&world), &["replay", "run", "log", "--yes"]).await;
     assert!(code == 0 && out.contains("is up to date now"), "{code} {out}{err}");
     assert_eq!(status(&running, lost[0]).await, Some(OrderStatus::Paid));
     assert_eq!(at_rest(&running, &sale).await.live_orders, 10);
+    running.stop().await;
+}
+
+/// As after a failover in the middle of a replay: the new primary knows the replay, but lacks the last of what it wrote.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_loses_a_part_of_a_replay_stays_behind() {
+    let mut world = World::new(Database::Postgres).await;
+    world.set("maintenance.every_ms=100").set("worker.hold_ms=1000");
+    let (running, sale) = running_sale(&world, 30).await;
+    buy(&running, &sale, 0..2).await;
+    at_rest(&running, &sale).await;
+    everything_is_witnessed(&running, &sale).await;
+    let database = Backup::as_dump_of(&world);
+    database.make().await;
+    let lost = buy(&running, &sale, 2..20).await;
+    at_rest(&running, &sale).await;
+    everything_is_witnessed(&running, &sale).await;
+    database.restore().await;
+    until_behind(&running).await;
+
+    let restored = async || {
+        let rows = futures_util::future::join_all(lost.iter().map(|order| status(&running, *order))).await;
+        rows.iter().flatten().count()
+    };
+    let replay = slow_replay(&world);
+    until("the replay has restored an order", LONG, async || (restored().await > 0).then_some(())).await;
+    database.make().await;
+    let copied = restored().await;
+    until("the replay has restored more", LONG, async || (restored().await > copied).then_some(())).await;
+    database.restore().await;
+    let (code, said) = end_of(replay).await;
+    assert!(code == Some(1) && said.contains("restored again"), "{code:?} {said}");
+    assert!(running.parts.store.behind().is_some());
+    let (code, out, err) = run(Some(&world), &["replay", "run", "log", "--yes"]).await;
+    assert!(code == 0 && out.contains("is up to date now"), "{code} {out}{err}");
+    assert_eq!((restored().await, at_rest(&running, &sale).await.live_orders), (lost.len(), 20));
     running.stop().await;
 }
 

@@ -1,5 +1,6 @@
 //! Replay runs: mistakes, concurrent runs, rate limits, cancelling and resuming, outages, parallel transactions.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -14,6 +15,44 @@ use crate::recovery::replay::{act, pay, until_logged};
 use crate::support::{Database, World, at_rest, attempt, behind_proxy, buy, run, sale, until, verdicts};
 
 const LONG: Duration = Duration::from_secs(40);
+
+/// Writes a file with the acceptance of each order.
+fn write_accepted(file: &Path, orders: &[Order]) {
+    let line = |order: &Order| serde_json::to_string(&Entry::Accepted(order.clone())).unwrap() + "\n";
+    std::fs::write(file, orders.iter().map(line).collect::<String>()).unwrap();
+}
+
+/// As with a log that is cut between two of the passes over it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_leaves_the_source_while_it_is_read_is_reported_as_left() {
+    let world = World::new(Database::Sqlite).await;
+    let parts = world.parts().await;
+    let sale = sale(&world.name, 10, 1);
+    world.open_sale(&parts, &sale).await;
+    let attempts: Vec<_> = (0..4).map(|user| attempt(&sale.id, &format!("user{user}"), None, 1)).collect();
+    let accepted =
+        verdicts(&parts.gate, &sale.id, &attempts).await.into_iter().map(|verdict| match verdict {
+            Verdict::Accepted(order) => order,
+            refused => panic!("{refused:?}"),
+        });
+    let orders: Vec<Order> = accepted.collect();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("orders.ndjson");
+    write_accepted(&file, &orders);
+    let request = ReplayRequest { source: Source::File(file.clone()), rate: None, ..slow_log() };
+    // Called between the survey and the first write.
+    let advance = |_, _| write_accepted(&file, &orders[..3]);
+    let progress = Progress { advance: &advance, say: &|_| () };
+    let replay = replay_of(&world).await;
+    let done = replay.run(&request, "test", &progress, CancellationToken::new()).await.unwrap();
+    let counts = &done.report.counts;
+    assert_eq!((counts.inserted, counts.vanished, counts.left()), (3, 1, 1));
+    assert!(!done.report.is_complete());
+    assert_eq!(done.report.troubles, ["the file no longer has 1 of the orders that it had at first"]);
+    // Nothing is missing from what the file has now.
+    let done = replay.run(&request, "test", &progress, CancellationToken::new()).await.unwrap();
+    assert!(done.report.is_complete() && done.report.counts.already == 3, "{:?}", done.report);
+}
 
 /// A user may have orders in every batch, and only one transaction at a time can hold the user's lease.
 #[tokio::test(flavor = "multi_thread")]
@@ -36,8 +75,7 @@ async fn many_orders_of_few_users_are_replayed_once_each() {
     }
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("orders.ndjson");
-    let line = |order: &Order| serde_json::to_string(&Entry::Accepted(order.clone())).unwrap() + "\n";
-    std::fs::write(&file, orders.iter().map(line).collect::<String>()).unwrap();
+    write_accepted(&file, &orders);
     let replay = ["replay", "run", "file", file.to_str().unwrap(), "--yes", "--output", "json"];
     for (inserted, already) in [(USERS * EACH, 0), (0, USERS * EACH)] {
         let (code, out, err) = run(Some(&world), &replay).await;

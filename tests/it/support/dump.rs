@@ -27,9 +27,11 @@ impl Dump {
         url.rsplit_once('/').expect("a name").1
     }
 
-    /// Dumps the database, and loads that into the copy.
+    /// Dumps the database, and loads that into the copy, in place of an earlier one.
     pub async fn make(&self) {
-        self.execute_in_place(&format!("CREATE DATABASE {}", Self::name(&self.copy))).await;
+        let copy = Self::name(&self.copy);
+        self.execute_in_place(&format!("DROP DATABASE IF EXISTS {copy}")).await;
+        self.execute_in_place(&format!("CREATE DATABASE {copy}")).await;
         if self.is_postgres() {
             return self.load_archive(&self.url, &self.copy, &[]).await;
         }
