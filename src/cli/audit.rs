@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
+
 use super::books::summary;
 use super::confirm::confirmed;
 use super::ended::{Ended, Failed};
@@ -11,7 +13,7 @@ use super::terms::operator;
 use crate::audit::AuditError;
 use crate::control::recorded;
 use crate::domain::{ActRequest, SaleId, SaleState};
-use crate::process::{Config, Parts};
+use crate::process::{Config, Parts, signal};
 use crate::queue::{OrderLog, Publisher};
 use crate::recovery::{
     Compare, Comparison, Difference, DifferenceKind, MOST_SUSPECTS, Repair, Repaired, compare,
@@ -74,6 +76,11 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
             }
             audited => audited?,
         };
+        let Some(audited) = audited else {
+            eprintln!("doorbuster: stopped in {sale}: what was repaired stays; audit again");
+            worst = if worst == Ended::OutOfBalance { worst } else { Ended::ItemsLeft };
+            break;
+        };
         let ended = audited.verdict();
         if ended != Ended::Done && worst != Ended::OutOfBalance {
             worst = ended;
@@ -98,6 +105,7 @@ struct Auditing {
     parts: Parts,
     log: OrderLog,
     repair: Repair,
+    stop: CancellationToken,
 }
 
 /// One sale, and its repair if there was one.
@@ -117,7 +125,7 @@ impl Auditing {
             leases: parts.leases.clone(),
             publisher,
         };
-        Ok(Self { args, parts, log, repair })
+        Ok(Self { args, parts, log, repair, stop: signal::stop_token() })
     }
 
     async fn sales(&self) -> Result<Vec<SaleId>, Failed> {
@@ -130,8 +138,9 @@ impl Auditing {
         Ok(opened.map(|row| row.sale.id).collect())
     }
 
-    async fn one(&self, sale: &SaleId) -> Result<Audited, Failed> {
-        let mut found = self.compare(sale).await?;
+    /// `None` if it was stopped.
+    async fn one(&self, sale: &SaleId) -> Result<Option<Audited>, Failed> {
+        let Some(mut found) = self.compare(sale).await? else { return Ok(None) };
         if self.args.accept_loss {
             found.accept_loss();
         }
@@ -147,10 +156,10 @@ impl Auditing {
             false => ("this repairs the books", "audit --repair"),
         };
         if plan.is_empty() || !confirmed(what, sale.as_str(), self.args.yes)? {
-            return Ok(Audited { found, repaired: None });
+            return Ok(Some(Audited { found, repaired: None }));
         }
         let request = ActRequest::by(operator(None)).because(Some(why.into()));
-        let repairing = async { Ok::<_, Failed>(self.repair.apply(&found, &request).await) };
+        let repairing = async { Ok::<_, Failed>(self.repair.apply(&found, &request, &self.stop).await) };
         let describe = |repaired: &Repaired| {
             format!("{} differences repaired, {} left", repaired.done.len(), repaired.left.len())
         };
@@ -161,7 +170,7 @@ impl Auditing {
         }
         // After a repair the command fails if it cannot read the books again, even with `--all`.
         let found = self.compare(sale).await.map_err(|error| Failed::Other(error.to_string()))?;
-        Ok(Audited { found, repaired: Some(repaired) })
+        Ok(found.map(|found| Audited { found, repaired: Some(repaired) }))
     }
 
     /// Whether the database lacks what it had confirmed, of any sale: it may have lost whole sales.
@@ -174,7 +183,8 @@ impl Auditing {
         }
     }
 
-    async fn compare(&self, sale: &SaleId) -> Result<Comparison, AuditError> {
+    /// `None` if it was stopped.
+    async fn compare(&self, sale: &SaleId) -> Result<Option<Comparison>, AuditError> {
         // The comparison is about the database as it is now.
         self.behind().await?;
         let log = (!self.args.without_log).then_some(&self.log);
@@ -183,9 +193,9 @@ impl Auditing {
         let reading = Reading::of(store, sale).await;
         let progress = |stage, done| reading.reach(stage, done);
         let how = Compare { gate, store, log, older_than, most: MOST_SUSPECTS, progress: &progress };
-        let compared = compare(how, sale).await;
+        let compared = self.stop.run_until_cancelled(compare(how, sale)).await;
         reading.end();
-        compared
+        compared.transpose()
     }
 }
 

@@ -13,7 +13,8 @@ use crate::domain::{ActRequest, SaleId, SaleState};
 use crate::gate::Gate;
 use crate::process::{Config, Parts, signal};
 use crate::queue::{DeadLetters, OrderLog};
-use crate::recovery::{Forgotten, Rebuild, RebuildError, Rebuilt};
+use crate::recovery::{Forgotten, Rebuild, RebuildError, Rebuilt, was_rebuilt_completely};
+use crate::store::Store;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -50,11 +51,7 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
     let rebuilt = after_others(&rebuild, &args.sale, &args.reason.request(), &progress).await;
     reading.end();
     let Some(rebuilt) = rebuilt else {
-        match args.output.is_json() {
-            true => say!("{}", serde_json::json!({ "sale_id": args.sale, "by_another_process": true })),
-            false => say!("{} was rebuilt by another process, and is no longer frozen", args.sale),
-        }
-        return Ok(Ended::Done);
+        return done_by_another(&rebuild.store, &args.sale, &args.output).await;
     };
     match rebuilt {
         Ok(rebuilt) => {
@@ -62,9 +59,7 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
                 true => say!("{}", serde_json::json!(rebuilt)),
                 false => print(&rebuilt),
             }
-            // Orders that only these entries had are missing.
-            let complete = rebuilt.unreadable == 0 && rebuilt.log_begins_at.is_none();
-            Ok(if complete { Ended::Done } else { Ended::ItemsLeft })
+            Ok(if rebuilt.is_complete() { Ended::Done } else { Ended::ItemsLeft })
         }
         Err(RebuildError::OutOfBalance(books)) => {
             match args.output.is_json() {
@@ -79,6 +74,22 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
             Err(error.into())
         }
     }
+}
+
+async fn done_by_another(store: &Store, sale: &SaleId, output: &Output) -> Result<Ended, Failed> {
+    let complete = was_rebuilt_completely(store, sale).await?.unwrap_or(true);
+    if output.is_json() {
+        let by_another = serde_json::json!({
+            "sale_id": sale, "by_another_process": true, "log_was_whole": complete,
+        });
+        say!("{by_another}");
+    } else {
+        say!("{} was rebuilt by another process, and is no longer frozen", sale);
+        if !complete {
+            say!("the order log was not whole then: orders that only its missing part had may be lost");
+        }
+    }
+    Ok(if complete { Ended::Done } else { Ended::ItemsLeft })
 }
 
 /// Says whether a rebuild that failed has left the sale frozen: nothing is sold until another one finishes.

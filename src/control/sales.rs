@@ -2,6 +2,7 @@
 
 use super::error::ControlError;
 use super::operator_acts::recorded;
+use crate::audit::{Audit, AuditError, audit};
 use crate::domain::{ActRequest, Sale, SaleId, SaleState};
 use crate::gate::{Gate, GateSale};
 use crate::store::{SaleRow, Store, StoreError};
@@ -93,13 +94,27 @@ impl Control {
         Ok(SaleStatus::of(row, Some(self.gate.describe(id).await?)))
     }
 
-    pub(super) async fn row(&self, id: &SaleId) -> Result<SaleRow, ControlError> {
-        if let Some(row) = self.store.sale(id).await? {
-            return Ok(row);
+    /// The books of one sale. Fails while Redis is unavailable.
+    pub async fn audit(&self, id: &SaleId) -> Result<Audit, ControlError> {
+        match audit(&self.gate, &self.store, id).await {
+            Err(AuditError::NotFound(_)) => Err(self.not_found(id).await),
+            books => Ok(books?),
         }
-        // A database that is behind may have lost the sale.
-        self.store.ensure_current().await?;
-        Err(ControlError::NotFound(id.clone()))
+    }
+
+    pub(super) async fn row(&self, id: &SaleId) -> Result<SaleRow, ControlError> {
+        match self.store.sale(id).await? {
+            Some(row) => Ok(row),
+            None => Err(self.not_found(id).await),
+        }
+    }
+
+    /// Why the sale has no row: a database that is behind may have lost it.
+    async fn not_found(&self, id: &SaleId) -> ControlError {
+        match self.store.ensure_current().await {
+            Ok(()) => ControlError::NotFound(id.clone()),
+            Err(behind) => behind.into(),
+        }
     }
 
     /// The sale's row, read before a write to its gate. A short-lived process has seen no number of the gate, so the

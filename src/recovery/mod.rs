@@ -17,5 +17,7 @@ mod retry;
 
 pub use compare::{Compare, Comparison, Difference, DifferenceKind, MOST_SUSPECTS, compare};
 pub use reach::{ReachError, log_begins_at, log_needed_from};
-pub use rebuild::{Forgotten, Gathered, Loaded, Rebuild, RebuildError, Rebuilding, Rebuilt};
+pub use rebuild::{
+    Forgotten, Gathered, Loaded, Rebuild, RebuildError, Rebuilding, Rebuilt, was_rebuilt_completely,
+};
 pub use repair::{Repair, RepairError, Repaired};

@@ -6,11 +6,11 @@ mod print;
 pub(super) use self::args::Verb;
 use super::confirm::confirmed;
 use super::ended::{Ended, Failed};
+use super::reading::Reading;
 use super::terms::operator;
 use crate::process::{Config, Parts, signal};
 use crate::queue::{DeadLetters, OrderLog, Publisher};
 use crate::recovery::replay::{Progress, Replay, ReplayError};
-use crate::rehearsal::drill::Progress as Bar;
 
 /// Replays in one listing.
 const LISTED: u64 = 1_000;
@@ -81,14 +81,11 @@ fn replay(config: &Config, parts: Parts) -> Replay {
 async fn with_bar<T>(
     work: impl AsyncFnOnce(Progress<'_>) -> Result<T, ReplayError>,
 ) -> Result<T, ReplayError> {
-    let bar = Bar::on_stderr();
-    bar.begin(0, "orders");
-    let advance = |done: u64, of: u64| {
-        bar.length(of);
-        bar.reach(done);
-    };
-    let say = |text: &str| bar.say(text);
-    let done = work(Progress { advance: &advance, say: &say }).await;
-    bar.end();
+    let reading = Reading::of_unknown();
+    let advance = |done: u64, of: u64| reading.reach_of("orders", done, of);
+    let read = |stage: &'static str, done: u64| reading.reach(stage, done);
+    let say = |text: &str| reading.say(text);
+    let done = work(Progress { advance: &advance, read: &read, say: &say }).await;
+    reading.end();
     done
 }

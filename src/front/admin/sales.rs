@@ -106,9 +106,8 @@ pub(super) async fn check(State(app): App, path: PathOf<String>, headers: Header
 pub(super) async fn audit(State(app): App, path: PathOf<String>, headers: HeaderMap) -> Response {
     let answer = async {
         app.tokens.operator(&headers, Role::Viewer).await?;
-        let audit = crate::audit::audit(&app.gate, &app.store, &sale_id(&in_path(path)?)?).await;
-        let audit = audit.map_err(|error| control_problem(error.into()))?;
-        Ok(Json(AuditJson::of(&audit)).into_response())
+        let books = app.control.audit(&sale_id(&in_path(path)?)?).await.map_err(control_problem)?;
+        Ok(Json(AuditJson::of(&books)).into_response())
     };
     respond_to_operator(answer.await, &headers)
 }

@@ -4,50 +4,14 @@ use super::error::RebuildError;
 use super::freeze::{Rebuild, Rebuilding};
 use super::gather::Gathered;
 use super::load::Loaded;
-use crate::audit::{Audit, Progress, audit_knowing};
-use crate::domain::{Millis, Number, OrderId, SaleId, SaleState};
+use super::rebuilt::{Forgotten, Rebuilt};
+use crate::audit::{Progress, audit_knowing};
+use crate::domain::{Number, OrderId, SaleState};
 use crate::gate::Moved;
 use crate::settlement::{compare_places, mark_recorded};
 
 /// Orders that are looked up together.
 const AT_ONCE: usize = 1_000;
-
-/// What Redis had forgotten when it came back in time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-pub struct Forgotten {
-    /// Writes to the sale's gate: every order is one, and so is every settlement, return and act.
-    pub writes: u64,
-    /// Those of them that are orders with a row, or in the outbox, the log or the dead letters. All of them are loaded.
-    pub orders_found: u64,
-}
-
-/// What a rebuild did.
-#[derive(Debug, Clone, serde::Serialize)]
-pub struct Rebuilt {
-    /// The sale.
-    pub sale_id: SaleId,
-    /// Its state now.
-    pub state: SaleState,
-    /// The gate's number now.
-    #[serde(flatten)]
-    pub number: Number,
-    /// For how long the sale was frozen by this rebuild.
-    pub frozen_seconds: f64,
-    /// Users who hold an order, live or ended.
-    pub users: usize,
-    /// Orders without a row.
-    pub in_flight: usize,
-    /// What Redis had forgotten; `None` if it had the last write, or nothing of the sale, or if it could not be counted.
-    pub forgotten: Option<Forgotten>,
-    /// From when on the order log was read: every order that was accepted earlier had its row.
-    pub log_read_from: Millis,
-    /// When the log begins, if that is later than the database's position in it: it may lack orders without a row.
-    pub log_begins_at: Option<Millis>,
-    /// Log entries and dead letters that this build cannot read: orders in them are not counted.
-    pub unreadable: usize,
-    /// The books after the rebuild; they balance.
-    pub books: Audit,
-}
 
 impl Rebuild {
     /// Compares the books, then puts the sale into the state of its row; if the row says frozen, the sale is paused.

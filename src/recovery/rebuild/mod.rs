@@ -18,16 +18,19 @@ mod finish;
 mod freeze;
 mod gather;
 mod load;
+mod rebuilt;
 
 use crate::audit::Progress;
 use crate::domain::{ActRequest, Number, SaleId};
 use crate::store::{ActState, BegunAct, NotBegun, SaleAct, StoreError};
 
+use rebuilt::REBUILD;
+
 pub use error::RebuildError;
-pub use finish::{Forgotten, Rebuilt};
 pub use freeze::{Rebuild, Rebuilding};
 pub use gather::Gathered;
 pub use load::Loaded;
+pub use rebuilt::{Forgotten, Rebuilt, was_rebuilt_completely};
 
 /// How often the database is read, because orders known only from a message get their rows meanwhile.
 const ATTEMPTS: u32 = 3;
@@ -64,7 +67,7 @@ impl Rebuild {
             let _ = self.gate.clear_staged(sale, rebuilding.epoch).await;
         }
         let (state, result, number) = match &done {
-            Ok(rebuilt) => (ActState::Done, format!("at {}", rebuilt.number), Some(rebuilt.number)),
+            Ok(rebuilt) => (ActState::Done, rebuilt.recorded(), Some(rebuilt.number)),
             Err(error) => (ActState::Refused, error.to_string(), None),
         };
         let _ = rebuilding.guard.release().await;
@@ -73,7 +76,7 @@ impl Rebuild {
     }
 
     async fn begin_act(&self, sale: &SaleId, request: &ActRequest) -> Result<SaleAct, RebuildError> {
-        match self.store.begin_act(sale, "rebuild", "{}".into(), request).await? {
+        match self.store.begin_act(sale, REBUILD, "{}".into(), request).await? {
             Ok(BegunAct::New(act) | BegunAct::Existing(act)) => Ok(act),
             Err(NotBegun::NoSale) => Err(RebuildError::NotFound(sale.clone())),
             Err(other) => Err(StoreError::Broken(format!("{other:?}")).into()),

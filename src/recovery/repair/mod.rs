@@ -6,6 +6,8 @@ mod units;
 
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
+
 use super::compare::{Comparison, Difference, DifferenceKind};
 use crate::domain::{ActRequest, Failure, Order, OrderStatus};
 use crate::gate::Gate;
@@ -34,11 +36,21 @@ pub struct Repair {
 
 impl Repair {
     /// Repairs each difference that `comparison` lists, then the units left in the gate if the books still do not
-    /// balance. A failure on one difference does not stop the others; the result lists every outcome. `request` is
-    /// recorded with each order that ends. May be repeated.
-    pub async fn apply(&self, comparison: &Comparison, request: &ActRequest) -> Repaired {
+    /// balance. A failure on one difference does not stop the others; the result lists every outcome. Cancelling `stop`
+    /// leaves the rest after the current one. `request` is recorded with each order that ends. May be repeated.
+    pub async fn apply(
+        &self,
+        comparison: &Comparison,
+        request: &ActRequest,
+        stop: &CancellationToken,
+    ) -> Repaired {
         let mut repaired = Repaired::default();
-        for difference in &comparison.differences {
+        for (nth, difference) in comparison.differences.iter().enumerate() {
+            if stop.is_cancelled() {
+                let left = comparison.differences.len() - nth;
+                repaired.left.push(format!("stopped before the last {left}: audit again"));
+                return repaired;
+            }
             let (id, why) = (difference.order_id, difference.why.as_str());
             if !difference.why.is_repairable() {
                 repaired.left.push(format!("{id} {why}: {}", difference.why.remedy()));

@@ -29,10 +29,12 @@ impl Work<'_> {
         }
         let (lanes, filter) = (self.lanes(), self.request.filter.clone());
         let Some(mut reader) = self.open().await? else { return Ok(()) };
-        let (mut live, mut ended) = (Vec::new(), Vec::new());
+        let (mut live, mut ended, mut read) = (Vec::new(), Vec::new(), 0);
         while let Some(record) = self.next_of(&mut reader).await? {
-            let read = record.entries.into_iter().flatten();
-            live.extend(read.filter(|entry| {
+            read += record.entries.len() as u64;
+            (self.progress.read)("entries compared with Redis", read);
+            let entries = record.entries.into_iter().flatten();
+            live.extend(entries.filter(|entry| {
                 Pass::of(entry) == Some(Pass::Live) && filter.passes_entry(entry) && survey.is_last(entry)
             }));
             if live.len() >= lanes.at_once() {

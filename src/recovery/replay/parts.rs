@@ -1,5 +1,6 @@
 //! The servers that a replay works with, and the callbacks for its progress.
 
+use crate::audit::Progress as Reading;
 use crate::gate::Gate;
 use crate::lease::Leases;
 use crate::queue::{DeadLetters, OrderLog, Publisher};
@@ -26,6 +27,8 @@ pub struct Replay {
 pub struct Progress<'a> {
     /// Called with the orders done and the total: once when the total is known, then after each batch.
     pub advance: &'a (dyn Fn(u64, u64) + Sync),
+    /// Called with what is read before and between the batches, and how many of them have been read.
+    pub read: Reading<'a>,
     /// Called with what the replay is waiting for.
     pub say: &'a (dyn Fn(&str) + Sync),
 }

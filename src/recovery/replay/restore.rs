@@ -102,9 +102,11 @@ impl Work<'_> {
             self.report.begins_at = begins_at;
         }
         let Some(mut reader) = self.open().await? else { return Ok(None) };
-        let mut survey = Survey::default();
+        let (mut survey, mut read) = (Survey::default(), 0);
         while let Some(record) = self.next_of(&mut reader).await? {
             survey.add(&record, filter, &mut self.report);
+            read += record.entries.len() as u64;
+            (self.progress.read)("entries surveyed", read);
             self.check_in().await?;
             if self.stop.is_cancelled() {
                 break;

@@ -14,7 +14,7 @@ use super::pacer::Pacer;
 use super::parts::{Progress, Replay};
 use super::report::Report;
 use super::request::ReplayRequest;
-use crate::audit::{Audit, AuditError, audit};
+use crate::audit::{Audit, AuditError, audit_knowing};
 use crate::domain::SaleId;
 use crate::recovery::retry::Retry;
 use crate::store::RunState;
@@ -84,11 +84,11 @@ impl<'a> Work<'a> {
 
     /// The books of the sales that the replay touches. Sales without a row are left out.
     pub(super) async fn audits(&mut self) -> Result<Vec<Audit>, ReplayError> {
-        let (gate, store) = (&self.replay.gate, &self.replay.store);
+        let (gate, store, read) = (&self.replay.gate, &self.replay.store, self.progress.read);
         let mut audits = Vec::new();
         for sale in &self.report.sales.clone() {
-            let books = self.retrying(async || match audit(gate, store, sale).await {
-                Ok(books) => Ok(Some(books)),
+            let books = self.retrying(async || match audit_knowing(gate, store, sale, None, read).await {
+                Ok((books, _)) => Ok(Some(books)),
                 Err(AuditError::NotFound(_)) => Ok(None),
                 Err(AuditError::Gate(error)) => Err(error.into()),
                 Err(AuditError::Store(error)) => Err(error.into()),

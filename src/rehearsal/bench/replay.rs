@@ -109,7 +109,7 @@ async fn replay_log(replay: &Replay, limit: Option<u64>) -> Result<(), BenchErro
         max_replays: 3,
         accept_loss: false,
     };
-    let progress = Progress { advance: &|_, _| {}, say: &|_| {} };
+    let progress = Progress { advance: &|_, _| {}, read: &|_, _| {}, say: &|_| {} };
     let done = replay.run(&request, "bench", &progress, CancellationToken::new()).await.map_err(broken)?;
     let wanted = limit.unwrap_or(ORDERS);
     if done.report.counts.orders() != wanted || done.report.counts.left() > 0 {

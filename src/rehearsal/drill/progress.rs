@@ -54,7 +54,8 @@ impl Progress {
         let mut last = lines.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if last.elapsed() >= EVERY {
             *last = Instant::now();
-            eprintln!("{}", serde_json::json!({ "done": self.bar.position(), "of": self.bar.length() }));
+            let (done, of) = (self.bar.position(), self.bar.length());
+            eprintln!("{}", serde_json::json!({ "done": done, "of": of, "what": self.bar.message() }));
         }
     }
 

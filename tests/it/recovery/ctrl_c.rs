@@ -4,13 +4,15 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use doorbuster::domain::{Act, SaleState};
-use sqlx::{Connection as _, Executor as _, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
 use super::repair::{act, left};
+use crate::seams::queue::take;
 use crate::support::{
-    Backup, Database, World, at_rest, buy, configure, everything_is_witnessed, run, sale, until,
+    Backup, Database, World, at_rest, attempt, buy, configure, everything_is_witnessed, run, sale, until,
+    verdicts,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -64,27 +66,41 @@ async fn ctrl_c_ends_a_replay_after_its_batch_and_names_the_command_that_resumes
     running.stop().await;
 }
 
-/// Runs a command while nobody can read an order, and ends it by Ctrl-C. Returns exit code and standard error.
-async fn interrupted_while_it_reads(world: &World, arguments: &[&str]) -> (Option<i32>, String) {
+/// Starts a command while nobody can use a table, and returns when it waits for that. The connection has the lock.
+async fn waiting_for(world: &World, table: &str, arguments: &[&str]) -> (Child, PgConnection) {
     let mut holder = PgConnection::connect(&world.config().database.url).await.unwrap();
-    holder.execute("BEGIN; LOCK TABLE orders IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    let lock = format!("BEGIN; LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE");
+    holder.execute(AssertSqlSafe(lock)).await.unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_doorbuster"));
     configure(&mut command, world);
     command.args(arguments);
-    let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
     let mut watcher = PgConnection::connect(&world.config().database.url).await.unwrap();
     until("the command waits for the table", LONG, async || {
         let waiting = "SELECT count(*) FROM pg_locks JOIN pg_class ON pg_class.oid = relation \
-             WHERE relname = 'orders' AND NOT granted";
-        let (waiting,): (i64,) = sqlx::query_as(waiting).fetch_one(&mut watcher).await.unwrap();
+             WHERE relname = $1 AND NOT granted";
+        let waiting = sqlx::query_as(waiting).bind(table);
+        let (waiting,): (i64,) = waiting.fetch_one(&mut watcher).await.unwrap();
         (waiting > 0).then_some(())
     })
     .await;
-    interrupt(&child);
+    (child, holder)
+}
+
+/// Exit code and standard error of a command that ends soon.
+async fn ends(child: Child) -> (Option<i32>, String) {
     let ended = tokio::time::timeout(Duration::from_secs(10), child.wait_with_output()).await;
     let ended = ended.expect("it ends although the database does not answer").unwrap();
-    holder.execute("ROLLBACK").await.unwrap();
     (ended.status.code(), String::from_utf8_lossy(&ended.stderr).into_owned())
+}
+
+/// Runs a command while nobody can read an order, and ends it by Ctrl-C.
+async fn interrupted_while_it_reads(world: &World, arguments: &[&str]) -> (Option<i32>, String) {
+    let (child, mut holder) = waiting_for(world, "orders", arguments).await;
+    interrupt(&child);
+    let ended = ends(child).await;
+    holder.execute("ROLLBACK").await.unwrap();
+    ended
 }
 
 /// Runs a command that hangs at a failure point, and ends it there by Ctrl-C.
@@ -118,14 +134,13 @@ async fn ctrl_c_ends_an_audit_an_export_and_a_rebuild() {
     let parts = world.parts().await;
     let name = sale.id.as_str();
 
-    for command in [
-        &["audit", "--sale", name][..],
-        &["audit", "--sale", name, "--repair", "--yes"],
-        &["replay", "plan", "log", "--since", "1h"],
-    ] {
-        let (code, err) = interrupted_while_it_reads(&world, command).await;
-        assert!(code != Some(0) && !err.contains("panicked"), "{command:?}: {code:?} {err}");
+    for audit in [&["audit", "--sale", name][..], &["audit", "--sale", name, "--repair", "--yes"]] {
+        let (code, err) = interrupted_while_it_reads(&world, audit).await;
+        assert!(code == Some(3) && err.contains("audit again"), "{audit:?}: {code:?} {err}");
     }
+    let plan = ["replay", "plan", "log", "--since", "1h"];
+    let (code, err) = interrupted_while_it_reads(&world, &plan).await;
+    assert!(code != Some(0) && !err.contains("panicked"), "{code:?} {err}");
     let (code, out, err) = run(Some(&world), &["audit", "--sale", name]).await;
     assert_eq!(code, 0, "{out}{err}");
     let folder = tempfile::tempdir().unwrap();
@@ -148,4 +163,27 @@ async fn ctrl_c_ends_an_audit_an_export_and_a_rebuild() {
     let (code, out, err) = run(Some(&world), &rebuild).await;
     assert!(code == 0 && out.contains("is open again"), "{code} {out}{err}");
     assert_eq!(left(&parts, &sale).await, 5);
+}
+
+/// The plan is shown by then, and the first step waits for the database.
+#[tokio::test(flavor = "multi_thread")]
+async fn ctrl_c_ends_a_repair_before_its_next_step() {
+    let mut world = World::new(Database::Postgres).await;
+    world.set("database.timeout_ms=30000");
+    let parts = world.parts().await;
+    let sale = sale(&world.name, 9, 1);
+    world.open_sale(&parts, &sale).await;
+    let attempts = ["ann", "bob"].map(|user| attempt(&sale.id, user, None, 1));
+    verdicts(&parts.gate, &sale.id, &attempts).await;
+    let repair = ["audit", "--sale", sale.id.as_str(), "--repair", "--yes", "--older-than", "0"];
+    let (child, mut holder) = waiting_for(&world, "operator_acts", &repair).await;
+    interrupt(&child);
+    // Otherwise the answer of the database could come before the signal.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    holder.execute("ROLLBACK").await.unwrap();
+    let (code, err) = ends(child).await;
+    assert!(code == Some(3) && err.contains("stopped in"), "{code:?} {err}");
+    assert_eq!(take(&world, "orders").await, None, "an order was published after Ctrl-C");
+    let (code, out, err) = run(Some(&world), &repair).await;
+    assert!(code == 0 && out.matches("published again").count() == 2, "{code} {out}{err}");
 }

@@ -206,23 +206,28 @@ async fn a_change_of_stock_that_only_the_gate_still_has_is_restored_with_its_ord
     running.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_database_that_is_restored_during_a_replay_stays_behind() {
-    let mut world = World::new(Database::Postgres).await;
-    world.set("maintenance.every_ms=100").set("worker.hold_ms=1000");
-    let (running, sale) = running_sale(&world, 30).await;
+/// A database that has lost all orders but two: these.
+async fn with_lost_orders(world: &World, database: &Backup, count: u32) -> (Running, Sale, Vec<OrderId>) {
+    let (running, sale) = running_sale(world, 30).await;
     buy(&running, &sale, 0..2).await;
     at_rest(&running, &sale).await;
     everything_is_witnessed(&running, &sale).await;
-    let database = Backup::of(&world);
     database.make().await;
-    let lost = buy(&running, &sale, 2..10).await;
+    let lost = buy(&running, &sale, 2..2 + count).await;
     at_rest(&running, &sale).await;
     act(&running.parts, &sale, lost[0], Act::Pay).await;
     everything_is_witnessed(&running, &sale).await;
     database.restore().await;
     until_behind(&running).await;
+    (running, sale, lost)
+}
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_is_restored_during_a_replay_stays_behind() {
+    let mut world = World::new(Database::Postgres).await;
+    world.set("maintenance.every_ms=100").set("worker.hold_ms=1000");
+    let database = Backup::of(&world);
+    let (running, sale, lost) = with_lost_orders(&world, &database, 8).await;
     let replay = slow_replay(&world);
     until("the replay has restored an order", LONG, async || status(&running, lost[0]).await).await;
     database.restore().await;
@@ -241,18 +246,8 @@ async fn a_database_that_is_restored_during_a_replay_stays_behind() {
 async fn a_database_that_loses_a_part_of_a_replay_stays_behind() {
     let mut world = World::new(Database::Postgres).await;
     world.set("maintenance.every_ms=100").set("worker.hold_ms=1000");
-    let (running, sale) = running_sale(&world, 30).await;
-    buy(&running, &sale, 0..2).await;
-    at_rest(&running, &sale).await;
-    everything_is_witnessed(&running, &sale).await;
     let database = Backup::as_dump_of(&world);
-    database.make().await;
-    let lost = buy(&running, &sale, 2..20).await;
-    at_rest(&running, &sale).await;
-    everything_is_witnessed(&running, &sale).await;
-    database.restore().await;
-    until_behind(&running).await;
-
+    let (running, sale, lost) = with_lost_orders(&world, &database, 18).await;
     let restored = async || {
         let rows = futures_util::future::join_all(lost.iter().map(|order| status(&running, *order))).await;
         rows.iter().flatten().count()
@@ -302,6 +297,11 @@ async fn a_sale_that_neither_log_nor_database_knows_keeps_the_database_behind() 
             (answer.status == 503).then_some(())
         })
         .await;
+    }
+    let operator = Buyer::operator(&running, doorbuster::front::Role::Viewer);
+    for path in ["", "/audit"] {
+        let answer = operator.get(&format!("/v1/admin/sales/{}{path}", sale.id)).await;
+        assert_eq!(answer.status, 503, "{path}: {}", answer.text);
     }
     let (code, out, err) = run(Some(&world), &["replay", "run", "log", "--yes"]).await;
     assert!(code == 3 && out.contains("neither the log nor the database knows"), "{code} {out}{err}");

@@ -5,6 +5,9 @@ use std::time::Duration;
 use doorbuster::domain::{ActRequest, Sale, SaleState};
 use doorbuster::process::{Role, Running};
 
+use lapin::options::BasicPublishOptions;
+use sqlx::{Connection as _, Executor as _};
+
 use super::repair::{forget, left, lost_mid_sale, rebuild};
 use crate::seams::queue::channel;
 use crate::support::{Buyer, Database, World, ask_redis, at_rest, buy, run, sale, servers, until};
@@ -213,4 +216,36 @@ async fn an_operators_rebuild_waits_for_one_that_is_under_way() {
     assert!(err.contains("another rebuild of") && err.contains("is under way; waits for it"), "{err}");
     assert_eq!(left(&front.parts, &sale).await, 4);
     front.stop().await;
+}
+
+/// What the other one found, this one says as well.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operators_rebuild_says_that_the_one_it_waited_for_lacked_a_part_of_the_log() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("gate.rebuild=manual").set("database.timeout_ms=30000");
+    let running = world.running().await;
+    let sale = sale(&world.name, 5, 1);
+    world.open_sale(&running.parts, &sale).await;
+    buy(&running, &sale, 0..1).await;
+    at_rest(&running, &sale).await;
+    let (channel, log) = (channel(&world).await, format!("{}.log", world.name));
+    let options = BasicPublishOptions::default();
+    let (exchange, payload) = (log.as_str().into(), b"not an entry");
+    channel.basic_publish(exchange, "".into(), options, payload, Default::default()).await.unwrap();
+    forget(&world, &sale).await;
+    // The first rebuild has its lease, and waits for the database.
+    let mut database = sqlx::SqliteConnection::connect(&world.config().database.url).await.unwrap();
+    database.execute("BEGIN IMMEDIATE").await.unwrap();
+    let command = ["rebuild", "--sale", sale.id.as_str(), "--yes"];
+    let (first, second, ()) = tokio::join!(run(Some(&world), &command), run(Some(&world), &command), async {
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        database.execute("ROLLBACK").await.unwrap();
+    });
+    for (code, out, err) in [&first, &second] {
+        assert!(*code == 3, "{code} {out}{err}");
+    }
+    let by_another =
+        [&first, &second].iter().filter(|(_, out, _)| out.contains("by another process")).count();
+    assert_eq!(by_another, 1, "{first:?} {second:?}");
+    running.stop().await;
 }

@@ -1,6 +1,7 @@
 //! Replay runs: mistakes, concurrent runs, rate limits, cancelling and resuming, outages, parallel transactions.
 
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -42,13 +43,25 @@ async fn an_order_that_leaves_the_source_while_it_is_read_is_reported_as_left() 
     let request = ReplayRequest { source: Source::File(file.clone()), rate: None, ..slow_log() };
     // Called between the survey and the first write.
     let advance = |_, _| write_accepted(&file, &orders[..3]);
-    let progress = Progress { advance: &advance, say: &|_| () };
+    let stages = Mutex::new(Vec::new());
+    let read = |stage: &'static str, done: u64| stages.lock().unwrap().push((stage, done));
+    let progress = Progress { advance: &advance, read: &read, say: &|_| () };
     let replay = replay_of(&world).await;
     let done = replay.run(&request, "test", &progress, CancellationToken::new()).await.unwrap();
     let counts = &done.report.counts;
     assert_eq!((counts.inserted, counts.vanished, counts.left()), (3, 1, 1));
     assert!(!done.report.is_complete());
     assert_eq!(done.report.troubles, ["the file no longer has 1 of the orders that it had at first"]);
+    assert_eq!(
+        *stages.lock().unwrap(),
+        [
+            ("entries surveyed", 1),
+            ("entries surveyed", 2),
+            ("entries surveyed", 3),
+            ("entries surveyed", 4),
+            ("orders added up", 3)
+        ]
+    );
     // Nothing is missing from what the file has now.
     let done = replay.run(&request, "test", &progress, CancellationToken::new()).await.unwrap();
     assert!(done.report.is_complete() && done.report.counts.already == 3, "{:?}", done.report);
@@ -230,7 +243,9 @@ async fn replay_log(
     say: &(dyn Fn(&str) + Sync),
 ) -> Result<Finished, ReplayError> {
     let replay = replay_of(world).await;
-    replay.run(&slow_log(), "test", &Progress { advance, say }, CancellationToken::new()).await
+    replay
+        .run(&slow_log(), "test", &Progress { advance, read: &|_, _| (), say }, CancellationToken::new())
+        .await
 }
 
 /// The broker is up when the plan begins, and then confirms nothing for longer than `queue.timeout_ms`.
@@ -249,7 +264,7 @@ async fn a_plan_waits_for_a_broker_that_is_slow_to_confirm_the_end_mark() {
             proxy.set(Weather::Fair);
         }
     };
-    let progress = Progress { advance: &|_, _| {}, say: &say };
+    let progress = Progress { advance: &|_, _| {}, read: &|_, _| (), say: &say };
     let plan =
         replay.plan(&slow_log(), &progress, CancellationToken::new()).await.expect("it waits out the outage");
     assert!(waits.into_inner(), "the plan never met the broker's outage");
