@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::books::summary;
-use super::confirm::confirmed;
+use super::confirm::confirmed_unless;
 use super::ended::{Ended, Failed};
 use super::output::Output;
 use super::reading::Reading;
@@ -53,14 +53,17 @@ const SHOWN: usize = 50;
 
 pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
     let audit = Auditing::open(config, args).await?;
+    let beginning = async { Ok::<_, Failed>((audit.behind().await?, audit.sales().await?)) };
+    let Some(beginning) = audit.stop.run_until_cancelled(beginning).await else {
+        return Ok(audit.stopped(Ended::Done));
+    };
+    let (behind, sales) = beginning?;
     let (mut worst, mut unread) = (Ended::Done, 0);
     let mut shown = Vec::new();
-    let behind = audit.behind().await?;
     if let Some(behind) = &behind {
         worst = Ended::OutOfBalance;
         eprintln!("{behind}");
     }
-    let sales = audit.sales().await?;
     if sales.is_empty() && !audit.args.output.is_json() {
         say!("no sale is open or closed: there is nothing to audit");
     }
@@ -76,23 +79,25 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
             }
             audited => audited?,
         };
-        let Some(audited) = audited else {
-            eprintln!("doorbuster: stopped in {sale}: what was repaired stays; audit again");
-            worst = if worst == Ended::OutOfBalance { worst } else { Ended::ItemsLeft };
-            break;
-        };
-        let ended = audited.verdict();
-        if ended != Ended::Done && worst != Ended::OutOfBalance {
-            worst = ended;
+        if let Some(audited) = audited {
+            let ended = audited.verdict();
+            if ended != Ended::Done && worst != Ended::OutOfBalance {
+                worst = ended;
+            }
+            if audit.args.output.is_json() {
+                shown.push(audited.json());
+            } else if !audited.stopped {
+                print(&audited.found);
+            }
         }
-        if audit.args.output.is_json() {
-            shown.push(audited.json());
-        } else {
-            print(&audited.found);
+        if audit.stop.is_cancelled() {
+            worst = audit.stopped(worst);
+            break;
         }
     }
     if audit.args.output.is_json() {
-        say!("{}", serde_json::json!({ "audits": shown, "database_behind": behind.is_some() }));
+        let (behind, stopped) = (behind.is_some(), audit.stop.is_cancelled());
+        say!("{}", serde_json::json!({ "audits": shown, "database_behind": behind, "stopped": stopped }));
     }
     if unread > 0 && worst != Ended::OutOfBalance {
         return Err(Failed::Other(format!("sales that could not be audited: {unread}; repeat it")));
@@ -110,8 +115,11 @@ struct Auditing {
 
 /// One sale, and its repair if there was one.
 struct Audited {
+    /// The last comparison: after a repair, unless it was stopped.
     found: Comparison,
     repaired: Option<Repaired>,
+    /// The repair was stopped, or the comparison after it.
+    stopped: bool,
 }
 
 impl Auditing {
@@ -138,7 +146,16 @@ impl Auditing {
         Ok(opened.map(|row| row.sale.id).collect())
     }
 
-    /// `None` if it was stopped.
+    /// Says that the audit was stopped. Returns how it ends, if it would have ended so.
+    fn stopped(&self, worst: Ended) -> Ended {
+        match self.args.repair {
+            true => eprintln!("doorbuster: stopped; what was repaired stays: audit again"),
+            false => eprintln!("doorbuster: stopped: audit again"),
+        }
+        if worst == Ended::OutOfBalance { worst } else { Ended::ItemsLeft }
+    }
+
+    /// `None` if it was stopped before anything was repaired.
     async fn one(&self, sale: &SaleId) -> Result<Option<Audited>, Failed> {
         let Some(mut found) = self.compare(sale).await? else { return Ok(None) };
         if self.args.accept_loss {
@@ -155,8 +172,13 @@ impl Auditing {
             ),
             false => ("this repairs the books", "audit --repair"),
         };
-        if plan.is_empty() || !confirmed(what, sale.as_str(), self.args.yes)? {
-            return Ok(Some(Audited { found, repaired: None }));
+        if plan.is_empty() {
+            return Ok(Some(Audited { found, repaired: None, stopped: false }));
+        }
+        match confirmed_unless(&self.stop, (what, sale.as_str()), self.args.yes).await? {
+            Some(true) => {}
+            Some(false) => return Ok(Some(Audited { found, repaired: None, stopped: false })),
+            None => return Ok(None),
         }
         let request = ActRequest::by(operator(None)).because(Some(why.into()));
         let repairing = async { Ok::<_, Failed>(self.repair.apply(&found, &request, &self.stop).await) };
@@ -169,8 +191,9 @@ impl Auditing {
             print_repaired(&repaired);
         }
         // After a repair the command fails if it cannot read the books again, even with `--all`.
-        let found = self.compare(sale).await.map_err(|error| Failed::Other(error.to_string()))?;
-        Ok(found.map(|found| Audited { found, repaired: Some(repaired) }))
+        let after = self.compare(sale).await.map_err(|error| Failed::Other(error.to_string()))?;
+        let (stopped, repaired) = (after.is_none() || self.stop.is_cancelled(), Some(repaired));
+        Ok(Some(Audited { found: after.unwrap_or(found), repaired, stopped }))
     }
 
     /// Whether the database lacks what it had confirmed, of any sale: it may have lost whole sales.
@@ -185,23 +208,29 @@ impl Auditing {
 
     /// `None` if it was stopped.
     async fn compare(&self, sale: &SaleId) -> Result<Option<Comparison>, AuditError> {
-        // The comparison is about the database as it is now.
-        self.behind().await?;
         let log = (!self.args.without_log).then_some(&self.log);
         let older_than = Duration::from_secs(self.args.older_than);
         let (gate, store) = (&self.parts.gate, &self.parts.store);
-        let reading = Reading::of(store, sale).await;
-        let progress = |stage, done| reading.reach(stage, done);
-        let how = Compare { gate, store, log, older_than, most: MOST_SUSPECTS, progress: &progress };
-        let compared = self.stop.run_until_cancelled(compare(how, sale)).await;
-        reading.end();
-        compared.transpose()
+        let comparing = async {
+            // The comparison is about the database as it is now.
+            self.behind().await?;
+            let reading = Reading::of(store, sale).await;
+            let progress = |stage, done| reading.reach(stage, done);
+            let how = Compare { gate, store, log, older_than, most: MOST_SUSPECTS, progress: &progress };
+            let compared = compare(how, sale).await;
+            reading.end();
+            compared
+        };
+        self.stop.run_until_cancelled(comparing).await.transpose()
     }
 }
 
 impl Audited {
     fn verdict(&self) -> Ended {
-        let Self { found, repaired } = self;
+        let Self { found, repaired, stopped } = self;
+        if *stopped {
+            return Ended::ItemsLeft;
+        }
         // An order that the repair has published again is about to get its row.
         let queued = |difference: &Difference| repaired.is_some() && difference.why == DifferenceKind::Lost;
         let only_those = found

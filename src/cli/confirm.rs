@@ -2,6 +2,8 @@
 
 use std::io::{IsTerminal as _, Write as _};
 
+use tokio_util::sync::CancellationToken;
+
 use super::ended::Failed;
 
 /// Whether the caller agrees, by `--yes` or by typing `word` on a terminal. Without a terminal only `--yes` counts.
@@ -21,4 +23,23 @@ pub(super) fn confirmed(what: &str, word: &str, yes: bool) -> Result<bool, Faile
         eprintln!("nothing was done");
     }
     Ok(agreed)
+}
+
+/// The same for a command that ends at `stop`, also while it waits for the answer. `None` if it is time to stop.
+pub(super) async fn confirmed_unless(
+    stop: &CancellationToken,
+    (what, word): (&str, &str),
+    yes: bool,
+) -> Result<Option<bool>, Failed> {
+    let (answer, answered) = tokio::sync::oneshot::channel();
+    let (what, word) = (what.to_owned(), word.to_owned());
+    // A thread of its own: the process ends although it still reads.
+    std::thread::spawn(move || answer.send(confirmed(&what, &word, yes)));
+    match stop.run_until_cancelled(answered).await {
+        Some(answered) => answered.unwrap_or(Ok(false)).map(Some),
+        None => {
+            eprintln!();
+            Ok(None)
+        }
+    }
 }

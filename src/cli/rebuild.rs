@@ -76,8 +76,19 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
     }
 }
 
+/// How long after the sale is open the other process may take to record what it found.
+const RECORDED_WITHIN: Duration = Duration::from_secs(10);
+
 async fn done_by_another(store: &Store, sale: &SaleId, output: &Output) -> Result<Ended, Failed> {
-    let complete = was_rebuilt_completely(store, sale).await?.unwrap_or(true);
+    let began = Instant::now();
+    let complete = loop {
+        let complete = was_rebuilt_completely(store, sale).await?;
+        if complete.is_some() || began.elapsed() > RECORDED_WITHIN {
+            // A process that died just then has recorded nothing.
+            break complete.unwrap_or(false);
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    };
     if output.is_json() {
         let by_another = serde_json::json!({
             "sale_id": sale, "by_another_process": true, "log_was_whole": complete,
@@ -86,7 +97,10 @@ async fn done_by_another(store: &Store, sale: &SaleId, output: &Output) -> Resul
     } else {
         say!("{} was rebuilt by another process, and is no longer frozen", sale);
         if !complete {
-            say!("the order log was not whole then: orders that only its missing part had may be lost");
+            say!(
+                "it is not known that the order log was whole then: orders that only a missing part had may be lost \
+                 (doorbuster acts)"
+            );
         }
     }
     Ok(if complete { Ended::Done } else { Ended::ItemsLeft })

@@ -9,7 +9,7 @@ use sea_orm::{
 
 use super::error::StoreError;
 use super::handle::Store;
-use super::places::{REPLAYS, advance};
+use super::places::advance;
 
 /// Called just before COMMIT: whether the caller still holds the lease under which it writes. A lease can expire while
 /// the transaction runs.
@@ -91,9 +91,9 @@ impl Store {
         Ok(())
     }
 
-    /// Commits restored rows of a sale. A database that is behind keeps its place, so that it stays behind until
-    /// everything has been restored. If it has lost what this process restored before, it rolls back with
-    /// [`StoreError::Behind`].
+    /// Commits restored rows of a sale. A database that is behind keeps the places of its sales, so that it stays behind
+    /// until everything has been restored, and advances that of the replay. If it has lost what the replay had restored,
+    /// it rolls back with [`StoreError::Behind`].
     pub(in crate::store) async fn commit_restored(
         &self,
         may_commit: MayCommit<'_>,
@@ -101,7 +101,8 @@ impl Store {
         sales: &[&str],
     ) -> Result<(), StoreError> {
         let behind = self.behind_in(&transaction, sales).await?.is_some();
-        let sales = if behind { &[REPLAYS] } else { sales };
+        let replay = self.witnesses.replay();
+        let sales = if behind { std::slice::from_ref(&replay) } else { sales };
         self.commit_if(may_commit, transaction, sales).await
     }
 }

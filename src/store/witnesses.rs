@@ -6,18 +6,20 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use futures_util::future::BoxFuture;
 
-use super::places::REPLAYS;
 use crate::domain::{Place, SaleId};
+
+/// The places of replays begin so: no sale can have such an id.
+const REPLAY: &str = "_replay-";
 
 /// A database that lacks commits which it had confirmed: it was restored from a backup, or a replica that was behind
 /// has replaced it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the database went back in time: it had reached place {witnessed} of sale {sale} and is at {found}; bring it up to \
-     date with `doorbuster replay run log`"
+    "the database went back in time: it had reached place {witnessed} of {} and is at {found}; bring it up to \
+     date with `doorbuster replay run log`", subject(.sale)
 )]
 pub struct Behind {
-    /// The first sale, by id, that it is behind in.
+    /// The first sale, by id, that it is behind in, or the replay.
     pub sale: String,
     /// The highest place that it had confirmed.
     pub witnessed: Place,
@@ -28,7 +30,14 @@ pub struct Behind {
 impl Behind {
     /// Whether it lacks something that a replay of this process had restored.
     pub fn is_of_replay(&self) -> bool {
-        self.sale == REPLAYS
+        self.sale.starts_with(REPLAY)
+    }
+}
+
+fn subject(place_of: &str) -> String {
+    match place_of.starts_with(REPLAY) {
+        true => "a replay".into(),
+        false => format!("sale {place_of}"),
     }
 }
 
@@ -62,6 +71,8 @@ pub(in crate::store) struct Witnesses {
     pub(in crate::store) hear: OnceLock<Box<Hear>>,
     /// Whether the other store has ever answered.
     pub(in crate::store) heard: AtomicBool,
+    /// What the replay of this process restores while the database is behind has a place of its own, by this name.
+    replay: OnceLock<String>,
     /// Lets one caller hear the witnesses while the others wait.
     pub(in crate::store) hearing: tokio::sync::Mutex<()>,
     doubts: Doubts,
@@ -77,6 +88,7 @@ impl Default for Witnesses {
             behind: Mutex::default(),
             hear: OnceLock::new(),
             heard: AtomicBool::new(false),
+            replay: OnceLock::new(),
             hearing: tokio::sync::Mutex::default(),
             doubts: Doubts(Arc::new(AtomicU64::new(1))),
             settled: AtomicU64::new(0),
@@ -111,6 +123,17 @@ impl Witnesses {
 
     pub(in crate::store) fn all(&self) -> BTreeMap<String, Place> {
         locked(&self.highest).clone()
+    }
+
+    /// The place that this process's replay of this source advances. A source has one replay at a time, so nobody else
+    /// advances it meanwhile.
+    pub(in crate::store) fn begin_replay(&self, source: &str) -> &str {
+        self.replay.get_or_init(|| format!("{REPLAY}{source}"))
+    }
+
+    /// The same, once a replay has begun.
+    pub(in crate::store) fn replay(&self) -> &str {
+        self.begin_replay("none")
     }
 
     /// The latest line of any sale; 1 before the first commit.

@@ -66,10 +66,11 @@ impl Rebuilt {
     }
 }
 
-/// Whether the last rebuild of the sale that finished was complete, whichever process did it; `None` if none is among
-/// the last acts.
+/// Whether the log was whole for the latest rebuild of the sale that was not refused, whichever process did it. `None` if
+/// none is among the latest acts, or if its result is not recorded yet: that comes after the sale is open.
 pub async fn was_rebuilt_completely(store: &Store, sale: &SaleId) -> Result<Option<bool>, StoreError> {
     let acts = store.acts(sale, LATEST_ACTS).await?;
-    let rebuilt = acts.into_iter().find(|act| act.kind == REBUILD && act.state == ActState::Done);
-    Ok(rebuilt.map(|act| !act.result.is_some_and(|result| result.ends_with(INCOMPLETE))))
+    let rebuilt = acts.into_iter().find(|act| act.kind == REBUILD && act.state != ActState::Refused);
+    let result = rebuilt.filter(|act| act.state == ActState::Done).and_then(|act| act.result);
+    Ok(result.map(|result| !result.ends_with(INCOMPLETE)))
 }

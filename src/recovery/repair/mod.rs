@@ -61,6 +61,10 @@ impl Repair {
                 Err(error) => repaired.left.push(format!("{id} {why}: {error}")),
             }
         }
+        if stop.is_cancelled() {
+            repaired.left.push("stopped before the units left in the gate: audit again".into());
+            return repaired;
+        }
         let sale = &comparison.books.sale_id;
         if let Err(error) = units::correct(&self.gate, &self.store, sale, &mut repaired).await {
             repaired.left.push(error.to_string());

@@ -26,8 +26,11 @@ pub enum ReplayError {
     /// A run failed after it had begun; it can be resumed.
     #[error("replay {0} failed: {1}; resume it with: doorbuster replay resume {0}")]
     Failed(Uuid, Box<ReplayError>),
-    /// The database was restored again while it was being brought up to date; what had been written before is gone.
-    #[error("the database was restored again during the replay, which began before that: run a new one")]
+    /// The database was restored again while it was being brought up to date, or a copy that was behind replaced it: some
+    /// of what had been written is gone.
+    #[error(
+        "the database was restored again during the replay, or failed over to a copy that lacks some of it: run a new one"
+    )]
     RestoredMeanwhile,
     /// The request makes no sense; nothing was done.
     #[error("{0}")]

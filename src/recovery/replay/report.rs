@@ -30,7 +30,7 @@ pub struct Counts {
     pub quarantined: u64,
     /// On the dead-letter queue, which is a separate source.
     pub parked: u64,
-    /// Surveyed, but no longer in the source when they were to be written.
+    /// Orders and payments that were surveyed, and no longer in the source when they were to be written.
     #[serde(default)]
     pub vanished: u64,
     /// Sales, acts and payments that were brought up to date.

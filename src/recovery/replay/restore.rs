@@ -80,17 +80,18 @@ impl Work<'_> {
         self.begin_line().await
     }
 
-    /// Every order that the survey found must have been met by a later pass. Otherwise the log was cut, or the file
-    /// changed, while it was read.
+    /// Every order and payment that the survey found must have been met by a later pass. Otherwise the log was cut, or
+    /// the file changed, while it was read.
     fn count_vanished(&mut self, survey: &Survey) {
-        let vanished = survey.undecided();
+        let vanished = survey.unmet();
         if vanished == 0 || self.stop.is_cancelled() || self.request.filter.limit.is_some() {
             return;
         }
         self.report.counts.vanished = vanished;
         let source = self.request.source.name();
-        self.report
-            .trouble(format!("the {source} no longer has {vanished} of the orders that it had at first"));
+        self.report.trouble(format!(
+            "the {source} no longer has {vanished} of the orders and payments that it had at first"
+        ));
     }
 
     /// The first pass. `None`: it is time to stop.
@@ -170,6 +171,7 @@ impl Work<'_> {
             let read = record.entries.into_iter().flatten();
             for entry in read.filter(|entry| filter.passes_entry(entry) && Pass::of(entry) == Some(pass)) {
                 if let Entry::Payment(payment) = entry {
+                    survey.meet_payment();
                     if !survey.is_purged(&payment.sale_id) {
                         payments.push(*payment);
                     }

@@ -46,6 +46,8 @@ pub(super) struct Survey {
     pub(super) acts: BTreeMap<(SaleId, String), ActEntry>,
     /// Sales whose orders were deleted for good.
     purged: BTreeSet<SaleId>,
+    /// Payments that the later pass has not met yet.
+    unmet_payments: u64,
 }
 
 impl Survey {
@@ -96,8 +98,14 @@ impl Survey {
                     *known = (**entry).clone();
                 }
             }
-            Entry::Payment(_) => {}
+            Entry::Payment(_) => self.unmet_payments += 1,
         }
+    }
+
+    /// Called for each payment of the later pass.
+    pub(super) fn meet_payment(&mut self) {
+        // The log may have got more of them meanwhile.
+        self.unmet_payments = self.unmet_payments.saturating_sub(1);
     }
 
     fn add_version(&mut self, entry: &OrderEntry) {
@@ -143,9 +151,9 @@ impl Survey {
         self.last_of(entry).is_some_and(|(id, _)| !self.leaves_out(id, entry.sale()))
     }
 
-    /// The number of orders that no later pass has met. After the last pass, the source no longer has them.
-    pub(super) fn undecided(&self) -> u64 {
-        self.states.undecided()
+    /// The number of orders and payments that no later pass has met. After the last pass, the source no longer has them.
+    pub(super) fn unmet(&self) -> u64 {
+        self.states.undecided() + self.unmet_payments
     }
 
     /// The order of an entry, if this is the last that the source says of it and nothing was decided yet.

@@ -13,10 +13,6 @@ use crate::store::entities::place;
 use crate::store::error::StoreError;
 use crate::store::many::is_one_of;
 
-/// The place of what replays restore while the database is behind. The sales keep their places then, so that they stay
-/// behind until everything has been restored. No sale can have this id.
-pub(in crate::store) const REPLAYS: &str = "_replays";
-
 /// Advances the places of these sales and returns them. Call it last, just before COMMIT: it locks a row of each sale,
 /// which every other change of that sale needs too. The sales are locked in the order of their ids.
 pub(in crate::store) async fn advance(

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use sea_orm::sea_query::OnConflict;
 use sea_orm::{ActiveValue::Set, EntityTrait as _, QueryOrder as _, QuerySelect as _};
 
-use super::advance::REPLAYS;
 use crate::domain::Place;
 use crate::store::entities::place;
 use crate::store::error::StoreError;
@@ -26,8 +25,9 @@ impl Store {
                 .all(&transaction)
                 .await?;
             let mut places: BTreeMap<String, Place> = self.witnesses.all();
-            let restored = places.get(REPLAYS).copied().unwrap_or_default();
-            if !rows.iter().any(|row| row.sale_id == REPLAYS && place_in(row) >= restored) {
+            let replay = self.witnesses.replay();
+            let restored = places.get(replay).copied().unwrap_or_default();
+            if !rows.iter().any(|row| row.sale_id == replay && place_in(row) >= restored) {
                 transaction.rollback().await?;
                 return Ok(None);
             }

@@ -9,5 +9,5 @@ mod check;
 mod line;
 mod log_position;
 
-pub(in crate::store) use advance::{REPLAYS, advance};
+pub(in crate::store) use advance::advance;
 pub(in crate::store) use check::place_of;

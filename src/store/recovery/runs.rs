@@ -13,7 +13,7 @@ use crate::domain::Millis;
 use crate::store::entities::replay_run;
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
-use crate::store::places::{REPLAYS, advance};
+use crate::store::places::advance;
 use crate::store::states::RunState;
 
 /// One replay.
@@ -42,7 +42,8 @@ pub struct Run {
 }
 
 impl Store {
-    /// Records a new run. If the database goes back from here on, it lacks this, and everything that is restored after it.
+    /// Records a new run, and advances the place of the replay: a database that goes back to before this moment is found
+    /// to be behind. A process runs the replays of one source only.
     pub async fn begin_run(&self, run: &Run) -> Result<(), StoreError> {
         let row = replay_run::ActiveModel {
             id: Set(run.id),
@@ -59,17 +60,16 @@ impl Store {
         self.within(async {
             let transaction = self.begin_restoring().await?;
             replay_run::Entity::insert(row).exec_without_returning(&transaction).await?;
-            self.commit_run(transaction).await
+            self.commit_run(transaction, &run.source).await
         })
         .await
     }
 
-    /// Commits the beginning of a run, with a place that a database which goes back from here on lacks.
-    async fn commit_run(&self, transaction: DatabaseTransaction) -> Result<(), StoreError> {
-        let places = advance(&transaction, &BTreeSet::from([REPLAYS])).await?;
+    async fn commit_run(&self, transaction: DatabaseTransaction, source: &str) -> Result<(), StoreError> {
+        let places = advance(&transaction, &BTreeSet::from([self.witnesses.begin_replay(source)])).await?;
         transaction.commit().await?;
-        for (_, place) in places {
-            self.witnesses.observe(REPLAYS, place);
+        for (replay, place) in places {
+            self.witnesses.observe(&replay, place);
         }
         Ok(())
     }
@@ -116,10 +116,11 @@ impl Store {
                 transaction.rollback().await?;
                 return Ok(None);
             }
-            let run =
-                replay_run::Entity::find_by_id(id).one(&transaction).await?.map(read_run).transpose()?;
-            self.commit_run(transaction).await?;
-            Ok(run)
+            let Some(run) = replay_run::Entity::find_by_id(id).one(&transaction).await? else {
+                return Ok(None);
+            };
+            self.commit_run(transaction, &run.source).await?;
+            read_run(run).map(Some)
         })
         .await
     }

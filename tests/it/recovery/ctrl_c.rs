@@ -182,7 +182,7 @@ async fn ctrl_c_ends_a_repair_before_its_next_step() {
     tokio::time::sleep(Duration::from_millis(500)).await;
     holder.execute("ROLLBACK").await.unwrap();
     let (code, err) = ends(child).await;
-    assert!(code == Some(3) && err.contains("stopped in"), "{code:?} {err}");
+    assert!(code == Some(3) && err.contains("what was repaired stays"), "{code:?} {err}");
     assert_eq!(take(&world, "orders").await, None, "an order was published after Ctrl-C");
     let (code, out, err) = run(Some(&world), &repair).await;
     assert!(code == 0 && out.matches("published again").count() == 2, "{code} {out}{err}");

@@ -51,7 +51,10 @@ async fn an_order_that_leaves_the_source_while_it_is_read_is_reported_as_left() 
     let counts = &done.report.counts;
     assert_eq!((counts.inserted, counts.vanished, counts.left()), (3, 1, 1));
     assert!(!done.report.is_complete());
-    assert_eq!(done.report.troubles, ["the file no longer has 1 of the orders that it had at first"]);
+    assert_eq!(
+        done.report.troubles,
+        ["the file no longer has 1 of the orders and payments that it had at first"]
+    );
     assert_eq!(
         *stages.lock().unwrap(),
         [
