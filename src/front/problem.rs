@@ -109,8 +109,12 @@ impl Problem {
 }
 
 /// The response, or its problem with the request's id.
+/// No cache may keep the answer unless it says so itself: it is about one caller, and soon out of date.
 pub(super) fn respond(answered: Answered, headers: &HeaderMap) -> Response {
-    answered.unwrap_or_else(|problem| problem.of_request(headers).into_response())
+    let mut response = answered.unwrap_or_else(|problem| problem.of_request(headers).into_response());
+    let caching = response.headers_mut().entry(header::CACHE_CONTROL);
+    caching.or_insert(HeaderValue::from_static("no-store"));
+    response
 }
 
 /// As [`respond`], for operators, who get the cause of a problem as well.

@@ -175,20 +175,24 @@ impl Rounds {
     async fn expire(&self, leader: &Guard, expired_at: &mut Instant) -> Result<usize, MaintenanceError> {
         let store = if expired_at.elapsed() < EXPIRES_WITHIN { &self.behind_buyers } else { &self.store };
         let mut expired = 0;
+        // A sale with a locked row must not hold up the units of the others.
+        let mut unavailable = Vec::new();
         for _ in 0..BATCHES {
             keep_leading(leader).await;
-            let overdue = store.overdue_orders(self.settings.batch).await?;
+            let overdue = store.overdue_orders(&unavailable, self.settings.batch).await?;
             if overdue.is_empty() {
                 *expired_at = Instant::now();
                 break;
             }
-            let some = expire(&self.gate, store, &self.leases, &overdue).await;
+            let failed = unavailable.len();
+            let some = expire(&self.gate, store, &self.leases, &overdue, &mut unavailable).await;
             expired += some;
             if some > 0 {
                 *expired_at = Instant::now();
             }
-            // Orders that are left belong to users whose leases are busy.
-            if some == 0 || overdue.len() as u64 != self.settings.batch {
+            // Orders that are left of the other sales belong to users whose leases are busy.
+            let stands_still = some == 0 && unavailable.len() == failed;
+            if stands_still || overdue.len() as u64 != self.settings.batch {
                 break;
             }
         }

@@ -26,8 +26,14 @@ enum ExpiryError {
 
 /// Expires the overdue orders whose users' leases are free, and returns how many. On return each change is committed,
 /// and the gate has the units or maintenance returns them later. An error on some orders is logged and does not stop
-/// the others. May be repeated.
-pub async fn expire(gate: &Gate, store: &Store, leases: &Leases, overdue: &[OverdueOrder]) -> usize {
+/// those of other sales; their sale is added to `unavailable`. May be repeated.
+pub async fn expire(
+    gate: &Gate,
+    store: &Store,
+    leases: &Leases,
+    overdue: &[OverdueOrder],
+    unavailable: &mut Vec<SaleId>,
+) -> usize {
     let mut sales: BTreeMap<&SaleId, Vec<&OverdueOrder>> = BTreeMap::new();
     for order in overdue {
         sales.entry(&order.sale).or_default().push(order);
@@ -35,21 +41,27 @@ pub async fn expire(gate: &Gate, store: &Store, leases: &Leases, overdue: &[Over
     let mut expired = 0;
     for (sale, orders) in sales {
         for batch in orders.chunks(MAX_NAMES_PER_CALL) {
-            expired += expire_batch(gate, store, leases, sale, batch).await;
+            let (some, whole) = expire_batch(gate, store, leases, sale, batch).await;
+            expired += some;
+            if !whole {
+                unavailable.push(sale.clone());
+                break;
+            }
         }
     }
     expired
 }
 
-/// Expires one batch. If the database refuses one of its orders, halving the batch lets the others expire.
+/// Expires one batch. If the database refuses one of its orders, halving the batch lets the others expire. Returns how
+/// many expired, and whether none failed.
 async fn expire_batch(
     gate: &Gate,
     store: &Store,
     leases: &Leases,
     sale: &SaleId,
     batch: &[&OverdueOrder],
-) -> usize {
-    let mut expired = 0;
+) -> (usize, bool) {
+    let (mut expired, mut whole) = (0, true);
     let mut pending = Halves::of(batch);
     while let Some(orders) = pending.next_part() {
         let owed = match expire_some(store, leases, sale, orders).await {
@@ -60,6 +72,7 @@ async fn expire_batch(
             }
             Err(error) => {
                 tracing::warn!(%sale, orders = orders.len(), %error, "overdue orders are not expired yet");
+                whole = false;
                 continue;
             }
         };
@@ -69,7 +82,7 @@ async fn expire_batch(
             tracing::warn!(%sale, orders = owed.len(), %error, "the units of expired orders are not back in the gate yet");
         }
     }
-    expired
+    (expired, whole)
 }
 
 async fn expire_some(

@@ -261,7 +261,7 @@ impl<'a> OrderWithHistory<'a> {
     }
 }
 
-/// The events of payment providers in one state, the oldest first, up to a thousand.
+/// The events of payment providers in one state, the newest first, up to a thousand.
 #[derive(Serialize, JsonSchema)]
 pub(in crate::front) struct PaymentList {
     pub(super) payments: Vec<Payment>,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{RawQuery, State};
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -37,7 +37,7 @@ pub(super) async fn order(
         let id = order_id(&id)?;
         let wait = query_wait(query.as_deref(), app.settings.longest_wait)?;
         let view = found(view_within(&app, &sale, &user, id, wait).await)?;
-        Ok(uncached(OrderJson::of(&view)))
+        Ok(Json(OrderJson::of(&view)).into_response())
     };
     respond(answer.await, &headers)
 }
@@ -69,7 +69,7 @@ pub(super) async fn my_orders(
         let (views, is_cut) = page.map_err(|error| status_unavailable(&error))?;
         let orders: Vec<OrderJson<'_>> = views.iter().map(OrderJson::of).collect();
         let next = views.last().filter(|_| is_cut).map(|view| view.order.id);
-        Ok(uncached(OrdersPage { orders, next }))
+        Ok(Json(OrdersPage { orders, next }).into_response())
     };
     respond(answer.await, &headers)
 }
@@ -99,7 +99,7 @@ pub(super) async fn sale(State(app): App, path: PathOf<String>, headers: HeaderM
 }
 
 fn answer_with(sale: SaleJson<'_>) -> Response {
-    uncached(sale)
+    Json(sale).into_response()
 }
 
 /// Shows a sale, unless buyers may not see it or it cannot be read now.
@@ -131,11 +131,4 @@ pub(super) async fn view_within(
         Some(view) => view,
         None => app.intake.view(sale, user, id).await,
     }
-}
-
-/// The answer may be out of date a second later, so no cache may keep it.
-fn uncached(body: impl Serialize) -> Response {
-    let mut response = Json(body).into_response();
-    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
 }

@@ -173,7 +173,7 @@ fn orders() -> Vec<Operation> {
     .with("state")
     .replies::<PaymentList>(
         200,
-        "The events, the oldest first",
+        "The events, the newest first",
         &[],
         json!({"payments": [{
             "provider": "acme", "event_id": "evt_1", "kind": "paid", "sale_id": "shoes", "order_id": AN_ORDER,

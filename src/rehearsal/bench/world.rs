@@ -20,6 +20,9 @@ pub(super) const PREFIX: &str = "bench";
 /// How long a process may take to become ready.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
+/// How long one answer about that may take.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+
 /// Private servers, and the processes that use them.
 pub(super) struct World {
     folder: Folder,
@@ -162,7 +165,11 @@ impl World {
         self.children.push(child);
         let begin = Instant::now();
         let operations = SocketAddr::from(([127, 0, 0, 1], health.port));
-        while !load::get(operations, health.path).await.is_some_and(|answer| answer.contains(health.ready)) {
+        let ready = async || {
+            let answer = tokio::time::timeout(ANSWERS_WITHIN, load::get(operations, health.path)).await;
+            answer.ok().flatten().is_some_and(|answer| answer.contains(health.ready))
+        };
+        while !ready().await {
             if begin.elapsed() > READY_WITHIN {
                 let log = std::fs::read_to_string(home.join("log")).unwrap_or_default();
                 return Err(broken(format!("{name} is not ready after {READY_WITHIN:?}:\n{log}")));

@@ -58,6 +58,10 @@ async fn run_as(
         let process = tokio::process::Command::new(program.unwrap_or(&this))
             .args(command)
             .args(settings(stack).await?)
+            // No setting of the shell that the drill was started from.
+            .env_clear()
+            .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
+            .current_dir(stack.home())
             .env("DOORBUSTER__AUTH__SECRET", stack.secret())
             .stdin(Stdio::null())
             .kill_on_drop(true)

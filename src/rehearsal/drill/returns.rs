@@ -172,6 +172,11 @@ impl Stream<'_> {
     }
 }
 
+/// An order that has failed is as lost to its buyer as one without a row.
+fn is_lost(status: Option<OrderStatus>) -> bool {
+    status.is_none_or(|status| status == OrderStatus::Failed)
+}
+
 fn judge(sale: &SaleId, plan: &Plan, visits: &Visits, books: &FinalBooks, seconds: f64) -> Returns {
     let results = visits.results.iter().filter(|result| result.has_order());
     let promised: Vec<OrderId> = results.filter_map(|result| result.order).collect();
@@ -184,7 +189,7 @@ fn judge(sale: &SaleId, plan: &Plan, visits: &Visits, books: &FinalBooks, second
         seconds,
         paid: paid.map(|row| row.quantity).sum(),
         oversold: books.oversold(),
-        lost: promised.iter().filter(|id| !books.rows.contains_key(id)).count() as u64,
+        lost: promised.iter().filter(|id| is_lost(books.status(**id))).count() as u64,
         leaked: books.leaked(),
         unfinished: books.unfinished(),
         contradictions: contradictions::of_follow_ups(books, plan, &visits.outcomes),

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::books::{ChangeRow, OrderRow, PaymentRow};
 use super::call::{Ask, Call};
-use super::case::{Case, Intent};
+use super::case::{Case, Intent, Outage};
 
 /// A buyer's request for an order.
 #[derive(Clone, Copy)]
@@ -153,9 +153,27 @@ impl<'a> Facts<'a> {
         losses.any(|outage| outage.from_ms <= at_ms && at_ms <= outage.to_ms + within_ms)
     }
 
-    /// Whether a replay may have ended the order: it ends as cancelled what the log has as live and the gate as ended.
+    /// When the losses of data were over that were under way within so many milliseconds after this time; 0 if there were
+    /// none.
+    pub(super) fn loss_over_at_ms(&self, at_ms: i64, within_ms: i64) -> i64 {
+        let losses = self.case.outages.iter().filter(|outage| outage.loses.is_some());
+        let near = losses.filter(|loss| loss.from_ms <= at_ms + within_ms && at_ms <= loss.to_ms);
+        near.map(|loss| loss.to_ms).max().unwrap_or(0)
+    }
+
+    /// Whether a replay may have ended the order: after a loss of the database it ends as cancelled what the log has as live
+    /// and the gate as ended. So the order had been cancelled or had expired before.
     pub(super) fn may_have_ended_in_replay(&self, order: Uuid) -> bool {
-        self.ended_at_ms(order).is_some_and(|at_ms| self.is_in_loss(at_ms, REPLAYED_WITHIN_MS))
+        let can_end =
+            self.case.sale.pay_within_ms.is_some() || self.intents.get(&order) == Some(&Intent::Cancels);
+        let of_database = |outage: &&Outage| {
+            outage.loses.as_deref().is_some_and(|lost| !["redis", "rabbitmq"].contains(&lost))
+        };
+        let is_near = |at_ms: i64| {
+            let mut losses = self.case.outages.iter().filter(of_database);
+            losses.any(|loss| loss.from_ms <= at_ms && at_ms <= loss.to_ms + REPLAYED_WITHIN_MS)
+        };
+        can_end && self.ended_at_ms(order).is_some_and(is_near)
     }
 
     /// Whether a fault was under way, or the stack recovering from it, at some time of this interval.

@@ -26,14 +26,19 @@ pub struct OverdueOrder {
 }
 
 impl Store {
-    /// Orders past their payment deadline by the database's clock, longest overdue first. An order whose verified
-    /// payment waits to be applied is not among them.
-    pub async fn overdue_orders(&self, limit: u64) -> Result<Vec<OverdueOrder>, StoreError> {
+    /// Orders of all sales but `except` that are past their payment deadline by the database's clock, longest overdue
+    /// first. An order whose verified payment waits to be applied is not among them.
+    pub async fn overdue_orders(
+        &self,
+        except: &[SaleId],
+        limit: u64,
+    ) -> Result<Vec<OverdueOrder>, StoreError> {
         self.within(async {
             let rows: Vec<(Uuid, String, String)> = order::Entity::find()
                 .select_only()
                 .columns([order::Column::Id, order::Column::SaleId, order::Column::UserId])
                 .filter(Expr::col(order::Column::PayByMs).lte(self.clock()))
+                .filter(order::Column::SaleId.is_not_in(except.iter().map(SaleId::as_str)))
                 .filter(order::Column::Id.not_in_subquery(paid_but_not_applied(Target::Order)))
                 .filter(order::Column::Id.not_in_subquery(paid_but_not_applied(Target::Retaken)))
                 .order_by_asc(order::Column::PayByMs)

@@ -1,4 +1,5 @@
 pub mod clocks;
+mod expiry;
 pub mod late_calls;
 pub mod lent;
 pub mod lost_queue;

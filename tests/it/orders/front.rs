@@ -44,6 +44,12 @@ async fn an_order_is_accepted_then_confirmed_and_its_buyer_can_read_it() {
     assert_eq!(mine.json["orders"][0]["order_id"], accepted.order_id());
     let hidden = Buyer::of(&running, "bob").get(&location).await;
     assert_eq!((hidden.status, hidden.code()), (404, "order_not_found"));
+    let of_sale = ada.get(&format!("/v1/sales/{sale}")).await;
+    let operator = Buyer::operator(&running, OperatorRole::Viewer);
+    let orders = operator.get(&format!("/v1/admin/sales/{sale}/orders")).await;
+    for answer in [accepted, confirmed, repeat, mine, hidden, of_sale, orders] {
+        assert_eq!(answer.headers["cache-control"], "no-store", "{}", answer.text);
+    }
     running.stop().await;
 }
 

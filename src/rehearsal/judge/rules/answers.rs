@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use uuid::Uuid;
 
 use crate::rehearsal::judge::call::{Ask, Call};
+use crate::rehearsal::judge::case::OperatorAct;
 use crate::rehearsal::judge::facts::{Buy, Facts, leads_to};
 use crate::rehearsal::judge::free_units::{certainly_free, holds_all_of};
 use crate::rehearsal::judge::rule::{Found, Look};
@@ -30,8 +31,19 @@ pub(super) fn accepted_is_kept(facts: &Facts<'_>) -> Look {
                 format!("{} was given {order}, which is {owner}'s", call.user),
             ));
         }
+        found.extend(calls.iter().find_map(|call| not_what_was_asked(facts, *order, call)));
     }
     found.into_iter().collect()
+}
+
+/// The order holds what this click asked for.
+fn not_what_was_asked(facts: &Facts<'_>, order: Uuid, call: &Call) -> Option<Found> {
+    let (row, Ask::Buy { sku, quantity, .. }) = (facts.rows.get(&order)?, &call.ask) else { return None };
+    (row.sku != *sku || row.quantity != *quantity).then(|| {
+        let user = &call.user;
+        let (holds, held) = (row.quantity, &row.sku);
+        Found::of_order(order, format!("{user} asked for {quantity} {sku}, and {order} holds {holds} {held}"))
+    })
 }
 
 pub(super) fn ends_readable(facts: &Facts<'_>) -> Look {
@@ -68,6 +80,7 @@ pub(super) fn no_404_after_202(facts: &Facts<'_>) -> Look {
 
 pub(super) fn same_click_same_order(facts: &Facts<'_>) -> Look {
     let mut orders: BTreeMap<(&str, &str), Uuid> = BTreeMap::new();
+    let mut keys: BTreeMap<Uuid, &str> = BTreeMap::new();
     let mut found = Vec::new();
     for Buy { key, call, .. } in facts.buys().filter(|buy| buy.call.answer.gives_order()) {
         if call.answer.order.is_some_and(|order| facts.lost_with_redis.contains(&order)) {
@@ -82,6 +95,13 @@ pub(super) fn same_click_same_order(facts: &Facts<'_>) -> Look {
             found.push(Found::of_user(
                 &call.user,
                 format!("{} was given {first} and {order} for {key}", call.user),
+            ));
+        }
+        let first = *keys.entry(order).or_insert(key);
+        if first != key {
+            found.push(Found::of_order(
+                order,
+                format!("{} was given {order} for {first} and for {key}", call.user),
             ));
         }
     }
@@ -143,15 +163,19 @@ pub(super) fn sold_out_is_true(facts: &Facts<'_>) -> Look {
 /// How long after a loss the gate may be frozen: it is rebuilt when broker and database both answer.
 const REBUILT_WITHIN_MS: i64 = 60_000;
 
+/// How long a front may go by terms that have changed.
+const CACHED_MS: i64 = 2_000;
+
 /// How far the clocks of database and crowd, which share a host, may differ.
 const SKEW_MS: i64 = 50;
 
 /// Refusals that are true once the operator has sent an act, with the verb of the act and a word of its body.
-const BY_ACTS: [(&str, &str, &str); 3] = [
-    ("sale_closed", "close", ""),
-    ("rate_limited", "change", "rate\":\""),
-    ("purchase_limit", "change", "limit"),
-];
+const BY_ACTS: [(&str, &str, &str); 2] =
+    [("sale_closed", "close", ""), ("purchase_limit", "change", "limit")];
+
+/// Words of the bodies that set a rate, and that clear one.
+const SETS_RATE: &str = "rate\":\"";
+const CLEARS_RATE: &str = "rate\":null";
 
 pub(super) fn refusal_is_true(facts: &Facts<'_>) -> Look {
     let mut orders: HashMap<&str, Vec<Uuid>> = HashMap::new();
@@ -196,6 +220,7 @@ fn is_true_of_a_click(facts: &Facts<'_>, call: &Call, has: impl Fn(&Call, Option
             facts.is_paused(call.from_ms - STALE_MS, call.to_ms)
                 || facts.is_in_loss(call.to_ms, REBUILT_WITHIN_MS)
         }
+        "rate_limited" => is_rated(facts, call),
         code => {
             match BY_ACTS.iter().find(|(refusal, ..)| *refusal == code) {
                 Some((_, verb, word)) => facts.case.acts.iter().any(|act| {
@@ -206,6 +231,17 @@ fn is_true_of_a_click(facts: &Facts<'_>, call: &Call, has: impl Fn(&Call, Option
             }
         }
     }
+}
+
+/// Whether the sale had a rate at some time of the call, or may have had.
+fn is_rated(facts: &Facts<'_>, call: &Call) -> bool {
+    let acts = || facts.case.acts.iter().filter(|act| act.act.starts_with("change"));
+    acts().filter(|act| act.act.contains(SETS_RATE) && act.from_ms <= call.to_ms).any(|set| {
+        let cleared = |act: &&OperatorAct| {
+            act.act.contains(CLEARS_RATE) && act.answer == "done" && act.from_ms >= set.to_ms
+        };
+        !acts().filter(cleared).any(|act| act.to_ms + CACHED_MS < call.from_ms)
+    })
 }
 
 /// An order that has a row can be cancelled until it is paid or has ended otherwise.

@@ -103,7 +103,7 @@ pub(super) fn sells_again(facts: &Facts<'_>) -> Look {
 }
 
 /// Answers to buyers who would get no order anyway, which other rules judge.
-const SERVED: [&str; 5] = ["repeat", "already_ordered", "purchase_limit", "sold_out", "rate_limited"];
+const SERVED: [&str; 4] = ["repeat", "already_ordered", "purchase_limit", "sold_out"];
 
 /// A floor for the time in which buyers come and none gets an order, although a unit is free; with `calm`, although
 /// nothing is down either.

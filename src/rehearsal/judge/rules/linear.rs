@@ -273,7 +273,8 @@ fn after<'a>(effect: &Effect<'a>, state: &State<'a>, terms: Terms) -> Option<Sta
     let known = |key: &str| state.iter().any(|held| held.key == key);
     match *effect {
         Effect::Took { order, key, units } => {
-            if known(key) || terms.at_least(state) + units > terms.limit {
+            let is_given = state.iter().any(|held| held.order == order);
+            if known(key) || is_given || terms.at_least(state) + units > terms.limit {
                 return None;
             }
             next.push(Held { order, key, status: "accepted", units });

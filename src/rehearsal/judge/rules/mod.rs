@@ -30,7 +30,7 @@ pub const RULES: &[Rule] = &[
     ),
     promise(
         "accepted-is-kept",
-        "Every order that a buyer was given has a row that did not fail.",
+        "Every order that a buyer was given has a row that did not fail, with what they asked for.",
         answers::accepted_is_kept,
     ),
     promise(
@@ -45,7 +45,7 @@ pub const RULES: &[Rule] = &[
     ),
     promise(
         "same-click-same-order",
-        "One buyer's clicks with the same key give the same order.",
+        "One buyer's clicks with the same key give the same order, and clicks with another key another.",
         answers::same_click_same_order,
     ),
     promise("no-way-back", "No later answer shows an earlier state.", answers::no_way_back),
@@ -90,6 +90,11 @@ pub const RULES: &[Rule] = &[
         "somebody-asked",
         "Every order has a buyer who clicked, and every end somebody who asked for it.",
         rows::somebody_asked,
+    ),
+    promise(
+        "nobody-refused-has-one",
+        "No order belongs to a click that was refused for good.",
+        rows::nobody_refused_has_one,
     ),
     promise("at-rest", "In the end nothing is on its way.", rows::at_rest),
     promise(

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use uuid::Uuid;
 
 use crate::rehearsal::judge::call::{Ask, Call};
+use crate::rehearsal::judge::case::Intent;
 use crate::rehearsal::judge::facts::Facts;
 use crate::rehearsal::judge::rule::{Found, Look};
 
@@ -82,7 +83,8 @@ pub(super) fn in_time_is_in_time(facts: &Facts<'_>) -> Look {
     for (order, event, call) in pays(facts) {
         let late = matches!(call.answer.code.as_str(), "late" | "retaken");
         let in_time = deadline(facts, order).is_some_and(|deadline| call.to_ms + SKEW_MS < deadline);
-        let cancelled = facts.rows.get(&order).is_some_and(|row| row.status == "cancelled");
+        let cancelled = facts.rows.get(&order).is_some_and(|row| row.status == "cancelled")
+            && (facts.intents.get(&order) == Some(&Intent::Cancels) || facts.may_have_ended_in_replay(order));
         if late && in_time && !cancelled {
             found.push(Found::of_order(
                 order,

@@ -1,7 +1,11 @@
 //! Promises about rows.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use uuid::Uuid;
+
 use crate::rehearsal::judge::books::PaymentRow;
-use crate::rehearsal::judge::call::Ask;
+use crate::rehearsal::judge::call::{Ask, Call};
 use crate::rehearsal::judge::case::Intent;
 use crate::rehearsal::judge::facts::{ARROWS, Facts};
 use crate::rehearsal::judge::rule::{Found, Look};
@@ -76,6 +80,49 @@ pub(super) fn somebody_asked(facts: &Facts<'_>) -> Look {
     }
     found.into_iter().collect()
 }
+
+/// A refusal that no later order of the same click may contradict.
+fn is_final(code: &str) -> bool {
+    matches!(code, "sold_out" | "sale_closed")
+}
+
+/// An order that nobody was given belongs to a click whose buyer does not know what became of it: to one whose last answer
+/// was no refusal.
+pub(super) fn nobody_refused_has_one(facts: &Facts<'_>) -> Look {
+    let of_payments: BTreeSet<Uuid> =
+        facts.case.books.payments.iter().filter_map(|payment| payment.new_order).collect();
+    let mut found = Vec::new();
+    for row in &facts.case.books.orders {
+        // A late payment takes an order by itself.
+        if facts.given.contains_key(&row.id) || of_payments.contains(&row.id) || row.status == "cancelled" {
+            continue;
+        }
+        let mut last: BTreeMap<&str, &Call> = BTreeMap::new();
+        let mut given = BTreeSet::new();
+        for call in facts.of_user.get(row.user.as_str()).into_iter().flatten() {
+            let Ask::Buy { key, .. } = &call.ask else { continue };
+            given.extend(call.answer.gives_order().then_some(key.as_str()));
+            let known = last.entry(key).or_insert(call);
+            if call.to_ms >= known.to_ms {
+                *known = call;
+            }
+        }
+        let may_have_taken_it = |(key, call): (&&str, &&Call)| {
+            let is_excused = facts.is_in_loss(call.to_ms, LOADED_WITHIN_MS);
+            !given.contains(*key) && (!is_final(&call.answer.code) || is_excused)
+        };
+        if !last.iter().any(may_have_taken_it) {
+            found.push(Found::of_order(
+                row.id,
+                format!("{} was refused every click that got no order, but has {}", row.user, row.id),
+            ));
+        }
+    }
+    found.into_iter().collect()
+}
+
+/// How long after a loss an order may still be missing that only its message has.
+const LOADED_WITHIN_MS: i64 = 60_000;
 
 pub(super) fn at_rest(facts: &Facts<'_>) -> Look {
     let books = &facts.case.books;
