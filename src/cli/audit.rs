@@ -55,6 +55,9 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
     let audit = Auditing::open(config, args).await?;
     let beginning = async { Ok::<_, Failed>((audit.behind().await?, audit.sales().await?)) };
     let Some(beginning) = audit.stop.run_until_cancelled(beginning).await else {
+        if audit.args.output.is_json() {
+            say!("{}", serde_json::json!({ "audits": [], "database_behind": null, "stopped": true }));
+        }
         return Ok(audit.stopped(Ended::Done));
     };
     let (behind, sales) = beginning?;

@@ -14,7 +14,6 @@ use crate::gate::Gate;
 use crate::process::{Config, Parts, signal};
 use crate::queue::{DeadLetters, OrderLog};
 use crate::recovery::{Forgotten, Rebuild, RebuildError, Rebuilt, was_rebuilt_completely};
-use crate::store::Store;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -51,7 +50,7 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
     let rebuilt = after_others(&rebuild, &args.sale, &args.reason.request(), &progress).await;
     reading.end();
     let Some(rebuilt) = rebuilt else {
-        return done_by_another(&rebuild.store, &args.sale, &args.output).await;
+        return Ok(done_by_another(&rebuild, &args.sale, &args.output).await);
     };
     match rebuilt {
         Ok(rebuilt) => {
@@ -79,15 +78,16 @@ pub(super) async fn run(config: &Config, args: Args) -> Result<Ended, Failed> {
 /// How long after the sale is open the other process may take to record what it found.
 const RECORDED_WITHIN: Duration = Duration::from_secs(10);
 
-async fn done_by_another(store: &Store, sale: &SaleId, output: &Output) -> Result<Ended, Failed> {
+async fn done_by_another(rebuild: &Rebuild, sale: &SaleId, output: &Output) -> Ended {
     let began = Instant::now();
     let complete = loop {
-        let complete = was_rebuilt_completely(store, sale).await?;
-        if complete.is_some() || began.elapsed() > RECORDED_WITHIN {
+        // While the database does not answer, it is not known yet.
+        let complete = was_rebuilt_completely(&rebuild.store, sale).await.ok().flatten();
+        let pause = rebuild.stop.run_until_cancelled(tokio::time::sleep(Duration::from_millis(200)));
+        if complete.is_some() || began.elapsed() > RECORDED_WITHIN || pause.await.is_none() {
             // A process that died just then has recorded nothing.
             break complete.unwrap_or(false);
         }
-        tokio::time::sleep(Duration::from_millis(200)).await;
     };
     if output.is_json() {
         let by_another = serde_json::json!({
@@ -103,7 +103,7 @@ async fn done_by_another(store: &Store, sale: &SaleId, output: &Output) -> Resul
             );
         }
     }
-    Ok(if complete { Ended::Done } else { Ended::ItemsLeft })
+    if complete { Ended::Done } else { Ended::ItemsLeft }
 }
 
 /// Says whether a rebuild that failed has left the sale frozen: nothing is sold until another one finishes.

@@ -71,16 +71,24 @@ impl Control {
         for row in self.store.sales().await? {
             let old = row.state == SaleState::Archived && row.changed_at.plus(after) <= Millis::now();
             let id = row.sale.id;
-            if !old || self.store.orders_after(&id, None, 1).await?.is_empty() {
+            if !old {
                 continue;
             }
-            match self.purge(&id, &ActRequest::by("schedule")).await {
-                Ok(_) => purged += 1,
+            match self.purge_if_it_has_orders(&id).await {
+                Ok(has_orders) => purged += usize::from(has_orders),
                 // An error in one sale must not stop the purge of the others.
                 Err(error) => tracing::warn!(sale = %id, %error, "cannot purge an old sale"),
             }
         }
         Ok(purged)
+    }
+
+    async fn purge_if_it_has_orders(&self, sale: &SaleId) -> Result<bool, ControlError> {
+        let has_orders = !self.store.orders_after(sale, None, 1).await?.is_empty();
+        if has_orders {
+            self.purge(sale, &ActRequest::by("schedule")).await?;
+        }
+        Ok(has_orders)
     }
 
     /// Replaces a user's name with a random one in all archived sales. The result lists the other sales that know them:
@@ -131,7 +139,14 @@ impl Control {
         }
         let mut erased = 0;
         for (user, sales) in due {
-            let orders = self.store.finish_erasures(&user, &sales).await?;
+            let orders = match self.store.finish_erasures(&user, &sales).await {
+                Ok(orders) => orders,
+                // It must not keep the names of the others.
+                Err(error) => {
+                    tracing::warn!(%error, "a name that is to be erased is not yet");
+                    continue;
+                }
+            };
             let names = sales.iter().map(SaleId::as_str).collect::<Vec<_>>().join(", ");
             tracing::info!(
                 sales = names,

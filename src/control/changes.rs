@@ -1,6 +1,8 @@
 //! Changes to a sale's stock and terms while it sells. Each is recorded in the database first and then applied to the
 //! gate, which applies each version of an item and of the terms once.
 
+use std::collections::BTreeSet;
+
 use super::error::ControlError;
 use super::record::{same_act, unless_refused};
 use super::sales::Control;
@@ -75,9 +77,10 @@ impl Control {
     }
 
     /// Finishes changes to stock and terms that a crash or an outage interrupted, and returns how many. If a sale's
-    /// gate is unavailable or frozen, its changes wait for the next call.
+    /// gate is unavailable or frozen, or one of its changes cannot be finished, its changes wait for the next call.
     pub async fn finish_acts(&self) -> Result<usize, ControlError> {
         let (mut finished, mut after) = (0, Millis(0));
+        let mut unavailable = BTreeSet::new();
         loop {
             let acts = self.store.unfinished_acts(after, UNFINISHED_PAGE).await?;
             let Some(last) = acts.last() else { return Ok(finished) };
@@ -85,9 +88,15 @@ impl Control {
             after = last.at;
             for act in acts {
                 let sale = act.sale.clone();
+                if unavailable.contains(&sale) {
+                    continue;
+                }
                 match self.finish(act).await {
                     Ok(_) => finished += 1,
-                    Err(error) => tracing::warn!(%sale, %error, "an act is not finished yet"),
+                    Err(error) => {
+                        tracing::warn!(%sale, %error, "an act is not finished yet");
+                        unavailable.insert(sale);
+                    }
                 }
             }
         }

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::MaintenanceError;
 use super::leader::{alone, work_alone};
 use crate::domain::{Millis, Place, SaleId, SaleState};
-use crate::gate::Gate;
+use crate::gate::{Gate, GateSale};
 use crate::lease::Leases;
 use crate::settlement::Settler;
 use crate::store::{OlderEpoch, Store};
@@ -79,31 +79,41 @@ impl Adopter {
         // An order that is live in a database that went back in time may have ended.
         self.store.ensure_current().await?;
         for sale in self.gate.sales().await? {
-            let gate = self.gate.describe(&sale).await?;
-            let Some(gate) = gate.filter(|gate| gate.number.epoch > 1 && gate.state != SaleState::Frozen)
-            else {
-                continue;
-            };
-            let began = Instant::now();
-            let at = self.store.read_clock().await?;
-            let places = self.store.places_of(std::slice::from_ref(&sale)).await?;
-            let place = places.get(&sale).copied().unwrap_or_default();
-            let last = looked.get(&sale);
-            if last.is_some_and(|last| last.place == Some(place) || began < last.rest_until) {
-                continue;
+            // An error in one sale must not hold up the others.
+            if let Err(error) = self.look_at(&sale, looked).await {
+                tracing::warn!(%sale, %error, "orders that its rebuilt gate does not know could not be searched for");
             }
-            // A process that has just started checks every row once.
-            let since = Looked::rows_since(last);
-            let older = OlderEpoch { epoch: gate.number.epoch, recorded_since: since };
-            let all_known = self.adopt_unknown(&sale, older).await?;
-            let looked_now = Looked::after(last, at, place, all_known, began.elapsed());
-            looked.insert(sale, looked_now);
         }
         Ok(())
     }
 
+    async fn look_at(
+        &self,
+        sale: &SaleId,
+        looked: &mut HashMap<SaleId, Looked>,
+    ) -> Result<(), MaintenanceError> {
+        let gate = self.gate.describe(sale).await?;
+        let is_rebuilt = |gate: &GateSale| gate.number.epoch > 1 && gate.state != SaleState::Frozen;
+        let Some(gate) = gate.filter(is_rebuilt) else { return Ok(()) };
+        let began = Instant::now();
+        let at = self.store.read_clock().await?;
+        let places = self.store.places_of(std::slice::from_ref(sale)).await?;
+        let place = places.get(sale).copied().unwrap_or_default();
+        let last = looked.get(sale);
+        if last.is_some_and(|last| last.place == Some(place) || began < last.rest_until) {
+            return Ok(());
+        }
+        // A process that has just started checks every row once.
+        let since = Looked::rows_since(last);
+        let older = OlderEpoch { epoch: gate.number.epoch, recorded_since: since };
+        let all_known = self.adopt_unknown(sale, older).await?;
+        let looked_now = Looked::after(last, at, place, all_known, began.elapsed());
+        looked.insert(sale.clone(), looked_now);
+        Ok(())
+    }
+
     /// Adopts the live orders of older epochs that the gate lacks. Returns `false` if one is left, because another
-    /// process holds the lease of its user.
+    /// process holds the lease of its user or a server refused.
     async fn adopt_unknown(&self, sale: &SaleId, older: OlderEpoch) -> Result<bool, MaintenanceError> {
         let settler = Settler { gate: &self.gate, store: &self.store, leases: &self.leases };
         let mut all_known = true;
@@ -112,7 +122,10 @@ impl Adopter {
             let orders: Vec<_> = page.iter().map(|order| (&order.user, order.id)).collect();
             let known = self.gate.has_records_of(sale, &orders).await?;
             for ((user, id), _) in orders.iter().zip(known).filter(|(_, known)| !known) {
-                all_known &= settler.adopt(sale, user, *id).await?;
+                all_known &= settler.adopt(sale, user, *id).await.unwrap_or_else(|error| {
+                    tracing::warn!(%sale, order_id = %id, %error, "an order is not adopted yet");
+                    false
+                });
             }
         }
         Ok(all_known)

@@ -17,6 +17,9 @@ const AT_LEAST_EVERY: Duration = Duration::from_secs(30);
 /// Maximum dead letters in one look.
 const MOST: usize = 5_000;
 
+/// How long one look may read: the sweep, which waits for it, would lose its lead.
+const LOOKS_FOR: Duration = Duration::from_secs(2);
+
 #[derive(Default)]
 pub(super) struct DeadLetterMarks {
     /// The time of the last look, and how many there were.
@@ -50,10 +53,11 @@ impl DeadLetterMarks {
 
     /// Marks them while this process holds them, so that nobody can end one meanwhile.
     async fn look(&mut self, gate: &Gate, dead_letters: &DeadLetters, count: u32) {
-        match dead_letters.hold(MOST).await {
+        let began = Instant::now();
+        match dead_letters.hold_within(MOST, LOOKS_FOR).await {
             Ok(held) => {
                 // Other processes may be holding some. Those come back, and the next round looks again.
-                let all = held.letters.len() >= MOST.min(count as usize);
+                let all = held.letters.len() >= MOST.min(count as usize) || began.elapsed() >= LOOKS_FOR;
                 self.looked = all.then(|| (Instant::now(), count));
                 self.oldest = held.letters.iter().filter_map(|letter| letter.since).min();
                 mark_parked(gate, &held.letters).await;

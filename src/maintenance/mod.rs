@@ -4,7 +4,8 @@
 //! after the order log, and `rounds` after everything that comes due later, each as a continuous leader. `books_check`
 //! and `adopter` compare the books at intervals, one look at a time. `rebuilder` rebuilds frozen gates where the
 //! configuration allows it; `restart_check` compares the books after a restart of Redis, and until then
-//! keeps it from selling. `webhooks` gives endpoints what happened to orders. `place_check` notices
+//! keeps it from selling. `retention` erases names and purges old sales.
+//! `webhooks` gives endpoints what happened to orders. `place_check` notices
 //! in every process that the database has gone back in time.
 //!
 //! All of it is idempotent. A process that dies in the middle leaves work that the next one finds.
@@ -20,6 +21,7 @@ mod log_writer;
 mod place_check;
 mod rebuilder;
 mod restart_check;
+mod retention;
 mod rounds;
 mod schedule;
 mod sweep;
@@ -33,6 +35,7 @@ pub use log_writer::{LogWriter, write_last_entries, write_log};
 pub use place_check::PlaceCheck;
 pub use rebuilder::Rebuilder;
 pub use restart_check::{Comparison, NotCompared, RestartCheck};
+pub use retention::Retention;
 pub use rounds::{MaintenanceSettings, Rounds};
 pub use schedule::{ScheduledTask, schedule};
 pub use sweep::{Sweep, SweepSettings};

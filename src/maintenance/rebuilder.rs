@@ -43,7 +43,13 @@ impl Rebuilder {
         if self.rebuild.store.behind().is_some() {
             return;
         }
-        let Ok(rows) = self.rebuild.store.sales().await else { return };
+        let rows = match self.rebuild.store.sales().await {
+            Ok(rows) => rows,
+            Err(error) => {
+                tracing::warn!(%error, "whether a sale has to be rebuilt is not known");
+                return;
+            }
+        };
         for row in rows {
             let id = row.sale.id;
             if matches!(row.state, SaleState::Draft | SaleState::Archived) || failed.contains_key(&id) {

@@ -10,6 +10,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -19,7 +20,7 @@ use super::schedule::ScheduledTask;
 use crate::domain::Millis;
 use crate::gate::Gate;
 use crate::lease::{Guard, Leases};
-use crate::orders::{Payments, expire};
+use crate::orders::{Expiry, Payments, Retried};
 use crate::settlement::{SettlementError, compare_places, give_back_pending};
 use crate::store::{Store, StoreError};
 
@@ -142,9 +143,10 @@ impl Rounds {
     async fn return_units(&self, leader: &Guard) -> Result<usize, MaintenanceError> {
         let (mut returned, mut unavailable) = (0, Vec::new());
         for _ in 0..BATCHES {
-            keep_leading(leader).await;
+            let keep = || Box::pin(keep_leading(leader)) as BoxFuture<'_, ()>;
+            keep().await;
             let (gate, store, batch) = (&self.gate, &self.store, self.settings.batch);
-            let some = give_back_pending(gate, store, batch, &mut unavailable).await?;
+            let some = give_back_pending(gate, store, batch, &mut unavailable, &keep).await?;
             returned += some.returned;
             if !some.more {
                 break;
@@ -155,20 +157,32 @@ impl Rounds {
     }
 
     async fn retry_payments(&self, leader: &Guard) -> Result<usize, MaintenanceError> {
-        let due = self.payments.due(self.settings.batch).await?;
         let until = Instant::now() + LEADERSHIP;
-        let mut ended = 0;
-        // Each may wait for a lease or a server, so several run at once, and only for a while.
-        for some in due.chunks(PAYMENTS) {
-            if Instant::now() >= until {
-                break;
+        // A sale with a locked row must not hold up the payments of the others.
+        let (mut ended, mut locked) = (0, Vec::new());
+        loop {
+            let due = self.payments.due(&locked, self.settings.batch).await?;
+            let known = locked.len();
+            // Each may wait for a lease or a server, so several run at once, and only for a while.
+            for some in due.chunks(PAYMENTS) {
+                if Instant::now() >= until {
+                    return Ok(ended);
+                }
+                let _ = leader.renew().await;
+                let some: Vec<_> = some.iter().filter(|payment| !locked.contains(&payment.sale)).collect();
+                let retries = some.iter().map(|payment| self.payments.retry(payment));
+                for (payment, retried) in some.iter().zip(futures_util::future::join_all(retries).await) {
+                    match retried {
+                        Retried::Ended => ended += 1,
+                        Retried::Pending => {}
+                        Retried::Locked => locked.push(payment.sale.clone()),
+                    }
+                }
             }
-            let _ = leader.renew().await;
-            let retries = some.iter().map(|payment| self.payments.retry(payment));
-            let retried = futures_util::future::join_all(retries).await;
-            ended += retried.into_iter().filter(|ended| *ended).count();
+            if locked.len() == known || due.len() as u64 != self.settings.batch {
+                return Ok(ended);
+            }
         }
-        Ok(ended)
     }
 
     /// `expired_at` is when this last had a turn.
@@ -181,11 +195,15 @@ impl Rounds {
             keep_leading(leader).await;
             let overdue = store.overdue_orders(&unavailable, self.settings.batch).await?;
             if overdue.is_empty() {
-                *expired_at = Instant::now();
+                if unavailable.is_empty() {
+                    *expired_at = Instant::now();
+                }
                 break;
             }
             let failed = unavailable.len();
-            let some = expire(&self.gate, store, &self.leases, &overdue, &mut unavailable).await;
+            let expiry = Expiry { gate: &self.gate, store, leases: &self.leases };
+            let keep = || Box::pin(keep_leading(leader)) as BoxFuture<'_, ()>;
+            let some = expiry.expire(&overdue, &mut unavailable, &keep).await;
             expired += some;
             if some > 0 {
                 *expired_at = Instant::now();

@@ -1,5 +1,4 @@
-//! Tasks that a round runs at longer intervals: acts that were cut short, expired sales, names to be erased, old
-//! sales.
+//! Tasks that a round runs at longer intervals: acts that were cut short, and expired sales.
 
 use std::time::Duration;
 
@@ -18,25 +17,16 @@ pub struct ScheduledTask {
     pub work: Box<dyn Fn() -> BoxFuture<'static, Result<usize, MaintenanceError>> + Send + Sync>,
 }
 
-/// The tasks that `control` runs. Archived sales are purged this long after their last change, or never.
-pub fn schedule(control: &Control, purge_after: Option<Duration>) -> Vec<ScheduledTask> {
-    let mut tasks = vec![
+/// The tasks that `control` runs.
+pub fn schedule(control: &Control) -> Vec<ScheduledTask> {
+    vec![
         task("finish acts that were cut short", 1, control, |control| {
             Box::pin(async move { control.finish_acts().await })
         }),
         task("close expired sales", 60, control, |control| {
             Box::pin(async move { control.close_expired_sales().await })
         }),
-        task("erase names as asked", 60, control, |control| {
-            Box::pin(async move { control.finish_erasures().await })
-        }),
-    ];
-    if let Some(after) = purge_after {
-        tasks.push(task("purge old sales", 3_600, control, move |control| {
-            Box::pin(async move { control.purge_old_sales(after).await })
-        }));
-    }
-    tasks
+    ]
 }
 
 fn task(

@@ -16,7 +16,7 @@ use crate::gate::Gate;
 use crate::intake::Relay;
 use crate::lease::{Guard, Leases};
 use crate::queue::DeadLetters;
-use crate::settlement::{Settler, settlement_of};
+use crate::settlement::{Settler, pause_sale, settlement_of};
 use crate::store::{OrderRow, Store};
 
 /// How often to sweep, and how much at once.
@@ -182,6 +182,10 @@ impl Sweep {
             }
         }
         let settler = Settler { gate: &self.gate, store: &self.store, leases: &self.leases };
+        // The worker that recorded it may have died before it paused the sale, and its buyer must not be freed before that.
+        if let Some(failure) = rows.iter().filter_map(|row| row.failure).find(|why| why.stops_the_sale()) {
+            pause_sale(settler, sale, failure).await;
+        }
         match settler.settle_replaced(&replaced).await {
             Ok(settled) if settled == replaced.len() => {}
             settled => {

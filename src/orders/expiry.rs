@@ -8,7 +8,7 @@ use crate::domain::{Act, ActRequest, SaleId};
 use crate::fault::fault;
 use crate::gate::Gate;
 use crate::lease::{COMMIT_MARGIN, Guard, LeaseError, LeaseOptions, Leases, MAX_NAMES_PER_CALL};
-use crate::settlement::give_back;
+use crate::settlement::{BeforeEach, give_back};
 use crate::store::{Change, Changed, Halves, OverdueOrder, Return, Store, StoreError};
 
 /// How long the leases of a batch last.
@@ -24,90 +24,94 @@ enum ExpiryError {
     Store(#[from] StoreError),
 }
 
-/// Expires the overdue orders whose users' leases are free, and returns how many. On return each change is committed,
-/// and the gate has the units or maintenance returns them later. An error on some orders is logged and does not stop
-/// those of other sales; their sale is added to `unavailable`. May be repeated.
-pub async fn expire(
-    gate: &Gate,
-    store: &Store,
-    leases: &Leases,
-    overdue: &[OverdueOrder],
-    unavailable: &mut Vec<SaleId>,
-) -> usize {
-    let mut sales: BTreeMap<&SaleId, Vec<&OverdueOrder>> = BTreeMap::new();
-    for order in overdue {
-        sales.entry(&order.sale).or_default().push(order);
-    }
-    let mut expired = 0;
-    for (sale, orders) in sales {
-        for batch in orders.chunks(MAX_NAMES_PER_CALL) {
-            let (some, whole) = expire_batch(gate, store, leases, sale, batch).await;
-            expired += some;
-            if !whole {
-                unavailable.push(sale.clone());
-                break;
-            }
-        }
-    }
-    expired
+/// The servers that expiry works with.
+pub struct Expiry<'a> {
+    /// Takes the units back.
+    pub gate: &'a Gate,
+    /// Has the orders.
+    pub store: &'a Store,
+    /// Protects users while their orders expire.
+    pub leases: &'a Leases,
 }
 
-/// Expires one batch. If the database refuses one of its orders, halving the batch lets the others expire. Returns how
-/// many expired, and whether none failed.
-async fn expire_batch(
-    gate: &Gate,
-    store: &Store,
-    leases: &Leases,
-    sale: &SaleId,
-    batch: &[&OverdueOrder],
-) -> (usize, bool) {
-    let (mut expired, mut whole) = (0, true);
-    let mut pending = Halves::of(batch);
-    while let Some(orders) = pending.next_part() {
-        let owed = match expire_some(store, leases, sale, orders).await {
-            Ok(owed) => owed,
-            Err(ExpiryError::Store(StoreError::Broken(_))) if orders.len() > 1 => {
-                pending.split(orders);
-                continue;
+impl Expiry<'_> {
+    /// Expires the overdue orders whose users' leases are free, and returns how many. On return each change is committed,
+    /// and the gate has the units or maintenance returns them later. An error on some orders is logged and does not stop
+    /// those of other sales; their sale is added to `unavailable`. Calls `before_each` before each batch, since each may
+    /// have to wait for a lock. May be repeated.
+    pub async fn expire(
+        &self,
+        overdue: &[OverdueOrder],
+        unavailable: &mut Vec<SaleId>,
+        before_each: BeforeEach<'_>,
+    ) -> usize {
+        let mut sales: BTreeMap<&SaleId, Vec<&OverdueOrder>> = BTreeMap::new();
+        for order in overdue {
+            sales.entry(&order.sale).or_default().push(order);
+        }
+        let mut expired = 0;
+        for (sale, orders) in sales {
+            for batch in orders.chunks(MAX_NAMES_PER_CALL) {
+                before_each().await;
+                let (some, whole) = self.expire_batch(sale, batch).await;
+                expired += some;
+                if !whole {
+                    unavailable.push(sale.clone());
+                    break;
+                }
             }
-            Err(error) => {
-                tracing::warn!(%sale, orders = orders.len(), %error, "overdue orders are not expired yet");
-                whole = false;
-                continue;
+        }
+        expired
+    }
+
+    /// Expires one batch. If the database refuses one of its orders, halving the batch lets the others expire. Returns how
+    /// many expired, and whether the sale could be changed.
+    async fn expire_batch(&self, sale: &SaleId, batch: &[&OverdueOrder]) -> (usize, bool) {
+        let (mut expired, mut whole) = (0, true);
+        let mut pending = Halves::of(batch);
+        while let Some(orders) = pending.next_part() {
+            let owed = match self.expire_some(sale, orders).await {
+                Ok(owed) => owed,
+                Err(ExpiryError::Store(StoreError::Broken(_))) if orders.len() > 1 => {
+                    pending.split(orders);
+                    continue;
+                }
+                Err(error) => {
+                    tracing::warn!(%sale, orders = orders.len(), %error, "overdue orders are not expired yet");
+                    // One that the database refuses stands beside those that it takes.
+                    whole &= matches!(error, ExpiryError::Store(StoreError::Broken(_)));
+                    continue;
+                }
+            };
+            expired += owed.len();
+            metrics::counter!("doorbuster_orders_changed_total", "act" => "expire")
+                .increment(owed.len() as u64);
+            if let Err(error) = give_back(self.gate, self.store, &owed).await {
+                tracing::warn!(%sale, orders = owed.len(), %error, "the units of expired orders are not back in the gate yet");
             }
+        }
+        (expired, whole)
+    }
+
+    async fn expire_some(&self, sale: &SaleId, orders: &[&OverdueOrder]) -> Result<Vec<Return>, ExpiryError> {
+        let (guard, changes) = claim(self.leases, sale, orders).await?;
+        let Some(guard) = guard else { return Ok(Vec::new()) };
+        fault!("expire.before", {
+            guard.abandon();
+            return Ok(Vec::new());
+        });
+        let line = self.store.line().await?;
+        let changed = self.store.change(&changes, &|| guard.is_valid_for(COMMIT_MARGIN)).await;
+        let _ = guard.release().await;
+        let owed = |changed| match changed {
+            Changed::Now(row) => {
+                Some(Return { id: row.order.id, sale: row.order.sale, user: row.order.user, line })
+            }
+            // A concurrent payment or cancellation came first, or the deadline has not passed.
+            _ => None,
         };
-        expired += owed.len();
-        metrics::counter!("doorbuster_orders_changed_total", "act" => "expire").increment(owed.len() as u64);
-        if let Err(error) = give_back(gate, store, &owed).await {
-            tracing::warn!(%sale, orders = owed.len(), %error, "the units of expired orders are not back in the gate yet");
-        }
+        Ok(changed?.into_iter().filter_map(owed).collect())
     }
-    (expired, whole)
-}
-
-async fn expire_some(
-    store: &Store,
-    leases: &Leases,
-    sale: &SaleId,
-    orders: &[&OverdueOrder],
-) -> Result<Vec<Return>, ExpiryError> {
-    let (guard, changes) = claim(leases, sale, orders).await?;
-    let Some(guard) = guard else { return Ok(Vec::new()) };
-    fault!("expire.before", {
-        guard.abandon();
-        return Ok(Vec::new());
-    });
-    let line = store.line().await?;
-    let changed = store.change(&changes, &|| guard.is_valid_for(COMMIT_MARGIN)).await;
-    let _ = guard.release().await;
-    let owed = |changed| match changed {
-        Changed::Now(row) => {
-            Some(Return { id: row.order.id, sale: row.order.sale, user: row.order.user, line })
-        }
-        // A concurrent payment or cancellation came first, or the deadline has not passed.
-        _ => None,
-    };
-    Ok(changed?.into_iter().filter_map(owed).collect())
 }
 
 /// Takes the users' leases that are free, and prepares a change for each of their orders.

@@ -13,6 +13,6 @@ mod payment_batches;
 mod payments;
 
 pub use changes::{OrderError, Orders, Shown};
-pub use expiry::expire;
+pub use expiry::Expiry;
 pub use payment_batches::PaymentBatches;
-pub use payments::{PaymentError, PaymentLog, Payments};
+pub use payments::{PaymentError, PaymentLog, Payments, Retried};

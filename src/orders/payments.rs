@@ -35,6 +35,17 @@ pub enum PaymentError {
     NotLogged(#[source] QueueError),
 }
 
+/// What became of a retry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retried {
+    /// The event is no longer pending.
+    Ended,
+    /// It is retried later.
+    Pending,
+    /// A row of its sale is locked by another session, so it is still due.
+    Locked,
+}
+
 /// Where events are written in addition to the database.
 #[derive(Clone)]
 pub struct PaymentLog {
@@ -135,21 +146,24 @@ impl Payments {
         Ok(known)
     }
 
-    /// Pending events that are due for a retry.
-    pub async fn due(&self, limit: u64) -> Result<Vec<Payment>, StoreError> {
-        self.store.payments_due(limit).await
+    /// Pending events of all sales but `except` that are due for a retry.
+    pub async fn due(&self, except: &[SaleId], limit: u64) -> Result<Vec<Payment>, StoreError> {
+        self.store.payments_due(except, limit).await
     }
 
-    /// Retries a pending event, and returns whether it is no longer pending. On an error it is postponed.
-    pub async fn retry(&self, payment: &Payment) -> bool {
+    /// Retries a pending event. On an error it is postponed, unless a row of its sale is locked: then that would wait for
+    /// the same lock.
+    pub async fn retry(&self, payment: &Payment) -> Retried {
         match self.apply(payment, false).await {
-            Ok(known) => known.state != PaymentState::Pending,
+            Ok(known) if known.state == PaymentState::Pending => Retried::Pending,
+            Ok(_) => Retried::Ended,
+            Err(OrderError::Store(StoreError::Locked(_))) => Retried::Locked,
             Err(error) => {
                 let why = error.to_string();
                 if let Err(error) = self.store.postpone_payment(payment, wait_of(payment), None, &why).await {
                     tracing::debug!(event = payment.event_id, %error, "a payment is pending");
                 }
-                false
+                Retried::Pending
             }
         }
     }

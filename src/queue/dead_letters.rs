@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lapin::Acker;
 use lapin::message::BasicGetMessage;
@@ -142,9 +142,16 @@ impl DeadLetters {
     /// Holds up to `most` dead letters that no other reader holds: until they are put back or dropped, no other process can
     /// end them.
     pub async fn hold(&self, most: usize) -> Result<HeldDeadLetters, QueueError> {
+        self.hold_within(most, Duration::MAX).await
+    }
+
+    /// The same, but ends with those that were read within this time.
+    pub async fn hold_within(&self, most: usize, within: Duration) -> Result<HeldDeadLetters, QueueError> {
         let link = Link::open(&self.settings, "dead-letters").await?;
+        let began = Instant::now();
         let (mut letters, mut ackers) = (Vec::new(), Vec::new());
         while letters.len() < most
+            && began.elapsed() < within
             && let Some(message) = self.get(&link).await?
         {
             letters.push(DeadLetter::read(&message));

@@ -82,13 +82,14 @@ impl Outcomes {
             }
         }
         for (sale, failure) in paused {
-            pause(settler, &sale, failure).await;
+            pause_sale(settler, &sale, failure).await;
         }
         call_together(self.sales.into_iter().map(|(sale, outcomes)| outcomes.settle(settler, sale))).await;
     }
 }
 
-async fn pause(settler: Settler<'_>, sale: &SaleId, failure: Failure) {
+/// Pauses a sale whose gate has promised a unit that the database refuses.
+pub async fn pause_sale(settler: Settler<'_>, sale: &SaleId, failure: Failure) {
     metrics::counter!("doorbuster_worker_sales_paused_total").increment(1);
     let paused = settler.gate.move_sale(sale, SaleState::Paused, &[SaleState::Open]).await;
     // Recorded in the sale's row too, so that neither a Redis that loses it nor a rebuild undoes the pause.

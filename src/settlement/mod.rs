@@ -17,10 +17,10 @@ use crate::gate::{Gate, GateError, Outcome, Settlement};
 use crate::lease::Leases;
 use crate::store::{Store, StoreError};
 
-pub use batch::Outcomes;
+pub use batch::{Outcomes, pause_sale};
 pub use places::{compare_places, witnessed_places};
 pub use recorded::mark_recorded;
-pub use returns::{GivenBack, give_back, give_back_pending};
+pub use returns::{BeforeEach, GivenBack, give_back, give_back_pending};
 
 /// A server did not answer, so the gate may not know the outcome yet. Repeat the call.
 #[derive(Debug, Clone, thiserror::Error)]

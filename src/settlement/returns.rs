@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use futures_util::future::BoxFuture;
+
 use super::SettlementError;
 use crate::domain::{OrderId, SaleId, SaleState};
 use crate::fault::fault;
@@ -46,6 +48,9 @@ pub async fn give_back(gate: &Gate, store: &Store, owed: &[Return]) -> Result<()
     Ok(store.finish_returns(sale, number, &ids).await?)
 }
 
+/// Called before each sale of a batch.
+pub type BeforeEach<'a> = &'a (dyn Fn() -> BoxFuture<'a, ()> + Send + Sync);
+
 /// What one call of [`give_back_pending`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GivenBack {
@@ -56,12 +61,14 @@ pub struct GivenBack {
 }
 
 /// Gives back the units of the oldest pending returns, at most `limit`. A sale whose gate cannot take them is added to
-/// `unavailable`, and its returns are left out. May be repeated.
+/// `unavailable`, and its returns are left out. Calls `before_each` before each sale, since each may have to wait for a lock.
+/// May be repeated.
 pub async fn give_back_pending(
     gate: &Gate,
     store: &Store,
     limit: u64,
     unavailable: &mut Vec<SaleId>,
+    before_each: BeforeEach<'_>,
 ) -> Result<GivenBack, StoreError> {
     let batch = store.pending_returns(unavailable, limit).await?;
     let mut sales: BTreeMap<&SaleId, Vec<Return>> = BTreeMap::new();
@@ -70,6 +77,7 @@ pub async fn give_back_pending(
     }
     let mut returned = 0;
     for (sale, owed) in sales {
+        before_each().await;
         match give_back(gate, store, &owed).await {
             Ok(()) => returned += owed.len(),
             Err(error) => {

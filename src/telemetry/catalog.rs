@@ -65,7 +65,7 @@ pub const METRICS: &[Metric] = &[
     ),
     counter("doorbuster_front_problems_total", "Refused requests, by problem code and reason."),
     counter("doorbuster_front_panics_total", "Requests that failed by a panic."),
-    counter("doorbuster_front_accepted_total", "Orders that the gate took for clicks at this front."),
+    counter("doorbuster_front_accepted_total", "New orders that this front gave to their buyers."),
     counter("doorbuster_front_jwks_failures_total", "Failed attempts to read the login's keys again."),
     counter("doorbuster_intake_refused_from_memory_total", "Buyers refused without a call of the gate."),
     // Gate, outbox and relay.

@@ -204,7 +204,7 @@ impl<'a> SaleJson<'a> {
                 .iter()
                 .map(|item| AvailabilityJson {
                     sku: &item.sku,
-                    availability: availability(item.stock, item.stock),
+                    availability: availability(item.stock - item.sold, item.stock),
                 })
                 .collect(),
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::intake::Relay;
 use crate::maintenance::{
-    Adopter, BooksCheck, LogWriter, Rebuilder, Rounds, Sweep, Webhooks, log_reach, schedule,
+    Adopter, BooksCheck, LogWriter, Rebuilder, Retention, Rounds, Sweep, Webhooks, log_reach, schedule,
 };
 use crate::orders::Payments;
 use crate::process::config::RebuildPolicy;
@@ -36,6 +36,7 @@ pub(super) fn start(shared: &Shared<'_>, tasks: &mut Tasks, front: Maintained) {
     tasks.spawn("the sweep", sweep(shared, front.relay).run(stop.clone()));
     tasks.spawn("the log writer", log_writer(shared, front.log.clone()).run(stop.clone()));
     tasks.spawn("the webhooks", webhooks(shared).run(stop.clone()));
+    tasks.spawn("retention", retention(shared).run(stop.clone()));
     tasks.spawn("maintenance", rounds(shared, &front.payments, &front.log).run(stop.clone()));
 }
 
@@ -102,10 +103,15 @@ fn webhooks(shared: &Shared<'_>) -> Webhooks {
     Webhooks { gate, store, leases: parts.leases.clone(), allow_private }
 }
 
+fn retention(shared: &Shared<'_>) -> Retention {
+    let leases = shared.parts.leases.clone();
+    Retention { control: shared.control.clone(), leases, purge_after: shared.config.purge_after() }
+}
+
 fn rounds(shared: &Shared<'_>, payments: &Payments, log: &OrderLog) -> Rounds {
     let (parts, config) = (shared.parts, shared.config);
     let store = store(shared);
-    let mut scheduled = schedule(&shared.control, config.purge_after());
+    let mut scheduled = schedule(&shared.control);
     let kept = Duration::from_secs(config.queue.log_hours * 3_600);
     scheduled.push(log_reach(log, &store, kept));
     Rounds {

@@ -150,7 +150,7 @@ impl Work<'_> {
         let mut unavailable = Vec::new();
         loop {
             let (gate, store) = (&self.replay.gate, &self.replay.store);
-            match give_back_pending(gate, store, RETURNS, &mut unavailable).await {
+            match give_back_pending(gate, store, RETURNS, &mut unavailable, &|| Box::pin(async {})).await {
                 Ok(given) if given.more && !self.stop.is_cancelled() => {}
                 Ok(_) => return,
                 Err(error) => {

@@ -71,8 +71,10 @@ async fn attack(
         }
     });
     let attacking = async {
-        attack.run(stack, faults).await;
-        healed.cancel();
+        tokio::select! {
+            () = attack.run(stack, faults) => healed.cancel(),
+            why = stack.until_one_is_not_back() => return Err(ChaosError::NotBack(why)),
+        }
         Ok(())
     };
     let (runs, ()) = tokio::try_join!(try_join_all(drills), attacking)?;

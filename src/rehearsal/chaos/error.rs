@@ -19,6 +19,9 @@ pub enum ChaosError {
     /// The tables could not be created.
     #[error("the tables could not be created: {0}")]
     Migrate(String),
+    /// A fault left a server that does not start any more.
+    #[error("a server that was killed does not start again on its data: {0}")]
+    NotBack(String),
     /// The shop's endpoint could not be added.
     #[error("the endpoint of webhooks could not be added: {0}")]
     Endpoint(String),

@@ -62,7 +62,8 @@ impl SaleReport {
     /// Whether drill and judge found every promise kept.
     pub fn balances(&self) -> bool {
         // The drill does not know which orders may be lost.
-        (self.drill.balances || self.judgement.lost_with_redis > 0) && self.judgement.broken.is_empty()
+        let lost = self.judgement.lost_with_redis as u64;
+        self.drill.verdict.balances_without(lost) && self.judgement.broken.is_empty()
     }
 
     /// Whether everyone was answered, and every floor was reached.

@@ -4,9 +4,10 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use tokio::sync::SetOnce;
 use tokio_util::sync::CancellationToken;
 
 use super::error::ChaosError;
@@ -29,6 +30,9 @@ pub(super) struct Slot {
     clock: Option<FakeClock>,
 }
 
+/// How long a server may take to start again on its data. A fault can leave data on which it never does.
+const RESTARTS_WITHIN: Duration = Duration::from_secs(300);
+
 #[derive(Clone)]
 pub(super) struct Stack {
     shared: Arc<Shared>,
@@ -48,6 +52,8 @@ struct Shared {
     data: tokio::sync::Mutex<Option<Server>>,
     /// Processes that ended without being killed or stopped.
     ended: Mutex<Vec<String>>,
+    /// Why a server could not be started again.
+    not_back: SetOnce<ServerError>,
     stop: CancellationToken,
 }
 
@@ -83,6 +89,7 @@ impl Stack {
                 broker: tokio::sync::Mutex::new(Some(broker)),
                 data: tokio::sync::Mutex::new(Some(data)),
                 ended: Mutex::default(),
+                not_back: SetOnce::new(),
                 stop: CancellationToken::new(),
             }),
         };
@@ -207,25 +214,36 @@ impl Stack {
         let server = slot.take().ok_or(Missed::Down)?;
         server.stop(ending).await;
         self.stopping().run_until_cancelled(meanwhile).await;
+        let until = Instant::now() + RESTARTS_WITHIN;
         while slot.is_none() && !self.stopping().is_cancelled() {
-            *slot = self.try_to_start(kind).await;
+            match self.try_to_start(kind).await {
+                Ok(server) => *slot = Some(server),
+                Err(error) if Instant::now() > until => {
+                    let _ = self.shared.not_back.set(error);
+                    return Err(Missed::Down);
+                }
+                Err(_) => {}
+            }
         }
         drop(slot);
         self.point_routes_to(kind).await;
         Ok(())
     }
 
-    /// The server on its data; `None`, after a pause, if it did not start. A database may refuse to start until the last
-    /// process of its predecessor is gone.
-    async fn try_to_start(&self, kind: Kind) -> Option<Server> {
-        match Server::start(kind, &self.shared.home).await {
-            Ok(server) => Some(server),
-            Err(error) => {
-                tracing::warn!(%error, server = kind.name(), "restarting a server failed, will retry");
-                tokio::time::sleep(Duration::from_millis(300)).await;
-                None
-            }
+    /// The server on its data; the reason, after a pause, if it did not start. A database may refuse to start until the
+    /// last process of its predecessor is gone.
+    async fn try_to_start(&self, kind: Kind) -> Result<Server, ServerError> {
+        let started = Server::start(kind, &self.shared.home).await;
+        if let Err(error) = &started {
+            tracing::warn!(%error, server = kind.name(), "restarting a server failed, will retry");
+            tokio::time::sleep(Duration::from_millis(300)).await;
         }
+        started
+    }
+
+    /// Returns, with the reason, once a server could not be started again for as long as a drill waits for that.
+    pub(super) async fn until_one_is_not_back(&self) -> String {
+        self.shared.not_back.wait().await.to_string()
     }
 
     /// Returns when every server answers its protocol and every process runs.

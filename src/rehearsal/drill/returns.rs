@@ -43,7 +43,7 @@ pub struct Returns {
     pub paid: i64,
     /// Units sold beyond the stock.
     pub oversold: i64,
-    /// Accepted orders that have no row.
+    /// Accepted orders that have no row, or failed.
     pub lost: u64,
     /// Units that are in none of the books.
     pub leaked: i64,

@@ -67,17 +67,20 @@ impl Store {
         .await
     }
 
-    /// Pending events whose next try is due by the database's clock, longest due first.
-    pub async fn payments_due(&self, limit: u64) -> Result<Vec<Payment>, StoreError> {
+    /// Pending events of all sales but `except` whose next try is due by the database's clock, longest due first. One that
+    /// cannot be read is logged and left out: it must hold up no other.
+    pub async fn payments_due(&self, except: &[SaleId], limit: u64) -> Result<Vec<Payment>, StoreError> {
         self.within(async {
             let rows = payment_event::Entity::find()
                 .filter(payment_event::Column::State.eq(PaymentState::Pending.as_str()))
+                .filter(payment_event::Column::SaleId.is_not_in(except.iter().map(SaleId::as_str)))
                 .filter(Expr::col(payment_event::Column::DueAtMs).lte(self.clock()))
                 .order_by_asc(payment_event::Column::DueAtMs)
                 .limit(limit)
                 .all(&self.db)
                 .await?;
-            rows.into_iter().map(read_payment).collect()
+            let readable = |row| read_payment(row).inspect_err(|error| tracing::error!(%error)).ok();
+            Ok(rows.into_iter().filter_map(readable).collect())
         })
         .await
     }

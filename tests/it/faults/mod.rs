@@ -11,4 +11,5 @@ pub mod plain_answers;
 pub mod points;
 pub mod pooler;
 pub mod processes;
+mod refused;
 pub mod stalls;

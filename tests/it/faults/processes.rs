@@ -3,9 +3,13 @@
 use std::time::Duration;
 
 use doorbuster::audit::audit;
+use doorbuster::domain::SaleState;
 use doorbuster::front::Signer;
+use doorbuster::process::Role;
 
 use crate::support::{Answer, Buyer, Database, Doorbuster, World, run, sale, until};
+
+const LONG: Duration = Duration::from_secs(60);
 
 async fn buy_all(
     fronts: &[Doorbuster],
@@ -188,4 +192,31 @@ async fn sigterm_drains_and_ends_in_time() {
         })
         .await;
     }
+}
+
+/// The gate has a unit too many. The worker that records the refusal dies before it reports to the gate.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_whose_worker_died_pauses_the_sale_all_the_same() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("sweep.overtaken_after_ms=1000").set("sweep.every_ms=200");
+    let front = world.running_as(Role::Front).await;
+    let mut sale = sale(&world.name, 3, 1);
+    front.parts.store.create_sale(&sale).await.unwrap();
+    sale.items[0].stock = 4;
+    world.load(&front.parts.gate, &sale).await;
+    for nth in 0..4 {
+        let answer = Buyer::of(&front, &format!("user{nth}")).buy(sale.id.as_str(), "k").await;
+        assert_eq!(answer.status, 202, "{}", answer.text);
+    }
+    let worker = Doorbuster::start_with(&world, "worker", Some("settle.before=abort")).await;
+    let stopped = until("the sweep pauses the sale", LONG, async || {
+        let gate = front.parts.gate.describe(&sale.id).await.unwrap().expect("loaded");
+        (gate.state == SaleState::Paused && gate.waiting == 0).then_some(gate)
+    })
+    .await;
+    assert_eq!(stopped.items[0].left, 0, "the phantom unit is not sold again");
+    let totals = front.parts.store.totals(&sale.id).await.unwrap();
+    assert_eq!((totals.live_orders, totals.failed_orders), (3, 1), "one order fails");
+    drop(worker);
+    front.stop().await;
 }

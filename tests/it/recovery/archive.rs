@@ -41,6 +41,10 @@ async fn a_sale_is_checked_closed_archived_and_purged() {
     let check = format!("/v1/admin/sales/{name}/check");
     let checked = Buyer::operator(&running, Role::Viewer).get(&check).await;
     assert_eq!(checked.json["ready"], true, "{}", checked.text);
+    for user in ["carl", "dora"] {
+        assert_eq!(Buyer::of(&running, user).buy(name, "k").await.status, 202);
+    }
+    at_rest(&running, &sale).await;
     let (code, _, err) = cli(&["sale", "archive", name]).await;
     assert!(code == 1 && err.contains("a sale that is open cannot be archived"), "{err}");
     let (code, _, err) = cli(&["user", "erase", "ada"]).await;
@@ -59,6 +63,9 @@ async fn a_sale_is_checked_closed_archived_and_purged() {
     })
     .await;
     assert_eq!(closed.code(), "sale_closed");
+    let shown = Buyer::of(&running, "bob").get(&format!("/v1/sales/{name}")).await;
+    let items = &shown.json["items"];
+    assert_eq!((&shown.json["state"], &items[0]["availability"]), (&json!("archived"), &json!("gone")));
     let read = ada.get(&order.headers["location"]).await;
     assert_eq!(read.json["status"], "confirmed", "the order can still be read: {}", read.text);
     let books = audit(&running.parts.gate, &running.parts.store, &sale.id).await.unwrap();

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use doorbuster::domain::{Act, Entry, Order, Sale, Verdict};
+use doorbuster::domain::{Act, Entry, Millis, Order, PaymentEntry, Sale, Verdict};
 use doorbuster::queue::{DeadLetters, OrderLog, Publisher};
 use doorbuster::recovery::replay::{Filter, Finished, Progress, Replay, ReplayError, ReplayRequest, Source};
 use doorbuster::rehearsal::chaos::Weather;
@@ -17,10 +17,9 @@ use crate::support::{Database, World, at_rest, attempt, behind_proxy, buy, run, 
 
 const LONG: Duration = Duration::from_secs(40);
 
-/// Writes a file with the acceptance of each order.
-fn write_accepted(file: &Path, orders: &[Order]) {
-    let line = |order: &Order| serde_json::to_string(&Entry::Accepted(order.clone())).unwrap() + "\n";
-    std::fs::write(file, orders.iter().map(line).collect::<String>()).unwrap();
+fn write_entries(file: &Path, entries: &[Entry]) {
+    let line = |entry: &Entry| serde_json::to_string(entry).unwrap() + "\n";
+    std::fs::write(file, entries.iter().map(line).collect::<String>()).unwrap();
 }
 
 /// As with a log that is cut between two of the passes over it.
@@ -39,21 +38,37 @@ async fn an_order_that_leaves_the_source_while_it_is_read_is_reported_as_left() 
     let orders: Vec<Order> = accepted.collect();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("orders.ndjson");
-    write_accepted(&file, &orders);
+    let payment = PaymentEntry {
+        provider: "bank".into(),
+        event_id: "evt".into(),
+        event: "paid".into(),
+        sale_id: sale.id.clone(),
+        order_id: orders[0].id,
+        user_id: None,
+        state: "late".into(),
+        new_order_id: None,
+        detail: None,
+        received_at: Millis::now(),
+        due_at: Millis::now(),
+        updated_at: Millis::now(),
+    };
+    let entries: Vec<Entry> =
+        orders.into_iter().map(Entry::Accepted).chain([Entry::Payment(Box::new(payment))]).collect();
+    write_entries(&file, &entries);
     let request = ReplayRequest { source: Source::File(file.clone()), rate: None, ..slow_log() };
     // Called between the survey and the first write.
-    let advance = |_, _| write_accepted(&file, &orders[..3]);
+    let advance = |_, _| write_entries(&file, &entries[..3]);
     let stages = Mutex::new(Vec::new());
     let read = |stage: &'static str, done: u64| stages.lock().unwrap().push((stage, done));
     let progress = Progress { advance: &advance, read: &read, say: &|_| () };
     let replay = replay_of(&world).await;
     let done = replay.run(&request, "test", &progress, CancellationToken::new()).await.unwrap();
     let counts = &done.report.counts;
-    assert_eq!((counts.inserted, counts.vanished, counts.left()), (3, 1, 1));
+    assert_eq!((counts.inserted, counts.vanished, counts.left()), (3, 2, 2));
     assert!(!done.report.is_complete());
     assert_eq!(
         done.report.troubles,
-        ["the file no longer has 1 of the orders and payments that it had at first"]
+        ["the file no longer has 2 of the orders and payments that it had at first"]
     );
     assert_eq!(
         *stages.lock().unwrap(),
@@ -62,6 +77,7 @@ async fn an_order_that_leaves_the_source_while_it_is_read_is_reported_as_left() 
             ("entries surveyed", 2),
             ("entries surveyed", 3),
             ("entries surveyed", 4),
+            ("entries surveyed", 5),
             ("orders added up", 3)
         ]
     );
@@ -91,7 +107,7 @@ async fn many_orders_of_few_users_are_replayed_once_each() {
     }
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("orders.ndjson");
-    write_accepted(&file, &orders);
+    write_entries(&file, &orders.into_iter().map(Entry::Accepted).collect::<Vec<_>>());
     let replay = ["replay", "run", "file", file.to_str().unwrap(), "--yes", "--output", "json"];
     for (inserted, already) in [(USERS * EACH, 0), (0, USERS * EACH)] {
         let (code, out, err) = run(Some(&world), &replay).await;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use uuid::Uuid;
 
-use crate::rehearsal::judge::books::PaymentRow;
+use crate::rehearsal::judge::books::{OrderRow, PaymentRow};
 use crate::rehearsal::judge::call::{Ask, Call};
 use crate::rehearsal::judge::case::Intent;
 use crate::rehearsal::judge::facts::{ARROWS, Facts};
@@ -51,14 +51,6 @@ pub(super) fn somebody_asked(facts: &Facts<'_>) -> Look {
             found.push(Found::of_order(row.id, format!("{} never clicked, but has {}", row.user, row.id)));
         }
         let paid = |intent: Option<&Intent>| intent.is_some_and(|intent| intent.pays());
-        // A late payment takes an order, which is cancelled if another try has ended the payment meanwhile.
-        let retaken_in_vain = || {
-            let of_user = |payment: &PaymentRow| {
-                facts.rows.get(&payment.order).is_some_and(|paid| paid.user == row.user)
-            };
-            let mut late = facts.case.books.payments.iter().filter(|payment| payment.state == "late");
-            facts.case.sale.rebuy && !facts.given.contains_key(&row.id) && late.any(of_user)
-        };
         let retaken = || facts.case.books.payments.iter().any(|payment| payment.new_order == Some(row.id));
         let asked = match row.status.as_str() {
             "paid" => paid(facts.intents.get(&row.id)) || retaken(),
@@ -66,7 +58,7 @@ pub(super) fn somebody_asked(facts: &Facts<'_>) -> Look {
             "cancelled" => {
                 facts.intents.get(&row.id) == Some(&Intent::Cancels)
                     || facts.may_have_ended_in_replay(row.id)
-                    || retaken_in_vain()
+                    || is_retaken_in_vain(facts, row)
             }
             "expired" => facts.case.sale.pay_within_ms.is_some(),
             _ => true,
@@ -81,37 +73,43 @@ pub(super) fn somebody_asked(facts: &Facts<'_>) -> Look {
     found.into_iter().collect()
 }
 
+/// Whether a late payment may have taken the order: it is cancelled, or expires, if another try has ended the payment
+/// meanwhile.
+fn is_retaken_in_vain(facts: &Facts<'_>, row: &OrderRow) -> bool {
+    let of_user =
+        |payment: &PaymentRow| facts.rows.get(&payment.order).is_some_and(|paid| paid.user == row.user);
+    let mut ended = facts.case.books.payments.iter().filter(|payment| {
+        matches!(payment.state.as_str(), "late" | "retaken") && payment.new_order != Some(row.id)
+    });
+    facts.case.sale.rebuy && !facts.given.contains_key(&row.id) && ended.any(of_user)
+}
+
 /// A refusal that no later order of the same click may contradict.
 fn is_final(code: &str) -> bool {
     matches!(code, "sold_out" | "sale_closed")
 }
 
+/// How long a call of Redis may still be carried out after its front has died.
+const CARRIED_OUT_WITHIN_MS: i64 = 2_000;
+
 /// An order that nobody was given belongs to a click whose buyer does not know what became of it: to one whose last answer
-/// was no refusal.
+/// was no refusal, or came while an attempt without an answer could still be carried out.
 pub(super) fn nobody_refused_has_one(facts: &Facts<'_>) -> Look {
     let of_payments: BTreeSet<Uuid> =
         facts.case.books.payments.iter().filter_map(|payment| payment.new_order).collect();
     let mut found = Vec::new();
     for row in &facts.case.books.orders {
-        // A late payment takes an order by itself.
-        if facts.given.contains_key(&row.id) || of_payments.contains(&row.id) || row.status == "cancelled" {
+        let is_explained = facts.given.contains_key(&row.id) || of_payments.contains(&row.id);
+        if is_explained || row.status == "cancelled" || is_retaken_in_vain(facts, row) {
             continue;
         }
-        let mut last: BTreeMap<&str, &Call> = BTreeMap::new();
-        let mut given = BTreeSet::new();
+        let mut clicks: BTreeMap<&str, Vec<&Call>> = BTreeMap::new();
         for call in facts.of_user.get(row.user.as_str()).into_iter().flatten() {
-            let Ask::Buy { key, .. } = &call.ask else { continue };
-            given.extend(call.answer.gives_order().then_some(key.as_str()));
-            let known = last.entry(key).or_insert(call);
-            if call.to_ms >= known.to_ms {
-                *known = call;
+            if let Ask::Buy { key, .. } = &call.ask {
+                clicks.entry(key).or_default().push(call);
             }
         }
-        let may_have_taken_it = |(key, call): (&&str, &&Call)| {
-            let is_excused = facts.is_in_loss(call.to_ms, LOADED_WITHIN_MS);
-            !given.contains(*key) && (!is_final(&call.answer.code) || is_excused)
-        };
-        if !last.iter().any(may_have_taken_it) {
+        if !clicks.values().any(|attempts| may_have_taken_one(facts, attempts)) {
             found.push(Found::of_order(
                 row.id,
                 format!("{} was refused every click that got no order, but has {}", row.user, row.id),
@@ -119,6 +117,22 @@ pub(super) fn nobody_refused_has_one(facts: &Facts<'_>) -> Look {
         }
     }
     found.into_iter().collect()
+}
+
+/// Whether an order that nobody was given may be that of these attempts of one click.
+fn may_have_taken_one(facts: &Facts<'_>, attempts: &[&Call]) -> bool {
+    if attempts.iter().any(|call| call.answer.gives_order()) {
+        return false;
+    }
+    let Some(last) = attempts.iter().max_by_key(|call| call.to_ms) else { return false };
+    let still_runs = |call: &&Call| {
+        call.answer.is_unknown()
+            && call.from_ms <= last.to_ms
+            && last.from_ms <= call.to_ms + CARRIED_OUT_WITHIN_MS
+    };
+    !is_final(&last.answer.code)
+        || facts.is_in_loss(last.to_ms, LOADED_WITHIN_MS)
+        || attempts.iter().copied().any(|call| still_runs(&call))
 }
 
 /// How long after a loss an order may still be missing that only its message has.

@@ -59,7 +59,11 @@ fn an_order_that_is_not_what_was_asked_for_or_that_two_clicks_got_is_found() {
 /// Carol did not ask for it, and a loss of another server leads to no replay.
 #[test]
 fn a_cancellation_that_nobody_asked_for_is_excused_by_a_replay_alone() {
-    let finds = |case: &Case| judge(case).broken.iter().any(|finding| finding.rule == "somebody-asked");
+    let of_carol = |says: &str| says.contains(&CAROL.to_string());
+    let finds = |case: &Case| {
+        let broken = judge(case).broken;
+        broken.iter().any(|finding| finding.rule == "somebody-asked" && of_carol(&finding.says))
+    };
     let mut case = kept();
     case.intents[2].1 = Intent::NeverPays;
     case.outages[0] = Outage { from_ms: 1_200, to_ms: 1_290, ..case.outages[0].clone() };
@@ -103,4 +107,37 @@ fn a_buyer_gets_units_up_to_the_limit_and_is_refused_above_it() {
     assert!(!fits(two_of_three_and_then(2, "accepted")));
     assert!(fits(two_of_three_and_then(2, "purchase_limit")));
     assert!(!fits(two_of_three_and_then(1, "purchase_limit")));
+}
+
+/// Dave was refused, and has an order all the same.
+#[test]
+fn an_order_of_a_refused_click_is_excused_by_what_may_have_taken_it() {
+    const TAKEN: Uuid = Uuid::from_u128(4);
+    let refused = || {
+        let mut case = kept();
+        let row = OrderRow { id: TAKEN, user: "dave".into(), ..case.books.orders[1].clone() };
+        case.books.orders.push(row);
+        case
+    };
+    let finds =
+        |case: &Case| judge(case).broken.iter().any(|finding| finding.rule == "nobody-refused-has-one");
+    let unanswered = |at: (i64, i64)| {
+        let mut call = buy(at, "dave", 0, "unanswered", None);
+        call.answer.status = None;
+        call
+    };
+    assert!(finds(&refused()));
+    // The refusal was at 1,050 to 1,052. An attempt at these times has no answer.
+    for (at, is_found) in [((500, 1_000), false), ((1_060, 1_070), false), ((-9_000, -8_000), true)] {
+        let mut case = refused();
+        case.calls.push(unanswered(at));
+        assert_eq!(finds(&case), is_found, "{at:?}");
+    }
+    let mut case = refused();
+    case.outages[0] =
+        Outage { from_ms: 900, to_ms: 950, loses: Some("redis".into()), ..case.outages[0].clone() };
+    assert!(!finds(&case));
+    let mut case = refused();
+    case.books.payments[0].new_order = Some(TAKEN);
+    assert!(!finds(&case));
 }
