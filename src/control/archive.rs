@@ -67,6 +67,7 @@ impl Control {
 
     /// Purges archived sales that have not changed for `after`. Returns how many.
     pub async fn purge_old_sales(&self, after: Duration) -> Result<usize, ControlError> {
+        self.store.ensure_current().await?;
         let mut purged = 0;
         for row in self.store.sales().await? {
             let old = row.state == SaleState::Archived && row.changed_at.plus(after) <= Millis::now();
@@ -124,6 +125,7 @@ impl Control {
 
     /// Erases the names that waited for a sale which is archived now. Returns how many.
     pub async fn finish_erasures(&self) -> Result<usize, ControlError> {
+        self.store.ensure_current().await?;
         let asked = self.store.erasures().await?;
         if asked.is_empty() {
             return Ok(0);

@@ -77,7 +77,7 @@ impl Control {
     }
 
     /// Finishes changes to stock and terms that a crash or an outage interrupted, and returns how many. If a sale's
-    /// gate is unavailable or frozen, or one of its changes cannot be finished, its changes wait for the next call.
+    /// gate is unavailable or frozen, or a row of it is locked, its changes wait for the next call.
     pub async fn finish_acts(&self) -> Result<usize, ControlError> {
         let (mut finished, mut after) = (0, Millis(0));
         let mut unavailable = BTreeSet::new();
@@ -95,7 +95,10 @@ impl Control {
                     Ok(_) => finished += 1,
                     Err(error) => {
                         tracing::warn!(%sale, %error, "an act is not finished yet");
-                        unavailable.insert(sale);
+                        // What is refused for itself must hold up no other act.
+                        if !error.is_broken() {
+                            unavailable.insert(sale);
+                        }
                     }
                 }
             }

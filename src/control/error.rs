@@ -51,6 +51,13 @@ pub enum ControlError {
     Store(#[from] StoreError),
 }
 
+impl ControlError {
+    /// Whether repeating it would lead to the same error.
+    pub(super) fn is_broken(&self) -> bool {
+        matches!(self, Self::Store(StoreError::Broken(_)) | Self::Gate(GateError::Broken(_)))
+    }
+}
+
 impl From<AuditError> for ControlError {
     fn from(error: AuditError) -> Self {
         match error {

@@ -36,7 +36,7 @@ pub use place_check::PlaceCheck;
 pub use rebuilder::Rebuilder;
 pub use restart_check::{Comparison, NotCompared, RestartCheck};
 pub use retention::Retention;
-pub use rounds::{MaintenanceSettings, Rounds};
+pub use rounds::{MaintenanceSettings, PAYMENTS, Rounds};
 pub use schedule::{ScheduledTask, schedule};
 pub use sweep::{Sweep, SweepSettings};
 pub use webhooks::Webhooks;

@@ -40,15 +40,16 @@ impl Retention {
             pause = EVERY;
             let work = alone(&self.leases, SCOPE, work_alone(), self.look(&mut purged_at));
             if let Some(Err(error)) = stop.run_until_cancelled(work).await {
-                tracing::warn!(%error, "names and old sales are left for the next look");
+                tracing::warn!(%error, "old sales are left for the next look");
             }
         }
     }
 
     async fn look(&self, purged_at: &mut Option<Instant>) -> Result<(), MaintenanceError> {
-        let erased = self.control.finish_erasures().await?;
-        if erased > 0 {
-            tracing::info!(erased, "names were erased as asked");
+        match self.control.finish_erasures().await {
+            Ok(0) => {}
+            Ok(erased) => tracing::info!(erased, "names were erased as asked"),
+            Err(error) => tracing::warn!(%error, "names that are to be erased are left for the next look"),
         }
         if let Some(after) = self.purge_after
             && purged_at.is_none_or(|at: Instant| at.elapsed() >= PURGES_EVERY)

@@ -41,8 +41,9 @@ const BATCHES: usize = 20;
 
 const MEASURE_EVERY: Duration = Duration::from_secs(5);
 
-/// Payments that are retried at once.
-const PAYMENTS: usize = 16;
+/// Payments that are retried at once. They have as many connections: otherwise those of a locked sale would make the others
+/// wait for one.
+pub const PAYMENTS: usize = 4;
 
 /// Older builds call maintenance "upkeep". The scope keeps that name in Redis, so that an old and a new build that
 /// run side by side exclude each other.
@@ -168,7 +169,7 @@ impl Rounds {
                 if Instant::now() >= until {
                     return Ok(ended);
                 }
-                let _ = leader.renew().await;
+                keep_leading(leader).await;
                 let some: Vec<_> = some.iter().filter(|payment| !locked.contains(&payment.sale)).collect();
                 let retries = some.iter().map(|payment| self.payments.retry(payment));
                 for (payment, retried) in some.iter().zip(futures_util::future::join_all(retries).await) {
@@ -179,7 +180,7 @@ impl Rounds {
                     }
                 }
             }
-            if locked.len() == known || due.len() as u64 != self.settings.batch {
+            if locked.len() == known {
                 return Ok(ended);
             }
         }

@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 use super::MaintenanceError;
 use super::dead_letter_marks::DeadLetterMarks;
 use super::leader::{LEADERSHIP, Leader, keep_leading};
-use crate::domain::{Durability, OrderId, SaleId, Ticket};
-use crate::gate::Gate;
+use crate::domain::{Durability, Failure, OrderId, SaleId, Ticket};
+use crate::gate::{Gate, GateError};
 use crate::intake::Relay;
 use crate::lease::{Guard, Leases};
 use crate::queue::DeadLetters;
@@ -182,9 +182,10 @@ impl Sweep {
             }
         }
         let settler = Settler { gate: &self.gate, store: &self.store, leases: &self.leases };
-        // The worker that recorded it may have died before it paused the sale, and its buyer must not be freed before that.
-        if let Some(failure) = rows.iter().filter_map(|row| row.failure).find(|why| why.stops_the_sale()) {
-            pause_sale(settler, sale, failure).await;
+        if let Err(error) = self.pause_if_wrong(settler, sale, &rows).await {
+            // Its buyer must not be freed before the sale is paused.
+            tracing::debug!(%sale, %error, "left for the next round");
+            return rows.into_iter().map(|row| row.order.id).collect();
         }
         match settler.settle_replaced(&replaced).await {
             Ok(settled) if settled == replaced.len() => {}
@@ -198,5 +199,24 @@ impl Sweep {
             tracing::debug!(%sale, %error, "left for the next round");
         }
         rows.into_iter().map(|row| row.order.id).collect()
+    }
+
+    /// Pauses the sale if one of these rows shows that its gate promises what does not exist: the worker that recorded the
+    /// refusal may have died before it did. A gate that was rebuilt since no longer does.
+    async fn pause_if_wrong(
+        &self,
+        settler: Settler<'_>,
+        sale: &SaleId,
+        rows: &[OrderRow],
+    ) -> Result<(), GateError> {
+        let stops = |row: &&OrderRow| row.failure.is_some_and(Failure::stops_the_sale);
+        let Some(row) = rows.iter().filter(stops).max_by_key(|row| row.order.number) else { return Ok(()) };
+        let Some(gate) = self.gate.describe(sale).await? else { return Ok(()) };
+        match row.failure {
+            Some(failure) if row.order.number.epoch == gate.number.epoch => {
+                pause_sale(settler, sale, failure).await
+            }
+            _ => Ok(()),
+        }
     }
 }

@@ -52,10 +52,9 @@ impl Expiry<'_> {
         let mut expired = 0;
         for (sale, orders) in sales {
             for batch in orders.chunks(MAX_NAMES_PER_CALL) {
-                before_each().await;
-                let (some, whole) = self.expire_batch(sale, batch).await;
+                let (some, goes_on) = self.expire_batch(sale, batch, before_each).await;
                 expired += some;
-                if !whole {
+                if !goes_on {
                     unavailable.push(sale.clone());
                     break;
                 }
@@ -65,11 +64,17 @@ impl Expiry<'_> {
     }
 
     /// Expires one batch. If the database refuses one of its orders, halving the batch lets the others expire. Returns how
-    /// many expired, and whether the sale could be changed.
-    async fn expire_batch(&self, sale: &SaleId, batch: &[&OverdueOrder]) -> (usize, bool) {
-        let (mut expired, mut whole) = (0, true);
+    /// many expired, and whether there is a use in going on with the sale.
+    async fn expire_batch(
+        &self,
+        sale: &SaleId,
+        batch: &[&OverdueOrder],
+        before_each: BeforeEach<'_>,
+    ) -> (usize, bool) {
+        let (mut expired, mut refused, mut failed) = (0, false, false);
         let mut pending = Halves::of(batch);
         while let Some(orders) = pending.next_part() {
+            before_each().await;
             let owed = match self.expire_some(sale, orders).await {
                 Ok(owed) => owed,
                 Err(ExpiryError::Store(StoreError::Broken(_))) if orders.len() > 1 => {
@@ -78,8 +83,10 @@ impl Expiry<'_> {
                 }
                 Err(error) => {
                     tracing::warn!(%sale, orders = orders.len(), %error, "overdue orders are not expired yet");
-                    // One that the database refuses stands beside those that it takes.
-                    whole &= matches!(error, ExpiryError::Store(StoreError::Broken(_)));
+                    match error {
+                        ExpiryError::Store(StoreError::Broken(_)) => refused = true,
+                        _ => failed = true,
+                    }
                     continue;
                 }
             };
@@ -90,7 +97,8 @@ impl Expiry<'_> {
                 tracing::warn!(%sale, orders = owed.len(), %error, "the units of expired orders are not back in the gate yet");
             }
         }
-        (expired, whole)
+        // One that the database refuses stands beside those that it takes.
+        (expired, !failed && (expired > 0 || !refused))
     }
 
     async fn expire_some(&self, sale: &SaleId, orders: &[&OverdueOrder]) -> Result<Vec<Return>, ExpiryError> {

@@ -58,6 +58,8 @@ pub struct Consumer {
     open: Option<Open>,
     /// Taken and not returned yet. Kept here because a caller may stop waiting in between.
     batch: VecDeque<Delivery>,
+    /// When the caller stops waiting for more. A caller that is interrupted again and again must not wait from the start each time.
+    lingers_until: Option<Instant>,
     backoff: Backoff,
     /// The earliest time of the next attempt to connect. Kept here because the caller may stop waiting for it.
     connect_at: Instant,
@@ -94,6 +96,7 @@ impl Consumer {
             opening: None,
             open: None,
             batch: VecDeque::new(),
+            lingers_until: None,
             backoff: Backoff::default(),
             connect_at: Instant::now(),
             last_error: String::new(),
@@ -133,6 +136,8 @@ impl Consumer {
             self.batch.push_back(first);
         }
         let until = Instant::now() + linger;
+        let until = self.lingers_until.map_or(until, |earlier| earlier.min(until));
+        self.lingers_until = Some(until);
         let mut orders: usize = self.batch.iter().map(|delivery| weight(&delivery.orders)).sum();
         while orders < most {
             self.adjust().await;
@@ -151,6 +156,7 @@ impl Consumer {
                 Err(_) => break,
             }
         }
+        self.lingers_until = None;
         let mut taken = Vec::new();
         let mut orders = 0;
         while orders < most
@@ -313,6 +319,7 @@ impl Consumer {
 
     async fn disconnect(&mut self, consuming: Consuming) {
         self.batch.clear();
+        self.lingers_until = None;
         self.opening = None;
         self.consuming.send_replace(consuming);
         if let Some(open) = self.open.take() {

@@ -82,23 +82,27 @@ impl Outcomes {
             }
         }
         for (sale, failure) in paused {
-            pause_sale(settler, &sale, failure).await;
+            if let Err(error) = pause_sale(settler, &sale, failure).await {
+                tracing::error!(%sale, failure = failure.as_str(), %error, "a sale whose gate is wrong is not paused");
+            }
         }
         call_together(self.sales.into_iter().map(|(sale, outcomes)| outcomes.settle(settler, sale))).await;
     }
 }
 
-/// Pauses a sale whose gate has promised a unit that the database refuses.
-pub async fn pause_sale(settler: Settler<'_>, sale: &SaleId, failure: Failure) {
+/// Pauses a sale whose gate has promised a unit that the database refuses, if it is open. On `Ok` the gate has the pause.
+pub async fn pause_sale(settler: Settler<'_>, sale: &SaleId, failure: Failure) -> Result<(), GateError> {
+    let Moved::Now(number) = settler.gate.move_sale(sale, SaleState::Paused, &[SaleState::Open]).await?
+    else {
+        return Ok(());
+    };
     metrics::counter!("doorbuster_worker_sales_paused_total").increment(1);
-    let paused = settler.gate.move_sale(sale, SaleState::Paused, &[SaleState::Open]).await;
+    tracing::error!(%sale, failure = failure.as_str(), "sale paused: gate and database disagree");
     // Recorded in the sale's row too, so that neither a Redis that loses it nor a rebuild undoes the pause.
-    if let Ok(Moved::Now(number)) = paused
-        && let Err(error) = settler.store.set_sale_state(sale, SaleState::Paused, number).await
-    {
+    if let Err(error) = settler.store.set_sale_state(sale, SaleState::Paused, number).await {
         tracing::warn!(%sale, %error, "the pause is in the gate alone");
     }
-    tracing::error!(%sale, failure = failure.as_str(), ?paused, "sale paused: gate and database disagree");
+    Ok(())
 }
 
 impl SaleOutcomes {

@@ -1,7 +1,6 @@
 //! Works on a batch until it is done: tries suspects alone, waits out outages, and leaves the rest for the next batch.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use rand::seq::SliceRandom as _;
 use tokio::time::Instant;
@@ -21,12 +20,6 @@ const SUSPECT_AFTER: u32 = 1;
 /// After this many tries, each order of the message is processed alone.
 const APART_AFTER: u32 = 2;
 
-/// How suspect a message is, by the tries that came to no end. One that the database has refused is known to hold up those
-/// with which it is tried.
-fn suspicion(pending: &PendingDelivery) -> u32 {
-    if pending.refused { APART_AFTER.max(pending.tries) } else { pending.tries }
-}
-
 impl Worker {
     /// Processes a batch. Returns the deliveries that must be retried: a user's lease was busy, the dead-letter queue
     /// did not take an order, or it is time to stop.
@@ -37,11 +30,11 @@ impl Worker {
     ) -> Result<Vec<PendingDelivery>, Outage> {
         self.read_tries(&mut batch).await;
         let (mut suspects, together): (Vec<_>, Vec<_>) =
-            batch.into_iter().partition(|pending| suspicion(pending) >= SUSPECT_AFTER);
+            batch.into_iter().partition(|pending| pending.tries >= SUSPECT_AFTER);
         let mut held = self.counted(together, stop).await?;
         // Without shuffling, the same one would come first each time and take those behind it down with it.
         suspects.shuffle(&mut rand::rng());
-        suspects.sort_by_key(suspicion);
+        suspects.sort_by_key(|pending| pending.tries);
         for suspect in suspects {
             if stop.is_cancelled() {
                 held.push(suspect);
@@ -80,7 +73,7 @@ impl Worker {
         let messages: Vec<OrderId> = tried.iter().map(|(message, _)| *message).collect();
         let _ = self.gate.begin_tries(&messages).await;
         let result: Result<Vec<PendingDelivery>, Outage> = match batch
-            .pop_if(|pending| suspicion(pending) >= APART_AFTER)
+            .pop_if(|pending| pending.tries >= APART_AFTER)
         {
             Some(suspect) => self.persist_apart(suspect, stop).await.map(|left| left.into_iter().collect()),
             None => self.persist_until_done(batch, stop).await,
@@ -135,9 +128,6 @@ impl Worker {
         }
         let mut backoff = Backoff::default();
         let mut since: Option<Instant> = None;
-        // What was refused before is not waited for again.
-        let was_refused = batch.iter().any(|pending| pending.refused);
-        let hold = if was_refused { Duration::ZERO } else { self.settings.hold };
         loop {
             match self.persist(&mut batch).await {
                 Ok(()) => {
@@ -158,7 +148,7 @@ impl Worker {
                         tracing::warn!(%error, deliveries = batch.len(), "worker waits");
                     }
                     metrics::counter!("doorbuster_worker_waits_total").increment(1);
-                    if since.elapsed() > hold {
+                    if since.elapsed() > self.settings.hold {
                         if !self.servers_answer().await {
                             return Err(Outage);
                         }

@@ -11,8 +11,6 @@ pub(super) struct PendingDelivery {
     pub(super) first: Option<OrderId>,
     /// How often a worker began to persist it and came to no end.
     pub(super) tries: u32,
-    /// The database has refused an order of it that was tried alone, although it answers.
-    pub(super) refused: bool,
     /// The orders that the next attempt persists.
     pub(super) orders: Vec<Order>,
     /// The number of the message's orders that are left for later attempts.
@@ -31,17 +29,7 @@ impl PendingDelivery {
         let orders = delivery.orders.as_mut().map(std::mem::take).unwrap_or_default();
         let first = orders.first().map(|order| order.id);
         let traces = if trace::is_on() { delivery.traces() } else { Traces::new() };
-        Self {
-            delivery,
-            first,
-            tries: 0,
-            refused: false,
-            orders,
-            later: 0,
-            traces,
-            aside: Vec::new(),
-            locked: Vec::new(),
-        }
+        Self { delivery, first, tries: 0, orders, later: 0, traces, aside: Vec::new(), locked: Vec::new() }
     }
 
     /// Every order of the message has an outcome, so it may be acknowledged.

@@ -85,11 +85,7 @@ impl Worker {
                     return if self.park(pending, rejection).await { Alone::Done } else { Alone::Held };
                 }
                 Err(_) if !self.servers_answer().await => return Alone::Outage,
-                Err(error) => {
-                    // From now on no other order is tried with it, and none waits for it.
-                    pending.refused |= matches!(error, WorkerError::Store(StoreError::Away(_)));
-                    return Alone::Held;
-                }
+                Err(_) => return Alone::Held,
             }
         }
     }

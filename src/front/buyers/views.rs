@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::domain::{Durability, Failure, Millis, Order, OrderId, OrderStatus, SaleId, SaleState, Sku};
 use crate::gate::GateSale;
 use crate::intake::OrderView;
-use crate::store::{PaymentKind, PaymentState, SaleRow};
+use crate::store::{ItemRow, PaymentKind, PaymentState, SaleRow};
 
 /// An order as its buyer sees it.
 #[derive(Serialize, JsonSchema)]
@@ -189,6 +189,8 @@ impl<'a> SaleJson<'a> {
 
     /// A sale that the gate does not have: not opened yet, or archived.
     pub(super) fn from_row(id: &'a SaleId, row: &'a SaleRow, now: Millis) -> Self {
+        // Nothing of an archived sale is on sale any more.
+        let left = |item: &ItemRow| if row.state == SaleState::Archived { 0 } else { item.stock - item.sold };
         Self {
             sale_id: id,
             name: &row.sale.name,
@@ -204,7 +206,7 @@ impl<'a> SaleJson<'a> {
                 .iter()
                 .map(|item| AvailabilityJson {
                     sku: &item.sku,
-                    availability: availability(item.stock - item.sold, item.stock),
+                    availability: availability(left(item), item.stock),
                 })
                 .collect(),
         }

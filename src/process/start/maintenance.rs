@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::intake::Relay;
 use crate::maintenance::{
-    Adopter, BooksCheck, LogWriter, Rebuilder, Retention, Rounds, Sweep, Webhooks, log_reach, schedule,
+    Adopter, BooksCheck, LogWriter, PAYMENTS, Rebuilder, Retention, Rounds, Sweep, Webhooks, log_reach,
+    schedule,
 };
 use crate::orders::Payments;
 use crate::process::config::RebuildPolicy;
@@ -20,9 +21,6 @@ pub(super) struct Maintained {
     pub(super) payments: Payments,
     pub(super) log: OrderLog,
 }
-
-/// Payments that are retried at once, in as many transactions.
-const PAYMENTS: usize = 4;
 
 pub(super) fn start(shared: &Shared<'_>, tasks: &mut Tasks, front: Maintained) {
     let (config, stop) = (shared.config, &shared.stop);

@@ -68,7 +68,7 @@ impl Store {
     }
 
     /// Pending events of all sales but `except` whose next try is due by the database's clock, longest due first. One that
-    /// cannot be read is logged and left out: it must hold up no other.
+    /// cannot be read is logged and left out.
     pub async fn payments_due(&self, except: &[SaleId], limit: u64) -> Result<Vec<Payment>, StoreError> {
         self.within(async {
             let rows = payment_event::Entity::find()

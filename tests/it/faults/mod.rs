@@ -11,5 +11,4 @@ pub mod plain_answers;
 pub mod points;
 pub mod pooler;
 pub mod processes;
-mod refused;
 pub mod stalls;

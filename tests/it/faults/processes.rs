@@ -197,8 +197,10 @@ async fn sigterm_drains_and_ends_in_time() {
 /// The gate has a unit too many. The worker that records the refusal dies before it reports to the gate.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_whose_worker_died_pauses_the_sale_all_the_same() {
-    let mut world = World::new(Database::Sqlite).await;
+    let mut world = World::new(Database::Postgres).await;
     world.set("sweep.overtaken_after_ms=1000").set("sweep.every_ms=200");
+    // All four in one batch.
+    world.set("worker.linger_ms=1000");
     let front = world.running_as(Role::Front).await;
     let mut sale = sale(&world.name, 3, 1);
     front.parts.store.create_sale(&sale).await.unwrap();
@@ -208,7 +210,8 @@ async fn a_refusal_whose_worker_died_pauses_the_sale_all_the_same() {
         let answer = Buyer::of(&front, &format!("user{nth}")).buy(sale.id.as_str(), "k").await;
         assert_eq!(answer.status, 202, "{}", answer.text);
     }
-    let worker = Doorbuster::start_with(&world, "worker", Some("settle.before=abort")).await;
+    let mut worker = Doorbuster::start_with(&world, "worker", Some("settle.before=abort")).await;
+    until("the worker has died", Duration::from_secs(15), async || worker.has_ended().then_some(())).await;
     let stopped = until("the sweep pauses the sale", LONG, async || {
         let gate = front.parts.gate.describe(&sale.id).await.unwrap().expect("loaded");
         (gate.state == SaleState::Paused && gate.waiting == 0).then_some(gate)
@@ -217,6 +220,5 @@ async fn a_refusal_whose_worker_died_pauses_the_sale_all_the_same() {
     assert_eq!(stopped.items[0].left, 0, "the phantom unit is not sold again");
     let totals = front.parts.store.totals(&sale.id).await.unwrap();
     assert_eq!((totals.live_orders, totals.failed_orders), (3, 1), "one order fails");
-    drop(worker);
     front.stop().await;
 }

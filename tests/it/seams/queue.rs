@@ -107,6 +107,19 @@ async fn consumers(world: &World) -> u32 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_wait_for_more_that_is_cancelled_again_and_again_ends_in_time() {
+    let world = World::new(Database::Sqlite).await;
+    let publisher = connected(&world).await;
+    let mut consumer = Consumer::new(world.config().queue(), 100);
+    publisher.publish(&[order(&id("s"), "ada", 1)]).await.unwrap();
+    until("the batch is there", Duration::from_secs(30), async || {
+        let wait = consumer.next_batch(50, Duration::from_secs(1));
+        tokio::time::timeout(Duration::from_millis(200), wait).await.ok().filter(|batch| batch.len() == 1)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_wait_neither_keeps_a_consumer_from_connecting_nor_leaves_a_second_one() {
     let world = World::new(Database::Sqlite).await;
     let publisher = connected(&world).await;
