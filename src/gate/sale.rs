@@ -137,7 +137,12 @@ impl Gate {
         self.move_in_epoch(sale, to, from, None).await
     }
 
-    /// The same for a frozen sale that a rebuild has loaded in `epoch`. Refused if the gate has another epoch: a later
+    /// Pauses an open sale; with `epoch`, only in that one: a gate that was rebuilt since is another.
+    pub async fn pause(&self, sale: &SaleId, epoch: Option<i64>) -> Result<Moved, GateError> {
+        self.move_in_epoch(sale, SaleState::Paused, &[SaleState::Open], epoch).await
+    }
+
+    /// Moves a frozen sale that a rebuild has loaded in `epoch`. Refused if the gate has another epoch: a later
     /// rebuild has frozen it, and has not loaded it yet.
     pub async fn move_rebuilt(&self, sale: &SaleId, to: SaleState, epoch: i64) -> Result<Moved, GateError> {
         self.move_in_epoch(sale, to, &[SaleState::Frozen], Some(epoch)).await

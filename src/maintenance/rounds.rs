@@ -169,7 +169,8 @@ impl Rounds {
                 if Instant::now() >= until {
                     return Ok(ended);
                 }
-                keep_leading(leader).await;
+                // One may wait for a lease and a lock for longer than half of the lead.
+                let _ = leader.renew().await;
                 let some: Vec<_> = some.iter().filter(|payment| !locked.contains(&payment.sale)).collect();
                 let retries = some.iter().map(|payment| self.payments.retry(payment));
                 for (payment, retried) in some.iter().zip(futures_util::future::join_all(retries).await) {

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::MaintenanceError;
 use super::dead_letter_marks::DeadLetterMarks;
 use super::leader::{LEADERSHIP, Leader, keep_leading};
-use crate::domain::{Durability, Failure, OrderId, SaleId, Ticket};
+use crate::domain::{Durability, OrderId, SaleId, Ticket};
 use crate::gate::{Gate, GateError};
 use crate::intake::Relay;
 use crate::lease::{Guard, Leases};
@@ -182,7 +182,7 @@ impl Sweep {
             }
         }
         let settler = Settler { gate: &self.gate, store: &self.store, leases: &self.leases };
-        if let Err(error) = self.pause_if_wrong(settler, sale, &rows).await {
+        if let Err(error) = self.pause_if_wrong(settler, due, &rows).await {
             // Its buyer must not be freed before the sale is paused.
             tracing::debug!(%sale, %error, "left for the next round");
             return rows.into_iter().map(|row| row.order.id).collect();
@@ -201,22 +201,23 @@ impl Sweep {
         rows.into_iter().map(|row| row.order.id).collect()
     }
 
-    /// Pauses the sale if one of these rows shows that its gate promises what does not exist: the worker that recorded the
-    /// refusal may have died before it did. A gate that was rebuilt since no longer does.
+    /// Pauses the sale if one of these orders shows that its gate promises what does not exist: the worker that recorded the
+    /// refusal may have died before it did. A gate that was rebuilt since is not paused.
     async fn pause_if_wrong(
         &self,
         settler: Settler<'_>,
-        sale: &SaleId,
+        due: &[Ticket],
         rows: &[OrderRow],
     ) -> Result<(), GateError> {
-        let stops = |row: &&OrderRow| row.failure.is_some_and(Failure::stops_the_sale);
-        let Some(row) = rows.iter().filter(stops).max_by_key(|row| row.order.number) else { return Ok(()) };
-        let Some(gate) = self.gate.describe(sale).await? else { return Ok(()) };
-        match row.failure {
-            Some(failure) if row.order.number.epoch == gate.number.epoch => {
-                pause_sale(settler, sale, failure).await
-            }
-            _ => Ok(()),
-        }
+        let stops = |ticket: &Ticket| {
+            let row = rows.iter().find(|row| row.order.id == ticket.order.id);
+            row.and_then(|row| row.failure).filter(|failure| failure.stops_the_sale())
+        };
+        // Not by the row: one that was refused for its number has none.
+        let refused = due.iter().filter_map(|ticket| Some((ticket, stops(ticket)?)));
+        let Some((ticket, failure)) = refused.max_by_key(|(ticket, _)| ticket.order.number) else {
+            return Ok(());
+        };
+        pause_sale(settler, &ticket.order.sale, failure, Some(ticket.order.number.epoch)).await
     }
 }

@@ -82,7 +82,7 @@ impl Outcomes {
             }
         }
         for (sale, failure) in paused {
-            if let Err(error) = pause_sale(settler, &sale, failure).await {
+            if let Err(error) = pause_sale(settler, &sale, failure, None).await {
                 tracing::error!(%sale, failure = failure.as_str(), %error, "a sale whose gate is wrong is not paused");
             }
         }
@@ -90,16 +90,25 @@ impl Outcomes {
     }
 }
 
-/// Pauses a sale whose gate has promised a unit that the database refuses, if it is open. On `Ok` the gate has the pause.
-pub async fn pause_sale(settler: Settler<'_>, sale: &SaleId, failure: Failure) -> Result<(), GateError> {
-    let Moved::Now(number) = settler.gate.move_sale(sale, SaleState::Paused, &[SaleState::Open]).await?
-    else {
-        return Ok(());
-    };
-    metrics::counter!("doorbuster_worker_sales_paused_total").increment(1);
-    tracing::error!(%sale, failure = failure.as_str(), "sale paused: gate and database disagree");
+/// Pauses a sale whose gate has promised a unit that the database refuses, if it is open, and with `epoch` only in that
+/// one. On `Ok` it does not sell by that gate any more, and its row has the pause as well if the database answered. May be
+/// repeated.
+pub async fn pause_sale(
+    settler: Settler<'_>,
+    sale: &SaleId,
+    failure: Failure,
+    epoch: Option<i64>,
+) -> Result<(), GateError> {
+    let paused = settler.gate.pause(sale, epoch).await;
+    // Whose answer is late may have been carried out, and nobody else will say so.
+    if matches!(paused, Ok(Moved::Now(_)) | Err(GateError::Late(_))) {
+        metrics::counter!("doorbuster_worker_sales_paused_total").increment(1);
+        tracing::error!(%sale, failure = failure.as_str(), "sale paused: gate and database disagree");
+    }
     // Recorded in the sale's row too, so that neither a Redis that loses it nor a rebuild undoes the pause.
-    if let Err(error) = settler.store.set_sale_state(sale, SaleState::Paused, number).await {
+    if let Moved::Now(number) | Moved::Already(number) = paused?
+        && let Err(error) = settler.store.set_sale_state(sale, SaleState::Paused, number).await
+    {
         tracing::warn!(%sale, %error, "the pause is in the gate alone");
     }
     Ok(())
