@@ -153,14 +153,6 @@ impl<'a> Facts<'a> {
         losses.any(|outage| outage.from_ms <= at_ms && at_ms <= outage.to_ms + within_ms)
     }
 
-    /// When the losses of data were over that were under way within so many milliseconds after this time; 0 if there were
-    /// none.
-    pub(super) fn loss_over_at_ms(&self, at_ms: i64, within_ms: i64) -> i64 {
-        let losses = self.case.outages.iter().filter(|outage| outage.loses.is_some());
-        let near = losses.filter(|loss| loss.from_ms <= at_ms + within_ms && at_ms <= loss.to_ms);
-        near.map(|loss| loss.to_ms).max().unwrap_or(0)
-    }
-
     /// Whether a replay may have ended the order: after a loss of the database it ends as cancelled what the log has as live
     /// and the gate as ended. So the order had been cancelled or had expired before.
     pub(super) fn may_have_ended_in_replay(&self, order: Uuid) -> bool {

@@ -232,10 +232,10 @@ fn signal(processes: &[i64], signal: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_connections_to_the_database_are_left_within_seconds() {
     let mut world = World::new(Database::Postgres).await;
-    world.set("database.connections=3").set("database.timeout_ms=5000");
+    world.set("database.connections=4").set("database.timeout_ms=5000");
     let store = world.parts().await.store;
     // Each holds a connection of its own.
-    let reads = (0..3).map(|_| store.check());
+    let reads = (0..4).map(|_| store.check());
     futures_util::future::try_join_all(reads).await.unwrap();
     let mut watcher = Session::open(&world).await;
     let served = "SELECT pid::int8 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";

@@ -58,7 +58,7 @@ pub(super) fn somebody_asked(facts: &Facts<'_>) -> Look {
             "cancelled" => {
                 facts.intents.get(&row.id) == Some(&Intent::Cancels)
                     || facts.may_have_ended_in_replay(row.id)
-                    || is_retaken_in_vain(facts, row)
+                    || is_retaken_in_vain(facts, row, &["late"])
             }
             "expired" => facts.case.sale.pay_within_ms.is_some(),
             _ => true,
@@ -73,14 +73,13 @@ pub(super) fn somebody_asked(facts: &Facts<'_>) -> Look {
     found.into_iter().collect()
 }
 
-/// Whether a late payment may have taken the order: it is cancelled, or expires, if another try has ended the payment
-/// meanwhile.
-fn is_retaken_in_vain(facts: &Facts<'_>, row: &OrderRow) -> bool {
+/// Whether a late payment, which is in one of these states now, may have taken the order: it is cancelled, or expires, if
+/// another try has ended the payment meanwhile.
+fn is_retaken_in_vain(facts: &Facts<'_>, row: &OrderRow, states: &[&str]) -> bool {
     let of_user =
         |payment: &PaymentRow| facts.rows.get(&payment.order).is_some_and(|paid| paid.user == row.user);
-    let mut ended = facts.case.books.payments.iter().filter(|payment| {
-        matches!(payment.state.as_str(), "late" | "retaken") && payment.new_order != Some(row.id)
-    });
+    let mut ended =
+        facts.case.books.payments.iter().filter(|payment| states.contains(&payment.state.as_str()));
     facts.case.sale.rebuy && !facts.given.contains_key(&row.id) && ended.any(of_user)
 }
 
@@ -100,7 +99,7 @@ pub(super) fn nobody_refused_has_one(facts: &Facts<'_>) -> Look {
     let mut found = Vec::new();
     for row in &facts.case.books.orders {
         let is_explained = facts.given.contains_key(&row.id) || of_payments.contains(&row.id);
-        if is_explained || row.status == "cancelled" || is_retaken_in_vain(facts, row) {
+        if is_explained || row.status == "cancelled" || is_retaken_in_vain(facts, row, &["late", "retaken"]) {
             continue;
         }
         let mut clicks: BTreeMap<&str, Vec<&Call>> = BTreeMap::new();

@@ -57,10 +57,8 @@ pub(super) fn shown_soon(facts: &Facts<'_>) -> Look {
     for (order, calls) in followed(facts) {
         for change in facts.changes.get(&order).map(Vec::as_slice).unwrap_or_default() {
             let Some(event) = calls.iter().find(|call| call.answer.code == change.to) else { continue };
-            // While a server recovers from a loss no state is read, and a stream shows none.
-            let since_ms = facts.loss_over_at_ms(change.at_ms, SOON_MS).max(change.at_ms);
             all += 1;
-            soon += usize::from(event.to_ms - since_ms <= SOON_MS);
+            soon += usize::from(event.to_ms - change.at_ms <= SOON_MS);
         }
     }
     at_least(SHOWN_SOON, soon, all, "events came within 10 s of their change")

@@ -69,16 +69,3 @@ fn broken_books_that_were_said_are_found_unless_data_was_lost() {
     case.sale_webhooks = None;
     assert!(!finds(&case), "there was no endpoint");
 }
-
-#[test]
-fn an_event_is_late_only_from_the_end_of_a_loss() {
-    let finds = |case: &Case| judge(case).short.iter().any(|finding| finding.rule == "shown-soon");
-    let mut case = kept();
-    case.calls[9].to_ms = 21_000;
-    assert!(finds(&case));
-    case.outages[0] =
-        Outage { from_ms: 1_500, to_ms: 11_500, loses: Some("redis".into()), ..case.outages[0].clone() };
-    assert!(!finds(&case));
-    case.calls[9].to_ms = 21_600;
-    assert!(finds(&case));
-}
