@@ -6,46 +6,16 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use doorbuster::domain::Millis;
 use doorbuster::process::{Role, Running};
-use jsonwebtoken::{Algorithm, EncodingKey, Header};
-use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::tokens::login_key;
-use crate::support::{Answer, Buyer, Database, World, sale, until};
-
-/// One key of the login.
-pub(super) struct LoginKey {
-    kid: &'static str,
-    key: EncodingKey,
-    jwk: Value,
-}
-
-impl LoginKey {
-    pub(super) fn new(kid: &'static str) -> Self {
-        let (key, x) = login_key();
-        Self { kid, key, jwk: json!({"kty": "OKP", "crv": "Ed25519", "use": "sig", "kid": kid, "x": x}) }
-    }
-
-    pub(super) fn token(&self, user: &str) -> String {
-        let now = Millis::now().0 / 1000;
-        let claims =
-            json!({"sub": user, "iss": "doorbuster", "aud": "doorbuster", "exp": now + 600, "nbf": now - 5});
-        let header = Header { kid: Some(self.kid.into()), ..Header::new(Algorithm::EdDSA) };
-        jsonwebtoken::encode(&header, &claims, &self.key).unwrap()
-    }
-}
-
-pub(super) fn set_of(keys: &[&LoginKey]) -> String {
-    json!({"keys": keys.iter().map(|key| &key.jwk).collect::<Vec<_>>()}).to_string()
-}
+use crate::support::{Answer, Buyer, Database, LoginKey, World, sale, until};
 
 /// As a careful program replaces a file: whole, or not at all.
 fn publish(path: &Path, keys: &[&LoginKey]) {
     let new = path.with_extension("new");
-    std::fs::write(&new, set_of(keys)).unwrap();
+    std::fs::write(&new, LoginKey::set_of(keys)).unwrap();
     std::fs::rename(&new, path).unwrap();
 }
 
@@ -200,7 +170,7 @@ async fn a_login_that_is_away_delays_buyers_and_refuses_none() {
     let answer = post(&running, &path, key.token("ada")).await;
     assert_eq!((answer.status, answer.code()), (503, "keys_unavailable"), "{}", answer.text);
     assert_eq!(answer.headers["retry-after"], "1");
-    *set.lock().unwrap() = Some(set_of(&[&key]));
+    *set.lock().unwrap() = Some(LoginKey::set_of(&[&key]));
     until("the keys are read", Duration::from_secs(20), async || {
         let answer = post(&running, &path, key.token("ada")).await;
         assert!([202, 503].contains(&answer.status), "{}", answer.text);
@@ -225,11 +195,11 @@ async fn a_login_that_is_away_delays_buyers_and_refuses_none() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_hangs_up_while_the_keys_are_read_logs_nobody_out() {
     let (old, new, none) = (LoginKey::new("old"), LoginKey::new("new"), LoginKey::new("none"));
-    let set = Arc::new(Mutex::new(Some(set_of(&[&old]))));
+    let set = Arc::new(Mutex::new(Some(LoginKey::set_of(&[&old]))));
     let (login, asked) = login_server(set.clone(), Duration::from_millis(700)).await;
     let (_world, running, path) = front(&format!("http://{login}/keys"), 3_600).await;
     assert_eq!(post(&running, &path, old.token("ada")).await.status, 202);
-    *set.lock().unwrap() = Some(set_of(&[&old, &new]));
+    *set.lock().unwrap() = Some(LoginKey::set_of(&[&old, &new]));
     let before = asked.load(Ordering::Relaxed);
 
     let mut stranger = TcpStream::connect(running.buyers.unwrap()).await.unwrap();

@@ -9,10 +9,10 @@ use doorbuster::front::{AuthSettings, Signer};
 use doorbuster::rehearsal::servers::Ending;
 use futures_util::StreamExt as _;
 
-use super::rotation::{LoginKey, set_of};
 use crate::faults::stalls::Session;
 use crate::support::{
-    Database, Doorbuster, PAYMENT_SECRETS, World, ask_redis, private_redis, request, run, sale, send_raw,
+    Database, Doorbuster, LoginKey, PAYMENT_SECRETS, World, ask_redis, private_redis, request, run, sale,
+    send_raw,
 };
 
 /// CPU time of one request, at most.
@@ -84,31 +84,19 @@ fn of_strangers(
         Signer::new(AuthSettings::with_secret("a secret that the front does not know, and long enough"));
     let user = "eve".parse().unwrap();
     let claims = key.token("eve").split('.').nth(1).unwrap().to_owned();
+    let refused = |what, token: String| {
+        let answers: &'static [u16] = &[401];
+        (what, "POST", orders.clone(), bearer(token), answers)
+    };
     vec![
         ("no token", "POST", orders.clone(), body(order.clone()), &[401]),
-        ("8,000 letters as a token", "POST", orders.clone(), bearer("x".repeat(8_000)), &[401]),
-        (
-            "an EdDSA token by another key",
-            "POST",
-            orders.clone(),
-            bearer(LoginKey::new("k1").token("eve")),
-            &[401],
-        ),
-        (
-            "a token by an unknown key",
-            "POST",
-            orders.clone(),
-            bearer(LoginKey::new("k2").token("eve")),
-            &[401],
-        ),
-        ("an HS256 token", "POST", orders.clone(), bearer(by_secret.mint(&user, None, 600)), &[401]),
-        (
-            "a token without a signature",
-            "POST",
-            orders.clone(),
-            bearer(format!("eyJhbGciOiJub25lIn0.{claims}.")),
-            &[401],
-        ),
+        refused("8,000 letters as a token", "x".repeat(8_000)),
+        refused("an EdDSA token by another key", LoginKey::new("k1").token("eve")),
+        refused("an ES256 token by another key", LoginKey::es256("ec").token("eve")),
+        refused("an RS256 token by another key", LoginKey::rs256("rsa").token("eve")),
+        refused("a token by an unknown key", LoginKey::new("k2").token("eve")),
+        refused("an HS256 token", by_secret.mint(&user, None, 600)),
+        refused("a token without a signature", format!("eyJhbGciOiJub25lIn0.{claims}.")),
         ("60 KB for an order", "POST", orders.clone(), body(vec![b'x'; 60_000]), &[401, 413]),
         ("4,000 brackets for an order", "POST", orders.clone(), body(vec![b'['; 4_000]), &[401]),
         ("the orders of nobody", "GET", format!("{orders}/mine"), nothing(), &[401]),
@@ -131,7 +119,8 @@ async fn no_request_of_a_stranger_costs_more_than_five_milliseconds() {
     let mut world = World::new(Database::Sqlite).await;
     let (folder, key) = (tempfile::tempdir().unwrap(), LoginKey::new("k1"));
     let keys = folder.path().join("jwks.json");
-    std::fs::write(&keys, set_of(&[&key])).unwrap();
+    let all = [&key, &LoginKey::es256("ec"), &LoginKey::rs256("rsa")];
+    std::fs::write(&keys, LoginKey::set_of(&all)).unwrap();
     world.set("auth.secret=").set(&format!("auth.jwks={}", keys.display()));
     let sale = sale(&world.name, 5, 1);
     world.open_sale(&world.parts().await, &sale).await;

@@ -8,20 +8,12 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use serde_json::{Value, json};
 
 use super::hostile::with_open_sale;
-use crate::support::{Buyer, id, request};
-
-/// The Ed25519 key of a shop's login, and the `x` of its JWK.
-pub fn login_key() -> (EncodingKey, String) {
-    use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
-    use base64::Engine as _;
-    let key = Ed25519KeyPair::generate().unwrap();
-    let x = base64::prelude::BASE64_URL_SAFE_NO_PAD.encode(key.public_key().as_ref());
-    (EncodingKey::from_ed_der(key.to_pkcs8().unwrap().as_ref()), x)
-}
+use crate::support::{Buyer, LoginKey, id, request};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_login_may_sign_with_ed25519_and_each_key_verifies_one_algorithm() {
-    let (key, x) = login_key();
+    let login = LoginKey::new("login");
+    let (key, x) = (&login.key, login.x());
     let public_key = format!("auth.public_key={x}");
     let (world, running, path) = with_open_sale(&[&public_key]).await;
     let config = world.config();
@@ -32,7 +24,7 @@ async fn a_login_may_sign_with_ed25519_and_each_key_verifies_one_algorithm() {
     };
     let at = running.buyers.unwrap();
     let post = async |token: String| Buyer { at, token }.post(&path, &[], "").await;
-    let signed = sign(&claims("ada", now + 600), Algorithm::EdDSA, &key);
+    let signed = sign(&claims("ada", now + 600), Algorithm::EdDSA, key);
     for _ in 0..2 {
         let answer = post(signed.clone()).await;
         assert!([200, 202].contains(&answer.status), "{}", answer.text);
@@ -40,10 +32,10 @@ async fn a_login_may_sign_with_ed25519_and_each_key_verifies_one_algorithm() {
     let secret = EncodingKey::from_secret(config.auth.secret.as_bytes());
     let answer = post(sign(&claims("bob", now + 600), Algorithm::HS256, &secret)).await;
     assert_eq!(answer.status, 202, "the shared secret is accepted as well: {}", answer.text);
-    let (stranger, _) = login_key();
+    let stranger = LoginKey::new("stranger").key;
     // The public key is known to everyone who reads the JWK, so it must not work as an HMAC secret.
     let as_secret = EncodingKey::from_secret(x.as_bytes());
-    let raw = base64::Engine::decode(&base64::prelude::BASE64_URL_SAFE_NO_PAD, &x).unwrap();
+    let raw = base64::Engine::decode(&base64::prelude::BASE64_URL_SAFE_NO_PAD, x).unwrap();
     for (what, token) in [
         ("another key", sign(&claims("eve", now + 600), Algorithm::EdDSA, &stranger)),
         ("the public key as a secret", sign(&claims("eve", now + 600), Algorithm::HS256, &as_secret)),
@@ -51,10 +43,31 @@ async fn a_login_may_sign_with_ed25519_and_each_key_verifies_one_algorithm() {
             "the public key's bytes as a secret",
             sign(&claims("eve", now + 600), Algorithm::HS256, &EncodingKey::from_secret(&raw)),
         ),
-        ("expired", sign(&claims("eve", now - 60), Algorithm::EdDSA, &key)),
+        ("expired", sign(&claims("eve", now - 60), Algorithm::EdDSA, key)),
     ] {
         let answer = post(token).await;
         assert_eq!((answer.status, answer.code()), (401, "unauthenticated"), "{what}: {}", answer.text);
+    }
+    running.stop().await;
+}
+
+/// Each signs with the key of its kind, and another key of that kind is worth nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_login_may_sign_with_each_algorithm_of_its_set() {
+    let keys = [LoginKey::new("ed"), LoginKey::es256("ec"), LoginKey::rs256("rsa")];
+    let strangers = [LoginKey::new("ed"), LoginKey::es256("ec"), LoginKey::rs256("rsa")];
+    let folder = tempfile::tempdir().unwrap();
+    let set = folder.path().join("jwks.json");
+    std::fs::write(&set, LoginKey::set_of(&keys.each_ref())).unwrap();
+    let jwks = format!("auth.jwks={}", set.display());
+    let (_world, running, path) = with_open_sale(&["auth.secret=", &jwks]).await;
+    let at = running.buyers.unwrap();
+    let post = async |token: String| Buyer { at, token }.post(&path, &[], "").await;
+    for (key, stranger) in keys.iter().zip(&strangers) {
+        let answer = post(key.token(key.kid)).await;
+        assert_eq!(answer.status, 202, "{}: {}", key.kid, answer.text);
+        let answer = post(stranger.token("eve")).await;
+        assert_eq!((answer.status, answer.code()), (401, "unauthenticated"), "{}: {}", key.kid, answer.text);
     }
     running.stop().await;
 }
