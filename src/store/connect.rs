@@ -14,7 +14,7 @@ use super::examine::Migrations;
 use super::handle::{Store, StoreSettings};
 use super::permits::Permits;
 use super::pooler::{MIXED, Pooler, Sessions, past_poolers};
-use super::session::{GivenUp, SessionLimits, answers};
+use super::session::{GivenUp, SessionLimits, Silence};
 use super::witnesses::{Doubts, Witnesses};
 use crate::link::InstallationId;
 
@@ -223,10 +223,12 @@ const FRESH: Duration = Duration::from_millis(100);
 
 /// A pool that uses no connection which was idle and does not answer.
 fn tested<DB: sqlx::Database>(pool: PoolOptions<DB>) -> PoolOptions<DB> {
-    pool.before_acquire(|connection, idle| {
+    let silence = Silence::default();
+    pool.before_acquire(move |connection, idle| {
+        let silence = silence.clone();
         Box::pin(async move {
             if idle.idle_for >= FRESH {
-                answers(connection).await?;
+                silence.test(connection, idle.idle_for).await?;
             }
             Ok(true)
         })

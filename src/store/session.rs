@@ -24,6 +24,9 @@ const RELEASED_WITHIN: Duration = Duration::from_secs(10);
 /// The longest test of a connection.
 const PING: Duration = Duration::from_secs(1);
 
+/// The longest test of a connection that was last used before another one of its pool was silent.
+const BRIEF_PING: Duration = Duration::from_millis(100);
+
 /// The limits of each session.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SessionLimits {
@@ -156,7 +159,41 @@ impl Drop for Unfinished {
     }
 }
 
+/// When the last test of a connection began that got no answer in full time. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Silence(Arc<Mutex<Option<Instant>>>);
+
+impl Silence {
+    /// Fails if a connection that was idle for so long does not answer. It has a second. If since it was last used another
+    /// one got no answer in that time, the way to the server is probably gone for both, and it has a tenth: a caller may
+    /// meet a dead connection at each of its queries, and its own time is limited.
+    ///
+    /// Only a test of full length counts as silence. Otherwise a server that is merely slow would lose one connection after
+    /// the other.
+    pub(super) async fn test<C: Connection>(
+        &self,
+        connection: &mut C,
+        idle_for: Duration,
+    ) -> Result<(), sqlx::Error> {
+        let began = Instant::now();
+        let is_brief = self.is_younger_than(idle_for);
+        let limit = if is_brief { BRIEF_PING } else { PING };
+        let answered = tokio::time::timeout(limit, connection.ping()).await;
+        answered.unwrap_or_else(|_| {
+            if !is_brief {
+                *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(began);
+            }
+            Err(sqlx::Error::PoolTimedOut)
+        })
+    }
+
+    fn is_younger_than(&self, age: Duration) -> bool {
+        let at = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        at.is_some_and(|at| at.elapsed() < age)
+    }
+}
+
 /// Fails if a connection does not answer soon: the server or the way to it is gone, which TCP may notice after minutes.
-pub(super) async fn answers<C: Connection>(connection: &mut C) -> Result<(), sqlx::Error> {
+async fn answers<C: Connection>(connection: &mut C) -> Result<(), sqlx::Error> {
     tokio::time::timeout(PING, connection.ping()).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))
 }

@@ -240,7 +240,7 @@ async fn dead_connections_to_the_database_are_left_within_seconds() {
     let mut watcher = Session::open(&world).await;
     let served = "SELECT pid::int8 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
     let dead = watcher.numbers(served.into()).await;
-    assert!(!dead.is_empty());
+    assert!(dead.len() >= 4, "{dead:?}");
     // One that was in use within the last 100 ms is used again without a test.
     let rested = format!("{served} AND clock_timestamp() - state_change > interval '150 ms'");
     until("all of them have rested", LONG, async || {
@@ -252,8 +252,8 @@ async fn dead_connections_to_the_database_are_left_within_seconds() {
     let answered = store.check().await;
     let took = began.elapsed();
     signal(&dead, "-CONT");
-    // A second for each of them, on one caller's way to a new connection.
-    assert!(answered.is_ok() && took < Duration::from_secs(5), "{took:?} {answered:?}");
+    // Each query takes the connection that has been idle for longest. Only the first dead one may cost a second.
+    assert!(answered.is_ok() && took < Duration::from_secs(3), "{took:?} {answered:?}");
     until("they are closed", LONG, async || {
         let served = watcher.numbers(served.into()).await;
         (!dead.iter().any(|pid| served.contains(pid))).then_some(())
