@@ -25,17 +25,15 @@ impl Store {
 
     /// The time by the database's clock.
     pub async fn read_clock(&self) -> Result<Millis, StoreError> {
-        self.within(self.now(&self.db)).await
+        self.within(now(&self.db)).await
     }
+}
 
-    pub(in crate::store) async fn now(
-        &self,
-        connection: &impl ConnectionTrait,
-    ) -> Result<Millis, StoreError> {
-        let mut query = sea_orm::sea_query::Query::select();
-        query.expr_as(self.clock(), "now_ms");
-        let row = connection.query_one(&query).await?;
-        let row = row.ok_or_else(|| StoreError::Away("the database did not return the time".into()))?;
-        Ok(Millis(row.try_get_by_index(0)?))
-    }
+/// The time by the database's clock.
+pub(in crate::store) async fn now(connection: &impl ConnectionTrait) -> Result<Millis, StoreError> {
+    let mut query = sea_orm::sea_query::Query::select();
+    query.expr_as(clock_of(connection.get_database_backend()), "now_ms");
+    let row = connection.query_one(&query).await?;
+    let row = row.ok_or_else(|| StoreError::Away("the database did not return the time".into()))?;
+    Ok(Millis(row.try_get_by_index(0)?))
 }

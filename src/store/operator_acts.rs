@@ -6,6 +6,7 @@ use sea_orm::{
 };
 use uuid::Uuid;
 
+use super::clock;
 use super::entities::{operator_act, sale_act};
 use super::error::StoreError;
 use super::handle::Store;
@@ -17,7 +18,7 @@ const RESULT: usize = 500;
 /// One act of an operator, for a list.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 pub struct OperatorAct {
-    /// When it began.
+    /// When it began, by the database's clock.
     pub at: Millis,
     /// `create`, `erase`, `dead-letter replay`, `dead-letter fail`, `lease release`, `backup mark`, one that begins with
     /// `settings` or `webhook`, or a kind of an act on a
@@ -46,16 +47,16 @@ impl Store {
         request: &ActRequest,
     ) -> Result<BegunOperatorAct, StoreError> {
         let id = Uuid::now_v7();
-        let row = operator_act::ActiveModel {
-            id: Set(id),
-            kind: Set(kind.to_owned()),
-            subject: Set(subject.to_owned()),
-            actor: Set(request.by.clone()),
-            reason: Set(request.reason.clone()),
-            result: Set(None),
-            at_ms: Set(Millis::now().0),
-        };
         self.within(async {
+            let row = operator_act::ActiveModel {
+                id: Set(id),
+                kind: Set(kind.to_owned()),
+                subject: Set(subject.to_owned()),
+                actor: Set(request.by.clone()),
+                reason: Set(request.reason.clone()),
+                result: Set(None),
+                at_ms: Set(clock::now(&self.db).await?.0),
+            };
             operator_act::Entity::insert(row).exec_without_returning(&self.db).await?;
             Ok(BegunOperatorAct(id))
         })

@@ -12,6 +12,7 @@ use super::read::{OrderRow, read_order};
 use super::write_changes::{Change, Planned, fence, write};
 use crate::domain::Act;
 use crate::fault::fault;
+use crate::store::clock;
 use crate::store::entities::order;
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
@@ -76,7 +77,7 @@ impl Store {
             .lock_exclusive()
             .all(transaction)
             .await?;
-        let now = self.now(transaction).await?;
+        let now = clock::now(transaction).await?;
         let mut found = BTreeMap::new();
         for row in rows {
             let row = read_order(row)?;

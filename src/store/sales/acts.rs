@@ -4,6 +4,7 @@
 use sea_orm::{ActiveValue::Set, DatabaseTransaction, EntityTrait as _, QuerySelect as _};
 
 use crate::domain::{ActEntry, ActRequest, Invalid, Millis, SaleId, Sku};
+use crate::store::clock;
 use crate::store::entities::{sale, sale_act};
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
@@ -33,7 +34,7 @@ pub struct SaleAct {
     pub state: ActState,
     /// The outcome in words, once it has ended.
     pub result: Option<String>,
-    /// When it began.
+    /// When it began, by the database's clock.
     pub at: Millis,
 }
 
@@ -122,7 +123,7 @@ impl Store {
     }
 }
 
-/// A new act, as pending.
+/// A new act, as pending. Its time is set when it is inserted.
 pub(in crate::store) fn new_act(
     sale: &SaleId,
     kind: &str,
@@ -144,15 +145,17 @@ pub(in crate::store) fn new_act(
         reason: asked.reason.clone(),
         state: ActState::Pending,
         result: None,
-        at: Millis::now(),
+        at: Millis(0),
     }
 }
 
-/// Inserts an act. The sale's row must be locked, as by [`lock_sale`].
+/// Inserts an act, with the time by the database's clock: that of a host may be wrong, and the time says which of two
+/// acts came last. The sale's row must be locked, as by [`lock_sale`].
 pub(in crate::store) async fn insert_act(
     transaction: &DatabaseTransaction,
     act: SaleAct,
 ) -> Result<BegunAct, StoreError> {
+    let act = SaleAct { at: clock::now(transaction).await?, ..act };
     let row = sale_act::ActiveModel {
         sale_id: Set(act.sale.to_string()),
         key: Set(act.key.clone()),

@@ -1,11 +1,15 @@
 //! Ending an operator's act.
 
 use sea_orm::sea_query::{Expr, ExprTrait as _};
-use sea_orm::{ColumnTrait as _, DatabaseTransaction, EntityTrait as _, QueryFilter as _, QuerySelect as _};
+use sea_orm::{
+    ColumnTrait as _, ConnectionTrait as _, DatabaseTransaction, EntityTrait as _, QueryFilter as _,
+    QuerySelect as _,
+};
 
 use super::acts::{Restock, SaleAct};
 use super::witness::record_number;
-use crate::domain::{Millis, Number};
+use crate::domain::Number;
+use crate::store::clock::clock_of;
 use crate::store::entities::{item, sale, sale_act};
 use crate::store::error::StoreError;
 use crate::store::handle::Store;
@@ -92,7 +96,7 @@ async fn supersede(transaction: &DatabaseTransaction, act: &SaleAct) -> Result<(
     sale_act::Entity::update_many()
         .col_expr(sale_act::Column::State, Expr::val(ActState::Refused.as_str()))
         .col_expr(sale_act::Column::Result, Expr::val(format!("not known to be done, and then {}", act.kind)))
-        .col_expr(sale_act::Column::EndedAtMs, Expr::val(Millis::now().0))
+        .col_expr(sale_act::Column::EndedAtMs, clock_of(transaction.get_database_backend()))
         .filter(sale_act::Column::SaleId.eq(act.sale.as_str()))
         .filter(sale_act::Column::Key.is_in(keys.iter().copied()))
         .exec(transaction)
@@ -111,7 +115,7 @@ async fn end(
     let updated = sale_act::Entity::update_many()
         .col_expr(sale_act::Column::State, Expr::val(state.as_str()))
         .col_expr(sale_act::Column::Result, Expr::val(result))
-        .col_expr(sale_act::Column::EndedAtMs, Expr::val(Millis::now().0))
+        .col_expr(sale_act::Column::EndedAtMs, clock_of(transaction.get_database_backend()))
         .filter(sale_act::Column::SaleId.eq(act.sale.as_str()))
         .filter(sale_act::Column::Key.eq(act.key.as_str()))
         .filter(sale_act::Column::State.eq(ActState::Pending.as_str()))

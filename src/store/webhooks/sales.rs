@@ -6,7 +6,8 @@ use sea_orm::{
 };
 use uuid::Uuid;
 
-use crate::domain::{EventType, Millis, SaleEvent, SaleId, SaleState};
+use crate::domain::{EventType, SaleEvent, SaleId, SaleState};
+use crate::store::clock;
 use crate::store::entities::sale;
 use crate::store::entities::webhook_event;
 use crate::store::entities::webhook_sale::{ActiveModel, Column, Entity, Model};
@@ -109,7 +110,7 @@ async fn write_down(
         version: Set(subject.version),
         sale_id: Set(subject.sale_id),
         status: Set(EventType::Sale(event).as_str().to_owned()),
-        at_ms: Set(Millis::now().0),
+        at_ms: Set(clock::now(transaction).await?.0),
     };
     webhook_event::Entity::insert(row).exec_without_returning(transaction).await?;
     Ok(())

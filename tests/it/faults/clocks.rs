@@ -4,11 +4,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use doorbuster::domain::{Millis, OrderStatus, Sale, Terms};
-use doorbuster::front::Signer;
+use doorbuster::front::{Role, Signer};
 use doorbuster::lease::{LeaseOptions, Released};
 use doorbuster::rehearsal::servers::{Ending, FakeClock, Server};
 
-use crate::support::{Buyer, Database, Doorbuster, World, ask_redis, at_rest, id, sale, until};
+use crate::support::{Buyer, Database, Doorbuster, World, ask_redis, at_rest, id, run, sale, until};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -74,6 +74,32 @@ async fn orders_are_persisted_and_expire_in_time_by_wrong_clocks() {
         assert!((3_000..30_000).contains(&lived), "expired after {lived} ms");
     }
     drop((front, worker));
+}
+
+/// The time of an act says which of two came last, in lists and where a later act ends an earlier one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fast_clock_makes_no_act_of_an_operator_later_than_it_was() {
+    let (world, folder) = (World::new(Database::Postgres).await, tempfile::tempdir().unwrap());
+    let (parts, sale) = (world.parts().await, sale(&world.name, 9, 1));
+    world.open_sale(&parts, &sale).await;
+    world.compare_books(&parts).await;
+    let fast = clock(folder.path(), "front", 300);
+    let front = Doorbuster::start_with_clock(&world, "front", &fast).await;
+    let tokens = Signer::new(world.config().auth());
+    let operator = Buyer::with(front.operations, &tokens, "op", Some(Role::Admin));
+    let paused = operator.post(&format!("/v1/admin/sales/{}:pause", sale.id), &[], "").await;
+    assert_eq!(paused.status, 200, "{}", paused.text);
+    let value = r#"{"name":"worker.lanes","value":"2","reason":"the database is slow"}"#;
+    let set = operator.post("/v1/admin/settings:set", &[], value).await;
+    assert_eq!(set.status, 200, "{}", set.text);
+    let resume = ["sale", "resume", sale.id.as_str()];
+    let (code, out, err) = run(Some(&world), &resume).await;
+    assert_eq!(code, 0, "{out}{err}");
+    let acts = parts.store.latest_acts(3).await.unwrap();
+    let kinds: Vec<&str> = acts.iter().map(|act| act.kind.as_str()).collect();
+    assert_eq!(kinds, ["resume", "settings set", "pause"]);
+    assert!(acts.iter().all(|act| act.at <= Millis::now()), "{acts:?}");
+    drop(front);
 }
 
 /// A failover brings a master whose host has another time, and another one brings the first back. Leases, rates and the
