@@ -77,7 +77,7 @@ impl Gate {
         self.mark(sale, ids, ["ended", &wait, ",outbox,broker,parked,", SILENT]).await
     }
 
-    /// The same for orders of which a change was just committed; also announces them, like [`Gate::settle`].
+    /// The same for orders of which a change is committed; also announces them, like [`Gate::settle`].
     pub async fn mark_changed(&self, sale: &SaleId, ids: &[OrderId]) -> Result<(), GateError> {
         let wait = SETTLE_AFTER.as_millis().to_string();
         self.mark(sale, ids, ["ended", &wait, ",outbox,broker,parked,", ANNOUNCED]).await

@@ -40,7 +40,7 @@ impl SharedPoll {
         handle
     }
 
-    /// Returns when the order is no longer in the outbox, that is, when its row is committed.
+    /// Returns when the order's row is committed: the outbox has no entry of it, or one that says so.
     pub(super) async fn wait_until_settled(&self, sale: &SaleId, id: OrderId) {
         let (sender, settled) = oneshot::channel();
         lock(&self.waiters).entry(sale.clone()).or_default().entry(id).or_default().push(sender);
@@ -73,7 +73,7 @@ async fn poll(gate: &Gate, waiters: &Mutex<Waiters>) -> bool {
         let mut waiters = lock(waiters);
         let Some(orders) = waiters.get_mut(sale) else { continue };
         for (id, ticket) in ids.iter().zip(tickets) {
-            if ticket.is_none() {
+            if ticket.is_none_or(|ticket| ticket.ended) {
                 for sender in orders.remove(id).into_iter().flatten() {
                     let _ = sender.send(());
                 }

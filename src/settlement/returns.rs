@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use futures_util::future::BoxFuture;
 
-use super::SettlementError;
+use super::{SettlementError, show_rows};
 use crate::domain::{OrderId, SaleId, SaleState};
 use crate::fault::fault;
 use crate::gate::{Gate, GateError, Outcome, Settlement};
@@ -35,13 +35,12 @@ pub async fn give_back(gate: &Gate, store: &Store, owed: &[Return]) -> Result<()
         .collect();
     fault!("return.before", return Err(GateError::Unavailable("injected".into()).into()));
     let number = match gate.settle_in_line(sale, line, &settlements).await {
-        Err(GateError::Frozen) => {
-            // Orders that were in flight must stop showing as accepted.
-            gate.mark_changed(sale, &ids).await?;
-            return Err(GateError::Frozen.into());
-        }
         // An archived sale has left the gate, and returned units are no longer for sale.
         Err(GateError::NotLoaded) if row.is_some_and(|row| row.state == SaleState::Archived) => rows,
+        Err(error @ (GateError::Frozen | GateError::NotLoaded)) => {
+            show_rows(gate, sale, &ids).await;
+            return Err(error.into());
+        }
         settled => settled?,
     };
     fault!("return.after", return Err(GateError::Late("injected".into()).into()));

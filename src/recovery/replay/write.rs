@@ -17,7 +17,7 @@ use crate::gate::{GateError, Outcome, Settlement};
 use crate::lease::{COMMIT_MARGIN, Guard, LeaseOptions, release_all};
 use crate::link::call_together;
 use crate::recovery::retry::Retry;
-use crate::settlement::give_back;
+use crate::settlement::{give_back, show_rows};
 use crate::store::{Restore, Restored, Return, StoreError, WriteMode};
 
 /// How long a user's lease lasts.
@@ -176,17 +176,22 @@ impl Writer<'_> {
 
     /// Reports the new rows to the gate. If the gate is unavailable, the sweep and maintenance do the rest.
     async fn settle(&self, written: Written<'_>) {
+        let Replay { gate, store, .. } = self.replay;
         let settling = written.live.iter().map(async |(sale, settlements)| {
-            match self.replay.gate.settle(sale, settlements).await {
+            match gate.settle(sale, settlements).await {
+                Ok(_) => {}
                 // A frozen or lost gate is rebuilt from the rows.
-                Ok(_) | Err(GateError::Frozen | GateError::NotLoaded) => {}
+                Err(GateError::Frozen | GateError::NotLoaded) => {
+                    let ids: Vec<_> = settlements.iter().map(|settlement| settlement.id).collect();
+                    show_rows(gate, sale, &ids).await;
+                }
                 Err(error) => tracing::debug!(%sale, %error, "settling left to the sweep"),
             }
         });
         call_together(settling).await;
         for (sale, owed) in written.ended {
             // The gate returns only units that it still holds.
-            if let Err(error) = give_back(&self.replay.gate, &self.replay.store, &owed).await {
+            if let Err(error) = give_back(gate, store, &owed).await {
                 tracing::debug!(%sale, %error, "returning units left to maintenance");
             }
         }

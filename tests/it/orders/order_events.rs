@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 use doorbuster::domain::{Millis, OrderStatus, Sale, SaleId};
 use doorbuster::front::Role;
 use doorbuster::intake::OrderView;
-use doorbuster::process::Role as Part;
+use doorbuster::process::{Role as Part, Running};
 use doorbuster::store::{OrderEvent, OrderRow};
 
 use super::payments::{SECRET, event};
+use crate::recovery::repair::forget;
 use crate::seams::store::claim;
-use crate::support::{Buyer, Database, Event, Events, World, order, request, sale, until};
+use crate::support::{Buyer, Database, Event, Events, World, order, request, run, sale, until};
 
 fn states(events: &[Event]) -> Vec<(&str, &str)> {
     events.iter().map(|event| (event.id.as_str(), event.data["status"].as_str().expect("a status"))).collect()
@@ -138,6 +139,61 @@ async fn every_end_is_told_and_ends_the_stream() {
     );
     assert!(expired.next_or_end().await.is_none());
     worker.stop().await;
+    front.stop().await;
+}
+
+/// An order of a sale that Redis has lost, and that nobody rebuilds; and the events of the order, of which the first was
+/// read.
+async fn of_a_lost_sale(world: &World, front: &Running, pay_within_s: Option<u32>) -> (Sale, Events) {
+    let mut sale = sale(&format!("{}-{}", world.name, pay_within_s.unwrap_or_default()), 3, 1);
+    sale.terms.pay_within_s = pay_within_s;
+    world.open_sale(&front.parts, &sale).await;
+    let ada = Buyer::of(front, "ada");
+    let order = ada.buy(sale.id.as_str(), "k").await;
+    let mut events = Events::of_order(&ada, &sale, order.order_id(), None).await;
+    assert_eq!(events.next().await.id, "1-accepted");
+    forget(world, &sale).await;
+    (sale, events)
+}
+
+/// Its event comes soon after the state was reached. Without an announcement it would come after a minute.
+async fn comes_soon(events: &mut Events, id: &str) {
+    let event = events.next().await;
+    let history = event.data["history"].as_array().expect("a history");
+    let reached = history.last().expect("a state")["at"].as_str().expect("a time");
+    let reached: Millis = reached.parse().expect("a time");
+    assert_eq!(event.id, id);
+    assert!(reached.until(Millis::now()) < Duration::from_secs(10), "{event:?}");
+}
+
+/// What is committed while Redis has lost the sale is in the database.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_happens_while_redis_has_lost_the_sale_is_shown_at_once() {
+    let mut world = World::new(Database::Postgres).await;
+    world.set("maintenance.every_ms=200");
+    let front = world.running_as(Part::Front).await;
+    let (lasting, mut confirmed) = of_a_lost_sale(&world, &front, None).await;
+    let (ending, mut expired) = of_a_lost_sale(&world, &front, Some(2)).await;
+    let worker = world.running_as(Part::Worker).await;
+    comes_soon(&mut confirmed, "2-confirmed").await;
+    assert_eq!(expired.next().await.id, "2-confirmed");
+    comes_soon(&mut expired, "3-expired").await;
+    for sale in [&lasting, &ending] {
+        assert!(front.parts.gate.describe(&sale.id).await.unwrap().is_none(), "nobody has rebuilt it");
+    }
+    worker.stop().await;
+    front.stop().await;
+}
+
+/// Nobody takes orders from the queue; a replay writes the row.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_replay_writes_while_redis_has_lost_the_sale_is_shown_at_once() {
+    let world = World::new(Database::Sqlite).await;
+    let front = world.running_as(Part::Front).await;
+    let (_sale, mut events) = of_a_lost_sale(&world, &front, None).await;
+    let (code, out, err) = run(Some(&world), &["replay", "run", "log", "--since", "1h", "--yes"]).await;
+    assert_eq!(code, 0, "{out}{err}");
+    comes_soon(&mut events, "2-confirmed").await;
     front.stop().await;
 }
 
