@@ -36,7 +36,10 @@ pub async fn give_back(gate: &Gate, store: &Store, owed: &[Return]) -> Result<()
     fault!("return.before", return Err(GateError::Unavailable("injected".into()).into()));
     let number = match gate.settle_in_line(sale, line, &settlements).await {
         // An archived sale has left the gate, and returned units are no longer for sale.
-        Err(GateError::NotLoaded) if row.is_some_and(|row| row.state == SaleState::Archived) => rows,
+        Err(GateError::NotLoaded) if row.is_some_and(|row| row.state == SaleState::Archived) => {
+            show_rows(gate, sale, &ids).await;
+            rows
+        }
         Err(error @ (GateError::Frozen | GateError::NotLoaded)) => {
             show_rows(gate, sale, &ids).await;
             return Err(error.into());

@@ -180,7 +180,7 @@ fn look_after_connections(
                 Box::pin(async move { limit_session(connection, limits, &pooler).await })
             });
             let given_up = of_postgres.clone();
-            tested(pool).after_release(move |connection, _| {
+            tested(pool, limits).after_release(move |connection, _| {
                 let given_up = given_up.clone();
                 Box::pin(async move { given_up.check(connection).await.map(|()| true) })
             })
@@ -192,7 +192,7 @@ fn look_after_connections(
                 Box::pin(limits.set_in_mysql(connection))
             });
             let given_up = of_mysql.clone();
-            tested(pool).after_release(move |connection, _| {
+            tested(pool, limits).after_release(move |connection, _| {
                 let given_up = given_up.clone();
                 Box::pin(async move { given_up.check_mysql(connection).await.map(|()| true) })
             })
@@ -222,8 +222,8 @@ async fn limit_session(
 const FRESH: Duration = Duration::from_millis(100);
 
 /// A pool that uses no connection which was idle and does not answer.
-fn tested<DB: sqlx::Database>(pool: PoolOptions<DB>) -> PoolOptions<DB> {
-    let silence = Silence::default();
+fn tested<DB: sqlx::Database>(pool: PoolOptions<DB>, limits: SessionLimits) -> PoolOptions<DB> {
+    let silence = Silence::new(limits);
     pool.before_acquire(move |connection, idle| {
         let silence = silence.clone();
         Box::pin(async move {

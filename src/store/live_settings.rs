@@ -4,6 +4,7 @@
 use sea_orm::sea_query::OnConflict;
 use sea_orm::{ActiveValue::Set, EntityTrait as _, QueryOrder as _};
 
+use super::clock;
 use super::entities::live_setting::{ActiveModel, Column, Entity, Model};
 use super::error::StoreError;
 use super::handle::Store;
@@ -41,16 +42,16 @@ impl Store {
         value: &str,
         request: &ActRequest,
     ) -> Result<(), StoreError> {
-        let row = ActiveModel {
-            name: Set(name.to_owned()),
-            value: Set(value.to_owned()),
-            actor: Set(request.by.clone()),
-            reason: Set(request.reason.clone()),
-            set_at_ms: Set(Millis::now().0),
-        };
         let changed = [Column::Value, Column::Actor, Column::Reason, Column::SetAtMs];
         let conflict = OnConflict::column(Column::Name).update_columns(changed).to_owned();
         self.within(async {
+            let row = ActiveModel {
+                name: Set(name.to_owned()),
+                value: Set(value.to_owned()),
+                actor: Set(request.by.clone()),
+                reason: Set(request.reason.clone()),
+                set_at_ms: Set(clock::now(&self.db).await?.0),
+            };
             Entity::insert(row).on_conflict(conflict).exec_without_returning(&self.db).await?;
             Ok(())
         })

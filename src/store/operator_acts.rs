@@ -81,7 +81,11 @@ impl Store {
     pub async fn latest_acts(&self, limit: u64) -> Result<Vec<OperatorAct>, StoreError> {
         let mut acts = self
             .within(async {
-                let rows = operator_act::Entity::find().order_by_desc(operator_act::Column::Id).limit(limit);
+                // Not by the id alone, which has the time of the host.
+                let rows = operator_act::Entity::find()
+                    .order_by_desc(operator_act::Column::AtMs)
+                    .order_by_desc(operator_act::Column::Id)
+                    .limit(limit);
                 Ok(rows.all(&self.db).await?.into_iter().map(OperatorAct::from).collect::<Vec<_>>())
             })
             .await?;

@@ -159,14 +159,22 @@ impl Drop for Unfinished {
     }
 }
 
-/// When the last test of a connection began that got no answer in full time. Clones share it.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Silence(Arc<Mutex<Option<Instant>>>);
+/// The tests of a pool's connections, and when the last full-length one that got no answer began. Clones share it.
+#[derive(Debug, Clone)]
+pub(super) struct Silence {
+    full_length: Duration,
+    began: Arc<Mutex<Option<Instant>>>,
+}
 
 impl Silence {
-    /// Fails if a connection that was idle for so long does not answer. It has a second. If since it was last used another
-    /// one got no answer in that time, the way to the server is probably gone for both, and it has a tenth: a caller may
-    /// meet a dead connection at each of its queries, and its own time is limited.
+    /// None yet. A caller must be able to finish a test of full length in its own time.
+    pub(super) fn new(limits: SessionLimits) -> Self {
+        Self { full_length: PING.min(limits.timeout / 4), began: Arc::default() }
+    }
+
+    /// Fails if a connection that was idle for so long does not answer within a second. It gets a tenth of a second if
+    /// another one has not answered within a second since it was last used: the way to the server is then probably gone
+    /// for both, and a caller, whose own time is limited, may meet a dead connection at each of its queries.
     ///
     /// Only a test of full length counts as silence. Otherwise a server that is merely slow would lose one connection after
     /// the other.
@@ -177,19 +185,19 @@ impl Silence {
     ) -> Result<(), sqlx::Error> {
         let began = Instant::now();
         let is_brief = self.is_younger_than(idle_for);
-        let limit = if is_brief { BRIEF_PING } else { PING };
+        let limit = if is_brief { BRIEF_PING.min(self.full_length) } else { self.full_length };
         let answered = tokio::time::timeout(limit, connection.ping()).await;
         answered.unwrap_or_else(|_| {
             if !is_brief {
-                *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(began);
+                *self.began.lock().unwrap_or_else(PoisonError::into_inner) = Some(began);
             }
             Err(sqlx::Error::PoolTimedOut)
         })
     }
 
     fn is_younger_than(&self, age: Duration) -> bool {
-        let at = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        at.is_some_and(|at| at.elapsed() < age)
+        let began = *self.began.lock().unwrap_or_else(PoisonError::into_inner);
+        began.is_some_and(|began| began.elapsed() < age)
     }
 }
 

@@ -232,7 +232,7 @@ fn count<'a>(
             let owed = Return { id: order.id, sale: order.sale.clone(), user: order.user.clone(), line };
             written.ended.entry(&order.sale).or_default().push(owed);
         }
-        if *restored == Restored::Inserted && status.is_live() {
+        if is_written && status.is_live() {
             let kept = Settlement { id: order.id, user: order.user.clone(), outcome: Outcome::Kept };
             written.live.entry(&order.sale).or_default().push(kept);
         }

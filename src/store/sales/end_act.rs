@@ -86,7 +86,7 @@ async fn supersede(transaction: &DatabaseTransaction, act: &SaleAct) -> Result<(
         .filter(sale_act::Column::SaleId.eq(act.sale.as_str()))
         .filter(sale_act::Column::Kind.is_in(STATES))
         .filter(sale_act::Column::State.eq(ActState::Pending.as_str()))
-        .filter(sale_act::Column::AtMs.lte(act.at.0))
+        .filter(sale_act::Column::AtMs.lt(act.at.0))
         .all(transaction)
         .await?;
     let keys: Vec<&str> = open.iter().map(|row| row.key.as_str()).collect();

@@ -99,6 +99,12 @@ async fn a_fast_clock_makes_no_act_of_an_operator_later_than_it_was() {
     let kinds: Vec<&str> = acts.iter().map(|act| act.kind.as_str()).collect();
     assert_eq!(kinds, ["resume", "settings set", "pause"]);
     assert!(acts.iter().all(|act| act.at <= Millis::now()), "{acts:?}");
+    let unset = ["settings", "unset", "worker.lanes"];
+    let (code, out, err) = run(Some(&world), &unset).await;
+    assert_eq!(code, 0, "{out}{err}");
+    // The fast front has given its act an id that sorts later.
+    let last = parts.store.latest_acts(1).await.unwrap().remove(0);
+    assert_eq!(last.kind, "settings unset");
     drop(front);
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use doorbuster::domain::{Millis, OrderStatus, Sale, SaleId};
+use doorbuster::domain::{Millis, Number, OrderStatus, Sale, SaleId};
 use doorbuster::front::Role;
 use doorbuster::intake::OrderView;
 use doorbuster::process::{Role as Part, Running};
@@ -11,7 +11,7 @@ use doorbuster::store::{OrderEvent, OrderRow};
 use super::payments::{SECRET, event};
 use crate::recovery::repair::forget;
 use crate::seams::store::claim;
-use crate::support::{Buyer, Database, Event, Events, World, order, request, run, sale, until};
+use crate::support::{Buyer, Database, Event, Events, World, id, order, request, run, sale, until};
 
 fn states(events: &[Event]) -> Vec<(&str, &str)> {
     events.iter().map(|event| (event.id.as_str(), event.data["status"].as_str().expect("a status"))).collect()
@@ -142,8 +142,8 @@ async fn every_end_is_told_and_ends_the_stream() {
     front.stop().await;
 }
 
-/// An order of a sale that Redis has lost, and that nobody rebuilds; and the events of the order, of which the first was
-/// read.
+/// An order of a sale that Redis has lost, and that nobody rebuilds; and the events of the order, the first of which has
+/// been read.
 async fn of_a_lost_sale(world: &World, front: &Running, pay_within_s: Option<u32>) -> (Sale, Events) {
     let mut sale = sale(&format!("{}-{}", world.name, pay_within_s.unwrap_or_default()), 3, 1);
     sale.terms.pay_within_s = pay_within_s;
@@ -166,7 +166,7 @@ async fn comes_soon(events: &mut Events, id: &str) {
     assert!(reached.until(Millis::now()) < Duration::from_secs(10), "{event:?}");
 }
 
-/// What is committed while Redis has lost the sale is in the database.
+/// Only their rows know, so the changes must be announced.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_happens_while_redis_has_lost_the_sale_is_shown_at_once() {
     let mut world = World::new(Database::Postgres).await;
@@ -194,6 +194,40 @@ async fn what_a_replay_writes_while_redis_has_lost_the_sale_is_shown_at_once() {
     let (code, out, err) = run(Some(&world), &["replay", "run", "log", "--since", "1h", "--yes"]).await;
     assert_eq!(code, 0, "{out}{err}");
     comes_soon(&mut events, "2-confirmed").await;
+    front.stop().await;
+}
+
+/// A frozen gate keeps the entry of an order that has its row.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_an_order_of_a_frozen_sale_is_answered_once_it_has_its_row() {
+    let mut world = World::new(Database::Sqlite).await;
+    world.set("gate.rebuild=manual");
+    let front = world.running_as(Part::Front).await;
+    let sale = sale(&world.name, 3, 1);
+    world.open_sale(&front.parts, &sale).await;
+    let ada = Buyer::of(&front, "ada");
+    let order = ada.buy(sale.id.as_str(), "k").await;
+    let lost = Number { epoch: 1, seq: 1_000_000 };
+    assert!(front.parts.gate.freeze_if_behind(&sale.id, lost).await.unwrap());
+    let path = format!("{}?wait=10", path_of(&sale, order.order_id()));
+    let waits = async {
+        let answer = ada.get(&path).await;
+        (answer, Instant::now())
+    };
+    let persists = async {
+        let worker = world.running_as(Part::Worker).await;
+        let id = id(order.order_id());
+        until("the order has its row", Duration::from_secs(30), async || {
+            front.parts.store.order(id).await.unwrap()
+        })
+        .await;
+        (worker, Instant::now())
+    };
+    let ((answer, answered), (worker, persisted)) = tokio::join!(waits, persists);
+    assert_eq!(answer.json["status"], "confirmed", "{}", answer.text);
+    let took = answered.saturating_duration_since(persisted);
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    worker.stop().await;
     front.stop().await;
 }
 
