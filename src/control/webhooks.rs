@@ -34,6 +34,9 @@ pub enum WebhookError {
     /// The old secret is still valid; nothing changed.
     #[error("{0} has two secrets already; retire the old one first, with `--retire`")]
     Rotating(String),
+    /// Somebody else changed the secrets meanwhile; nothing changed here.
+    #[error("somebody else has just changed the secrets of {0}: look at them, and then try again")]
+    Changed(String),
     /// The system gave no random bytes; nothing changed.
     #[error("this host has no source of random bytes")]
     NoRandom,
@@ -168,14 +171,15 @@ impl WebhookActs {
     pub async fn rotate(&self, id: &str, request: &ActRequest) -> Result<String, WebhookError> {
         request.check()?;
         let rotating = async {
-            let mut secrets = self.secrets(id).await?;
-            if secrets.len() >= MOST_SECRETS {
+            let before = self.secrets(id).await?;
+            if before.len() >= MOST_SECRETS {
                 return Err(WebhookError::Rotating(id.to_owned()));
             }
             let secret = Secret::generate().ok_or(WebhookError::NoRandom)?;
+            let mut secrets = before.clone();
             secrets.insert(0, secret.clone());
-            self.known(id, self.store.set_endpoint_secrets(id, &secrets).await?)?;
-            Ok(secret)
+            let is_set = self.store.set_endpoint_secrets(id, &before, &secrets).await?;
+            if is_set { Ok(secret) } else { Err(WebhookError::Changed(id.to_owned())) }
         };
         recorded(&self.store, ("webhook rotate", id), request, rotating, |_| "done".to_owned()).await
     }
@@ -183,9 +187,10 @@ impl WebhookActs {
     /// Removes all secrets but the newest. May be repeated.
     pub async fn retire(&self, id: &str, request: &ActRequest) -> Result<(), WebhookError> {
         let retiring = async {
-            let mut secrets = self.secrets(id).await?;
-            secrets.truncate(1);
-            self.known(id, self.store.set_endpoint_secrets(id, &secrets).await?)
+            let before = self.secrets(id).await?;
+            let newest = &before[..before.len().min(1)];
+            let is_set = self.store.set_endpoint_secrets(id, &before, newest).await?;
+            if is_set { Ok(()) } else { Err(WebhookError::Changed(id.to_owned())) }
         };
         self.act("webhook retire", id, request, retiring).await
     }

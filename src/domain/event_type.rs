@@ -92,7 +92,7 @@ impl fmt::Display for EventType {
     }
 }
 
-/// The types that an endpoint is given: at least one.
+/// The types that an endpoint is given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventTypes(Vec<EventType>);
 
@@ -100,6 +100,13 @@ impl EventTypes {
     /// Every type.
     pub fn all() -> Self {
         Self(EventType::all().collect())
+    }
+
+    /// Those of these names, separated by spaces, that this build knows. A later build knows the others.
+    pub fn known(names: &str) -> Self {
+        Self(
+            EventType::all().filter(|event| names.split(' ').any(|name| name == event.to_string())).collect(),
+        )
     }
 
     /// Whether this is every type.
@@ -158,6 +165,8 @@ mod tests {
             assert_eq!(event.to_string().parse::<EventTypes>().unwrap().names(), [event.to_string()]);
         }
         assert_eq!(EventType::named("accepted"), None);
+        assert_eq!(EventTypes::known("order.paid sale.gone").names(), ["order.paid"]);
+        assert!(EventTypes::known("sale.gone").names().is_empty());
         assert!("order.*, sale.*".parse::<EventTypes>().unwrap().are_all());
         let some: EventTypes = "sale.closed order.*".parse().unwrap();
         assert!(some.has(EventType::Sale(SaleEvent::Closed)) && !some.are_all());

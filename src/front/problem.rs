@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::codes::{Code, METHOD_NOT_ALLOWED, NOT_FOUND};
 use super::refusal_log;
 use super::traceparent::trace_context;
-use crate::domain::{Millis, OrderId};
+use crate::domain::{Millis, OrderId, TraceContext};
 
 /// Enough bytes for most problems.
 const USUAL_BYTES: usize = 512;
@@ -96,14 +96,14 @@ impl Problem {
     }
 
     /// Carries the client's `X-Request-Id` and the trace, so that the logs of both sides can be matched.
-    pub(super) fn of_request(mut self: Box<Self>, headers: &HeaderMap) -> Box<Self> {
-        self.trace_id = trace_context(headers).map(|context| context.trace_id());
-        self.with_request_id(request_id(headers))
+    pub(super) fn of_request(self: Box<Self>, headers: &HeaderMap) -> Box<Self> {
+        self.with_ids(ids(headers))
     }
 
-    /// Sets the request's id, or a random one if there is none.
-    pub(super) fn with_request_id(mut self: Box<Self>, id: Option<String>) -> Box<Self> {
-        self.request_id = id;
+    /// The same for a request that is gone by now.
+    pub(super) fn with_ids(mut self: Box<Self>, (request, trace): Ids) -> Box<Self> {
+        self.request_id = request;
+        self.trace_id = trace.map(|context| context.trace_id());
         self
     }
 }
@@ -122,16 +122,24 @@ pub(super) fn respond_to_operator(answered: Answered, headers: &HeaderMap) -> Re
     respond(answered.map_err(Problem::with_its_cause), headers)
 }
 
-pub(super) async fn no_such_path() -> Response {
-    Problem::new(NOT_FOUND, "no such path").into_response()
+pub(super) async fn no_such_path(headers: HeaderMap) -> Response {
+    Problem::new(NOT_FOUND, "no such path").of_request(&headers).into_response()
 }
 
-pub(super) async fn method_not_allowed() -> Response {
-    Problem::new(METHOD_NOT_ALLOWED, "this path does not take this method").into_response()
+pub(super) async fn method_not_allowed(headers: HeaderMap) -> Response {
+    let problem = Problem::new(METHOD_NOT_ALLOWED, "this path does not take this method");
+    problem.of_request(&headers).into_response()
+}
+
+/// The `X-Request-Id` and the trace of a request.
+type Ids = (Option<String>, Option<TraceContext>);
+
+pub(super) fn ids(headers: &HeaderMap) -> Ids {
+    (request_id(headers), trace_context(headers))
 }
 
 /// The `X-Request-Id` of a request, if it is safe to send back.
-pub(super) fn request_id(headers: &HeaderMap) -> Option<String> {
+fn request_id(headers: &HeaderMap) -> Option<String> {
     let id = headers.get("x-request-id")?.to_str().ok()?;
     let usable = (1..=64).contains(&id.len()) && id.bytes().all(|c| c.is_ascii_graphic());
     usable.then(|| id.to_owned())

@@ -19,7 +19,7 @@ use tower::ServiceExt as _;
 use super::addresses::{Connections, TrustedProxies};
 use super::codes::{INTERNAL, OUTCOME_UNKNOWN, STATUS_UNAVAILABLE};
 use super::connection;
-use super::problem::{Problem, request_id};
+use super::problem::{Problem, ids};
 use super::routes::{Route, method_label};
 use super::throttle::Throttle;
 use super::traceparent::{TRACEPARENT, trace_context, traceparent};
@@ -189,7 +189,7 @@ async fn answer_within_limits(app: App, peer: IpAddr, request: Request<Body>, wi
 /// The router's response, or a problem if it panics or takes too long.
 async fn answer(router: Router, request: Request<Body>, within: Duration) -> Response {
     let may_have_acted = request.method() == Method::POST;
-    let id = request_id(request.headers());
+    let ids = ids(request.headers());
     let work = AssertUnwindSafe(router.oneshot(request)).catch_unwind();
     match tokio::time::timeout(within, work).await {
         Ok(Ok(Ok(response))) => response,
@@ -199,15 +199,15 @@ async fn answer(router: Router, request: Request<Body>, within: Duration) -> Res
             // If the request placed an order, the order may have been taken.
             let kind = if may_have_acted { OUTCOME_UNKNOWN } else { INTERNAL };
             Problem::new(kind, "the server failed; repeat with the same Idempotency-Key, it is safe")
-                .with_request_id(id)
+                .with_ids(ids)
                 .into_response()
         }
         Err(_) if may_have_acted => {
             let detail = "no response in time; repeat with the same Idempotency-Key, it is safe";
-            Problem::new(OUTCOME_UNKNOWN, detail).with_request_id(id).retry_after(1).into_response()
+            Problem::new(OUTCOME_UNKNOWN, detail).with_ids(ids).retry_after(1).into_response()
         }
         Err(_) => Problem::new(STATUS_UNAVAILABLE, "no response in time")
-            .with_request_id(id)
+            .with_ids(ids)
             .retry_after(1)
             .into_response(),
     }

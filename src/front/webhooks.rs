@@ -128,11 +128,16 @@ async fn receive(app: &Buyers, path: PathOf<String>, headers: &HeaderMap, body: 
     if payment.state == PaymentState::Mismatch {
         return Err(Problem::new(PAYMENT_MISMATCH, payment.detail.unwrap_or_default()));
     }
+    let detail = match payment.state {
+        // Why it waits may name a server, and is for operators.
+        PaymentState::Pending => Some("it waits, and is applied by itself".into()),
+        _ => payment.detail,
+    };
     Ok(Json(ReceivedEvent::Recorded {
         state: payment.state,
         order_id: payment.order,
         new_order_id: payment.new_order,
-        detail: payment.detail,
+        detail,
     })
     .into_response())
 }

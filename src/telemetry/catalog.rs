@@ -148,7 +148,10 @@ pub const METRICS: &[Metric] = &[
     counter("doorbuster_maintenance_returned_total", "Ended orders whose units maintenance returned."),
     gauge("doorbuster_sale_acts_pending", "Changes to sales that are unfinished."),
     // Webhooks.
-    gauge("doorbuster_webhook_deliveries_waiting", "Webhooks that wait for their endpoints."),
+    gauge(
+        "doorbuster_webhook_deliveries_waiting",
+        "Webhooks that wait for their endpoints, or for a build that knows their events.",
+    ),
     gauge(
         "doorbuster_webhook_deliveries_given_up",
         "Webhooks that were given up, until an operator has them delivered again.",

@@ -36,7 +36,8 @@ impl RequestSpan {
     pub fn end(self, method: &'static str, route: &'static str, (status, took): (u16, Duration)) {
         let is_slow = took >= self.recorder.sampling.slow && !self.is_patient;
         let is_notable = status >= 500 || is_slow;
-        let context = self.context.or_else(|| is_notable.then(|| of_request(self.caller)));
+        let is_noted = || is_notable && self.recorder.notes();
+        let context = self.context.or_else(|| is_noted().then(|| of_request(self.caller)));
         let Some(context) = context else { return };
         let span = Span::new(context, self.caller.map(|caller| caller.span), route, Kind::Server)
             .since(self.begun)

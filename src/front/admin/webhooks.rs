@@ -60,7 +60,7 @@ pub(in crate::front) struct EndpointBody {
     reason: Option<String>,
 }
 
-/// All endpoints, by id.
+/// All endpoints, by id; none if they could not be read for the answer with a new secret.
 #[derive(Serialize, JsonSchema)]
 pub(in crate::front) struct EndpointList {
     endpoints: Vec<EndpointStatus>,
@@ -181,7 +181,15 @@ async fn act(
 }
 
 async fn listed(app: &Operations, secret: Option<String>) -> Answered {
-    let endpoints = app.webhooks.list().await.map_err(problem)?;
+    let endpoints = match app.webhooks.list().await {
+        Ok(endpoints) => endpoints,
+        // The act is done, and nobody could ask for its secret a second time.
+        Err(error) if secret.is_some() => {
+            tracing::warn!(%error, "the endpoints are not listed in the answer with a new secret");
+            Vec::new()
+        }
+        Err(error) => return Err(problem(error)),
+    };
     Ok(Json(EndpointList { endpoints, secret }).into_response())
 }
 
@@ -194,7 +202,7 @@ fn problem(error: WebhookError) -> Box<Problem> {
         WebhookError::Id(_) | WebhookError::Url { .. } => INVALID_ENDPOINT,
         WebhookError::Exists(_) => ENDPOINT_EXISTS,
         WebhookError::Unknown(_) => ENDPOINT_NOT_FOUND,
-        WebhookError::Rotating(_) => ACT_REFUSED,
+        WebhookError::Rotating(_) | WebhookError::Changed(_) => ACT_REFUSED,
         WebhookError::NoRandom => INTERNAL,
         WebhookError::Request(_) => MALFORMED,
         WebhookError::Store(_) => {

@@ -48,7 +48,7 @@ fn watch_sale() -> Operation {
         .tagged("Sales")
         .says(
             "Server-sent events: `sale`, with the sale as above, at once and whenever something but the time has \
-             changed, within a second. The id of an event says what the sale is, at whichever front. A comment comes \
+             changed, within two seconds. The id of an event says what the sale is, at whichever front. A comment comes \
              every 15 s. The stream ends with a `retry` when the front stops.",
         )
         .streams()

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt as _};
 use serde_json::json;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::domain::{EventType, Millis, OrderId};
@@ -53,8 +54,8 @@ struct Outcome {
 }
 
 /// A round's successes and failures so far.
-#[derive(Default)]
 struct Tally {
+    clock: Clock,
     taken: AtomicUsize,
     failed: AtomicUsize,
 }
@@ -62,6 +63,24 @@ struct Tally {
 impl Tally {
     fn is_away(&self) -> bool {
         self.taken.load(Ordering::Relaxed) == 0 && self.failed.load(Ordering::Relaxed) >= AWAY_AFTER
+    }
+}
+
+/// The database's clock. Receivers refuse what is more than five minutes old, and a host's clock may be wrong.
+#[derive(Clone, Copy)]
+struct Clock {
+    time: Millis,
+    read: Instant,
+}
+
+impl Clock {
+    async fn read(store: &Store) -> Result<Self, MaintenanceError> {
+        let read = Instant::now();
+        Ok(Self { time: store.read_clock().await?, read })
+    }
+
+    fn now(self) -> Millis {
+        self.time.plus(self.read.elapsed())
     }
 }
 
@@ -86,6 +105,7 @@ impl Courier {
     async fn round(&self) -> Result<bool, MaintenanceError> {
         // One that went back in time has deliveries that were made long ago.
         self.store.ensure_current().await?;
+        let clock = Clock::read(&self.store).await?;
         let due = self.store.due_deliveries(&self.endpoint, SUBJECTS).await?;
         if due.is_empty() {
             // Everything was given up, so it takes nothing because there is nothing. The next failure is the first.
@@ -99,7 +119,7 @@ impl Courier {
         ids.dedup();
         let rows = self.store.orders_by_id(&ids).await?;
         let rows: BTreeMap<OrderId, OrderRow> = rows.into_iter().map(|row| (row.order.id, row)).collect();
-        let tally = Tally::default();
+        let tally = Tally { clock, taken: AtomicUsize::new(0), failed: AtomicUsize::new(0) };
         let subjects = due.chunk_by(|one, next| one.subject == next.subject);
         // Collected, because the compiler cannot tell that a lazy iterator of them may be sent to another thread.
         let giving: Vec<_> = subjects.map(|events| self.give(events, &rows, &tally)).collect();
@@ -151,12 +171,14 @@ impl Courier {
         tally: &Tally,
     ) -> Outcome {
         let mut outcome = Outcome::default();
-        for delivery in events {
-            if tally.is_away() || delivery.due.is_none_or(|due| due > Millis::now()) {
+        for (nth, delivery) in events.iter().enumerate() {
+            // The first one is due, as the database said.
+            let is_due = nth == 0 || delivery.due.is_some_and(|due| due <= tally.clock.now());
+            if tally.is_away() || !is_due {
                 break;
             }
             let sent = match message(delivery, rows) {
-                Some(message) => self.send(message).await,
+                Some(message) => self.send(message, tally.clock.now()).await,
                 None => Ok(()),
             };
             let Err(error) = sent else {
@@ -166,7 +188,7 @@ impl Courier {
             };
             tally.failed.fetch_add(1, Ordering::Relaxed);
             outcome.is_gone |= error.is_gone();
-            let due = again_after(delivery.tries).map(|after| Millis(Millis::now().0 + after));
+            let due = again_after(delivery.tries).map(|after| Millis(tally.clock.now().0 + after));
             let (subject, version, why) = (delivery.subject, delivery.version, error.to_string());
             outcome.not_taken.push(NotTaken { subject, version, tries: delivery.tries, due, why });
             break;
@@ -174,8 +196,8 @@ impl Courier {
         outcome
     }
 
-    async fn send(&self, Message { id, body }: Message) -> Result<(), NotDelivered> {
-        let event = Signed { id: &id, timestamp: Millis::now().0 / 1_000, body: &body };
+    async fn send(&self, Message { id, body }: Message, now: Millis) -> Result<(), NotDelivered> {
+        let event = Signed { id: &id, timestamp: now.0 / 1_000, body: &body };
         self.sender.send(&self.url, &self.secrets, event).await
     }
 

@@ -52,6 +52,10 @@ struct Earlier {
     under_way: UnderWay,
     counted: Option<Instant>,
     sold_out: SoldOut,
+    /// Orders and sales whose events a later build knows.
+    unknown: u64,
+    /// Whether the last round has failed.
+    has_failed: bool,
 }
 
 impl Webhooks {
@@ -79,8 +83,12 @@ impl Webhooks {
             looked = Some(Instant::now());
             let round = lead.until_lost(self.round(lead, &sender, &mut earlier));
             match stop.run_until_cancelled(round).await {
-                Some(Ok(Ok(()))) => {}
-                Some(Ok(Err(error))) => tracing::debug!(%error, "webhooks wait"),
+                Some(Ok(Ok(()))) => earlier.has_failed = false,
+                Some(Ok(Err(error))) => {
+                    if !std::mem::replace(&mut earlier.has_failed, true) {
+                        tracing::warn!(%error, "webhooks wait");
+                    }
+                }
                 Some(Err(error)) => tracing::warn!(%error, "webhooks are left to another front"),
                 None => break,
             }
@@ -95,7 +103,6 @@ impl Webhooks {
         sender: &Sender,
         earlier: &mut Earlier,
     ) -> Result<(), MaintenanceError> {
-        earlier.sold_out.look(&self.gate, &self.store).await;
         for _ in 0..BATCHES {
             keep_leading(leader).await;
             if self.store.make_deliveries(BATCH).await? < BATCH as usize {
@@ -104,12 +111,18 @@ impl Webhooks {
         }
         let endpoints = self.store.endpoints().await?;
         self.send_off(&endpoints, sender, &mut earlier.under_way).await?;
+        // Last, because it asks Redis for each sale: what was written down before does not wait for it.
+        earlier.sold_out.look(leader, &self.gate, &self.store).await;
         if earlier.counted.is_none_or(|at| at.elapsed() >= COUNT_EVERY) {
             earlier.counted = Some(Instant::now());
             let waiting = self.store.waiting_deliveries().await?;
             let off = endpoints.iter().filter(|endpoint| endpoint.state != EndpointState::On).count();
-            let sum = |of: fn(&Undelivered) -> u64| waiting.values().map(of).sum();
-            show(sum(|of| of.waiting), sum(|of| of.given_up), off);
+            let unknown = self.store.unknown_events().await?;
+            if std::mem::replace(&mut earlier.unknown, unknown) != unknown && unknown > 0 {
+                tracing::warn!(unknown, "orders and sales wait for a later build to deliver their webhooks");
+            }
+            let sum = |of: fn(&Undelivered) -> u64| waiting.values().map(of).sum::<u64>();
+            show(sum(|of| of.waiting) + unknown, sum(|of| of.given_up), off);
         }
         Ok(())
     }

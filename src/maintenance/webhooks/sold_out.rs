@@ -6,9 +6,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::domain::{SaleId, SaleState};
-use crate::gate::Gate;
+use crate::gate::{Gate, GateError};
+use crate::lease::Guard;
 use crate::maintenance::MaintenanceError;
-use crate::store::Store;
+use crate::maintenance::leader::keep_leading;
+use crate::store::{Store, StoreError};
 
 /// Between two looks. Units that come back and are sold in between are not noticed.
 const EVERY: Duration = Duration::from_secs(2);
@@ -21,8 +23,9 @@ pub(super) struct SoldOut {
 }
 
 impl SoldOut {
-    /// Looks at the open sales, if it is time. What fails is looked at again.
-    pub(super) async fn look(&mut self, gate: &Gate, store: &Store) {
+    /// Looks at the open sales, if it is time, and keeps the lead meanwhile. What fails is looked at again. An error that every
+    /// sale would meet ends the look.
+    pub(super) async fn look(&mut self, leader: &Guard, gate: &Gate, store: &Store) {
         if !store.announces_to_webhooks() {
             // What the store is not given now must not count as noted later.
             self.noted.clear();
@@ -38,8 +41,17 @@ impl SoldOut {
         };
         self.noted.retain(|sale, _| sales.contains(sale));
         for sale in sales {
+            keep_leading(leader).await;
             if let Err(error) = self.look_at(gate, store, &sale).await {
                 tracing::debug!(%sale, %error, "whether it is sold out is not known");
+                let is_of_one_sale = matches!(
+                    error,
+                    MaintenanceError::Gate(GateError::Broken(_))
+                        | MaintenanceError::Store(StoreError::Broken(_) | StoreError::Locked(_))
+                );
+                if !is_of_one_sale {
+                    return;
+                }
             }
         }
     }

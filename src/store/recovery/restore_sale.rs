@@ -33,6 +33,14 @@ impl Store {
             let changed = match row {
                 None => {
                     insert_sale(&transaction, entry).await?;
+                    let inserted = sale::Entity::find_by_id(id).one(&transaction).await?;
+                    // What was said of it may have been lost with its row.
+                    if let Some(mut before) = inserted {
+                        let is_paused = entry.state == SaleState::Paused;
+                        let state = if is_paused { SaleState::Open } else { SaleState::Draft };
+                        before.state = state.as_str().to_owned();
+                        self.announce_state(&transaction, &before, entry.state).await?;
+                    }
                     true
                 }
                 Some(row) => {

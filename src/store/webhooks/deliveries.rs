@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use sea_orm::sea_query::{Alias, Expr, ExprTrait as _, Query, SelectStatement};
 use sea_orm::{
     ActiveValue::Set, ColumnTrait as _, Condition, DatabaseTransaction, EntityTrait as _, QueryFilter as _,
-    QueryOrder as _, QuerySelect as _,
+    QueryOrder as _, QuerySelect as _, Select,
 };
 use uuid::Uuid;
 
 use super::endpoints::that_are_on;
 use crate::domain::{EventType, Millis, SaleId};
+use crate::store::clock;
 use crate::store::entities::webhook_delivery::{ActiveModel, Column, Entity, Model};
 use crate::store::entities::webhook_event;
 use crate::store::error::StoreError;
@@ -54,21 +55,22 @@ pub struct NotTaken {
 
 impl Store {
     /// Makes deliveries of up to so many events that were written down, one for each endpoint that is on and wants the event.
-    /// Returns how many events it were. They are durable on return, and may be made twice at the same time.
+    /// Returns how many events it were. They are durable on return, and may be made twice at the same time. An event that
+    /// only a later build knows is left to it, with all that followed in its order or sale.
     pub async fn make_deliveries(&self, limit: u64) -> Result<usize, StoreError> {
         self.within(async {
             // Most of the time there is nothing to do, and SQLite has one writer.
-            if webhook_event::Entity::find().limit(1).one(&self.db).await?.is_none() {
+            if known_events().limit(1).one(&self.db).await?.is_none() {
                 return Ok(0);
             }
             let transaction = self.begin().await?;
-            let events = webhook_event::Entity::find()
+            let events = known_events()
                 .order_by_asc(webhook_event::Column::OrderId)
                 .order_by_asc(webhook_event::Column::Version)
                 .limit(limit)
                 .all(&transaction)
                 .await?;
-            let (endpoints, now) = (that_are_on(&transaction).await?, Millis::now());
+            let (endpoints, now) = (that_are_on(&transaction).await?, clock::now(&transaction).await?);
             let rows = endpoints.iter().flat_map(|endpoint| {
                 let wanted = events.iter().filter(|event| {
                     EventType::named(&event.status).is_some_and(|event| endpoint.types.has(event))
@@ -103,11 +105,27 @@ impl Store {
         .await
     }
 
+    /// How many orders and sales wait for a build that knows their events; 10,000 at most.
+    pub async fn unknown_events(&self) -> Result<u64, StoreError> {
+        self.within(async {
+            let unknown =
+                webhook_event::Entity::find().filter(webhook_event::Column::Status.is_not_in(known()));
+            let with_unknown = unknown.select_only().column(webhook_event::Column::OrderId).distinct();
+            let orders: Vec<Uuid> = with_unknown.limit(10_000).into_tuple().all(&self.db).await?;
+            Ok(orders.len() as u64)
+        })
+        .await
+    }
+
     /// Whether an endpoint is still to be given anything, now or later.
     pub async fn has_deliveries(&self, endpoint: &str) -> Result<bool, StoreError> {
         self.within(async {
-            let waiting =
-                Entity::find().filter(Column::EndpointId.eq(endpoint)).filter(Column::DueAtMs.is_not_null());
+            let waiting = Entity::find()
+                .filter(Column::EndpointId.eq(endpoint))
+                .filter(Column::DueAtMs.is_not_null())
+                // This build never gives it the others.
+                .filter(Column::Status.is_in(known()))
+                .filter(Expr::exists(earlier_state(endpoint)).not());
             Ok(waiting.one(&self.db).await?.is_some())
         })
         .await
@@ -125,7 +143,8 @@ impl Store {
                 .select_only()
                 .column(Column::OrderId)
                 .filter(Column::EndpointId.eq(endpoint))
-                .filter(Column::DueAtMs.lte(Millis::now().0))
+                .filter(Expr::col(Column::DueAtMs).lte(self.clock()))
+                .filter(Column::Status.is_in(known()))
                 // A later state is due as well, but what it waits for is not: many of these would hide everything else.
                 .filter(Expr::exists(earlier_state(endpoint)).not())
                 .order_by_asc(Column::DueAtMs)
@@ -144,7 +163,14 @@ impl Store {
                 .order_by_asc(Column::Version)
                 .all(&self.db)
                 .await?;
-            rows.into_iter().map(read).collect()
+            let mut deliveries = Vec::with_capacity(rows.len());
+            for events in rows.chunk_by(|one, next| one.order_id == next.order_id) {
+                let is_known = |row: &&Model| EventType::named(&row.status).is_some();
+                for row in events.iter().take_while(is_known) {
+                    deliveries.push(read(row.clone())?);
+                }
+            }
+            Ok(deliveries)
         })
         .await
     }
@@ -177,9 +203,8 @@ impl Store {
     /// Has an endpoint be given at once what it was not given because of failures. Returns how many deliveries.
     pub async fn redeliver(&self, endpoint: &str) -> Result<u64, StoreError> {
         self.within(async {
-            let now = Millis::now().0;
             let again = Entity::update_many()
-                .col_expr(Column::DueAtMs, Expr::val(now))
+                .col_expr(Column::DueAtMs, self.clock())
                 .col_expr(Column::Tries, Expr::val(0))
                 .filter(Column::EndpointId.eq(endpoint))
                 .filter(Condition::any().add(Column::DueAtMs.is_null()).add(Column::Tries.gt(0)))
@@ -189,6 +214,33 @@ impl Store {
         })
         .await
     }
+}
+
+/// The names of the events that this build knows.
+fn known() -> impl Iterator<Item = &'static str> {
+    EventType::all().map(EventType::as_str)
+}
+
+/// The events that this build knows and that follow none which it does not know.
+fn known_events() -> Select<webhook_event::Entity> {
+    let earlier = Alias::new("earlier");
+    let of = |column: webhook_event::Column| Expr::col((earlier.clone(), column));
+    let unknown = Query::select()
+        .expr(Expr::val(1))
+        .from_as(webhook_event::Entity, earlier.clone())
+        .and_where(
+            of(webhook_event::Column::OrderId)
+                .equals((webhook_event::Entity, webhook_event::Column::OrderId)),
+        )
+        .and_where(
+            of(webhook_event::Column::Version)
+                .lt(Expr::col((webhook_event::Entity, webhook_event::Column::Version))),
+        )
+        .and_where(of(webhook_event::Column::Status).is_not_in(known()))
+        .to_owned();
+    webhook_event::Entity::find()
+        .filter(webhook_event::Column::Status.is_in(known()))
+        .filter(Expr::exists(unknown).not())
 }
 
 /// An earlier event of the same order or sale that waits, as a subquery.

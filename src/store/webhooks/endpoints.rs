@@ -10,6 +10,7 @@ use sea_orm::{
 };
 
 use crate::domain::{EventTypes, Millis};
+use crate::store::clock;
 use crate::store::entities::webhook_delivery;
 use crate::store::entities::webhook_endpoint::{ActiveModel, Column, Entity, Model};
 use crate::store::error::StoreError;
@@ -101,7 +102,7 @@ impl Store {
     pub async fn endpoints(&self) -> Result<Vec<Endpoint>, StoreError> {
         self.within(async {
             let rows = Entity::find().order_by_asc(Column::Id).all(&self.db).await?;
-            rows.into_iter().map(Endpoint::of).collect()
+            Ok(rows.into_iter().map(Endpoint::of).collect())
         })
         .await
     }
@@ -163,12 +164,19 @@ impl Store {
         .await
     }
 
-    /// Replaces the secrets of an endpoint, newest first. Returns whether there is such an endpoint.
-    pub async fn set_endpoint_secrets(&self, id: &str, secrets: &[String]) -> Result<bool, StoreError> {
+    /// Replaces the secrets of an endpoint, newest first. Returns whether there is such an endpoint with the secrets of
+    /// `before`: another process may have changed them meanwhile.
+    pub async fn set_endpoint_secrets(
+        &self,
+        id: &str,
+        before: &[String],
+        secrets: &[String],
+    ) -> Result<bool, StoreError> {
         self.within(async {
             let set = Entity::update_many()
                 .col_expr(Column::Secrets, Expr::val(secrets.join(" ")))
                 .filter(Column::Id.eq(id))
+                .filter(Column::Secrets.eq(before.join(" ")))
                 .exec(&self.db)
                 .await?;
             Ok(set.rows_affected > 0)
@@ -191,8 +199,8 @@ impl Store {
 
     /// Records whether an endpoint takes nothing at present. Returns for how long that has lasted.
     pub async fn note_endpoint(&self, id: &str, fails: bool) -> Result<Duration, StoreError> {
-        let now = Millis::now();
         self.within(async {
+            let now = clock::now(&self.db).await?;
             let since = match fails {
                 true => Expr::val(now.0),
                 false => Expr::val(Option::<i64>::None),
@@ -216,7 +224,7 @@ impl Store {
 /// the endpoint was given.
 pub(super) async fn that_are_on(transaction: &DatabaseTransaction) -> Result<Vec<Endpoint>, StoreError> {
     let on = Entity::find().filter(Column::State.eq(ON)).order_by_asc(Column::Id).lock_exclusive();
-    on.all(transaction).await?.into_iter().map(Endpoint::of).collect()
+    Ok(on.all(transaction).await?.into_iter().map(Endpoint::of).collect())
 }
 
 /// As the database has it: nothing stands for all types, also for those that later builds add.
@@ -225,19 +233,17 @@ fn stored(types: &EventTypes) -> Option<String> {
 }
 
 impl Endpoint {
-    fn of(row: Model) -> Result<Self, StoreError> {
+    fn of(row: Model) -> Self {
         let types = match &row.types {
             None => EventTypes::all(),
-            Some(names) => {
-                names.parse().map_err(|_| StoreError::unreadable("the types of an endpoint", names))?
-            }
+            Some(names) => EventTypes::known(names),
         };
         let state = if row.state == ON {
             EndpointState::On
         } else {
             EndpointState::Off(row.off_reason.unwrap_or_default())
         };
-        Ok(Self {
+        Self {
             id: row.id,
             url: row.url,
             secrets: row.secrets.split(' ').map(str::to_owned).collect(),
@@ -245,6 +251,6 @@ impl Endpoint {
             state,
             failing_since: row.failing_since_ms.map(Millis),
             created_at: Millis(row.created_at_ms),
-        })
+        }
     }
 }

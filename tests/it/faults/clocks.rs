@@ -8,7 +8,10 @@ use doorbuster::front::{Role, Signer};
 use doorbuster::lease::{LeaseOptions, Released};
 use doorbuster::rehearsal::servers::{Ending, FakeClock, Server};
 
-use crate::support::{Buyer, Database, Doorbuster, World, ask_redis, at_rest, id, run, sale, until};
+use crate::orders::webhooks;
+use crate::support::{
+    Buyer, Database, Doorbuster, Receiver, World, ask_redis, at_rest, id, run, sale, until,
+};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -106,6 +109,29 @@ async fn a_fast_clock_makes_no_act_of_an_operator_later_than_it_was() {
     let last = parts.store.latest_acts(1).await.unwrap().remove(0);
     assert_eq!(last.kind, "settings unset");
     drop(front);
+}
+
+/// Receivers refuse what is signed for a time that is minutes away.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_front_with_a_fast_clock_signs_webhooks_with_the_right_time() {
+    let (world, folder) = (webhooks::world(Database::Postgres).await, tempfile::tempdir().unwrap());
+    let (parts, sale) = (world.parts().await, sale(&world.name, 9, 1));
+    world.open_sale(&parts, &sale).await;
+    world.compare_books(&parts).await;
+    let receiver = Receiver::start().await;
+    webhooks::add(&world, "shop", &receiver).await;
+    let fast = clock(folder.path(), "front", 300);
+    let front = Doorbuster::start_with_clock(&world, "front", &fast).await;
+    let worker = Doorbuster::start(&world, "worker").await;
+    let buyer = Buyer::with(front.buyers.unwrap(), &Signer::new(world.config().auth()), "ada", None);
+    until("the front sells", LONG, async || {
+        (buyer.buy(sale.id.as_str(), "k").await.status == 202).then_some(())
+    })
+    .await;
+    let delivered = until("it is delivered", LONG, async || receiver.delivered().into_iter().next()).await;
+    let away = delivered.timestamp - Millis::now().0 / 1_000;
+    assert!(away.abs() < 60, "{away} s");
+    drop((front, worker));
 }
 
 /// A failover brings a master whose host has another time, and another one brings the first back. Leases, rates and the

@@ -54,11 +54,12 @@ async fn malformed_ids_keys_and_paths_are_refused() {
         assert_eq!((answer.status, answer.code()), (400, "malformed"), "{wait}");
     }
     assert_eq!(ada.get(&format!("{path}/not-a-uuid")).await.code(), "order_not_found");
-    assert_eq!(ada.get("/v2/anything").await.code(), "not_found");
-    assert_eq!(
-        request(running.buyers.unwrap(), "DELETE", &path, &[], b"").await.code(),
-        "method_not_allowed"
-    );
+    for (method, path, code) in
+        [("GET", "/v2/anything", "not_found"), ("DELETE", path.as_str(), "method_not_allowed")]
+    {
+        let answer = request(running.buyers.unwrap(), method, path, &[("x-request-id", "mine")], b"").await;
+        assert_eq!((answer.code(), answer.json["request_id"].as_str()), (code, Some("mine")));
+    }
     assert_still_sells(&running, &path).await;
     running.stop().await;
 }

@@ -69,9 +69,11 @@ async fn a_payment_that_waits_for_a_paused_sale_is_tried_when_it_is_resumed() {
     act("pause").await;
     let waits = event("evt-1", "payment.succeeded", &sale, &order).send(&running).await;
     assert_eq!((waits.status, waits.json["state"].as_str()), (200, Some("pending")), "{}", waits.text);
+    assert_eq!(waits.json["detail"], "it waits, and is applied by itself", "the reason is for operators");
     // As after a long pause.
     let store = &running.parts.store;
     let payment = store.payment("acme", "evt-1").await.unwrap().expect("recorded");
+    assert!(payment.detail.as_ref().is_some_and(|why| why.contains("takes no orders now")), "{payment:?}");
     assert!(store.postpone_payment(&payment, 10 * LONG, None, "the sale is paused").await.unwrap());
     act("resume").await;
     until("the payment is for a new order", LONG, async || {

@@ -8,6 +8,7 @@ use doorbuster::domain::{
 };
 use doorbuster::store::{Change, EndpointState, NotTaken, Restore, Store, StoreError, WebhookDelivery};
 
+use crate::faults::stalls::Session;
 use crate::seams::store::{claim, on_every_database, orders, world};
 use crate::support::{Database, order};
 
@@ -17,6 +18,7 @@ on_every_database!(
     what_a_replay_restores_is_delivered_with_the_same_ids,
     what_happens_to_a_sale_is_delivered_once,
     an_endpoint_is_given_the_types_that_were_chosen,
+    of_two_changes_of_the_secrets_at_once_one_counts,
 );
 
 const SHOP: &str = "shop";
@@ -229,4 +231,48 @@ async fn an_endpoint_is_given_the_types_that_were_chosen(database: Database) {
     assert!(store.set_endpoint_types(SHOP, &EventTypes::all()).await.unwrap());
     assert!(store.endpoints().await.unwrap()[0].types.are_all());
     assert!(!store.set_endpoint_types("other", &chosen).await.unwrap());
+}
+
+async fn of_two_changes_of_the_secrets_at_once_one_counts(database: Database) {
+    let (_world, store, _sale) = world(database, 5, 1).await;
+    add(&store, SHOP).await;
+    let (one, two) = (["whsec_x".to_owned()], ["whsec_y".to_owned(), "whsec_x".to_owned()]);
+    assert!(store.set_endpoint_secrets(SHOP, &one, &two).await.unwrap());
+    assert!(!store.set_endpoint_secrets(SHOP, &one, &one).await.unwrap(), "it was read before that");
+    assert_eq!(store.endpoints().await.unwrap()[0].secrets, two);
+    // As many times as an operator likes.
+    assert!(store.set_endpoint_secrets(SHOP, &two, &two).await.unwrap());
+}
+
+/// A front of an older build leads while workers of a newer one write.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_of_a_later_build_waits_for_a_build_that_knows_it() {
+    let (world, store, sale) = world(Database::Postgres, 500, 1).await;
+    add(&store, SHOP).await;
+    add(&store, "other").await;
+    let mut sql = Session::open(&world).await;
+    let types = "UPDATE webhook_endpoints SET types = 'order.confirmed sale.gone' WHERE id = 'other'";
+    sql.execute(types.into()).await;
+    let orders = orders(&sale, 0..2);
+    let claims: Vec<_> = orders.iter().map(|order| claim(order, 1)).collect();
+    store.record(&claims, &|| true).await.unwrap();
+    let (later, known) = (&orders[0], &orders[1]);
+    let of_later = |table: &str, status: &str| {
+        let id = later.id.uuid();
+        format!("UPDATE {table} SET status = '{status}' WHERE order_id = '{id}' AND version = 1")
+    };
+    sql.execute(of_later("webhook_events", "shipped")).await;
+    store.change(&orders.iter().map(pay).collect::<Vec<_>>(), &|| true).await.unwrap();
+
+    assert_eq!(store.make_deliveries(10).await.unwrap(), 2, "the other order has two");
+    assert_eq!(store.make_deliveries(10).await.unwrap(), 0);
+    assert_eq!(store.unknown_events().await.unwrap(), 1);
+    assert_eq!(due(&store, 10).await, [(known.id, 1), (known.id, 2)]);
+    let others = store.due_deliveries("other", 10).await.unwrap();
+    assert_eq!(others.len(), 1, "{others:?}");
+    // A build that knows it leads for a while.
+    sql.execute(of_later("webhook_events", "confirmed")).await;
+    assert_eq!(store.make_deliveries(10).await.unwrap(), 2);
+    sql.execute(of_later("webhook_deliveries", "shipped")).await;
+    assert_eq!(due(&store, 10).await, [(known.id, 1), (known.id, 2)], "what follows waits as well");
 }
