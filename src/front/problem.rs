@@ -108,7 +108,7 @@ impl Problem {
     }
 }
 
-/// The response, or its problem with the request's id.
+/// The response, or its problem with the request's id and trace.
 /// No cache may keep the answer unless it says so itself: it is about one caller, and soon out of date.
 pub(super) fn respond(answered: Answered, headers: &HeaderMap) -> Response {
     let mut response = answered.unwrap_or_else(|problem| problem.of_request(headers).into_response());
@@ -132,8 +132,9 @@ pub(super) async fn method_not_allowed(headers: HeaderMap) -> Response {
 }
 
 /// The `X-Request-Id` and the trace of a request.
-type Ids = (Option<String>, Option<TraceContext>);
+pub(super) type Ids = (Option<String>, Option<TraceContext>);
 
+/// Those of the request with these headers.
 pub(super) fn ids(headers: &HeaderMap) -> Ids {
     (request_id(headers), trace_context(headers))
 }

@@ -45,7 +45,8 @@ impl Gate {
     /// [`OrderChanges`]: super::OrderChanges
     ///
     /// # Errors
-    /// [`GateError::Frozen`] leaves the orders to the sweep.
+    /// [`GateError::Frozen`] leaves the orders to the sweep, and [`GateError::NotLoaded`] to a rebuild. Their readers are sent
+    /// to the rows, and the orders are announced all the same, if Redis answers.
     pub async fn settle(&self, sale: &SaleId, settlements: &[Settlement]) -> Result<Number, GateError> {
         self.settle_in_line(sale, i64::MAX, settlements).await
     }
@@ -63,8 +64,8 @@ impl Gate {
         let mut args = self.settle_args(sale, line, settlements);
         args.push(NEVER.to_string());
         let keys = self.keys(sale).flight();
-        let reply = self.run_numbered(&self.scripts.settle, &keys, &args).await?;
-        self.settled(sale, &reply)
+        let reply = self.run_numbered(&self.scripts.settle, &keys, &args).await;
+        self.settled(sale, settlements, reply).await
     }
 
     /// The same for outcomes that are true until then: the gate does nothing later. The caller holds the leases of the
@@ -77,8 +78,8 @@ impl Gate {
     ) -> Result<Number, GateError> {
         let args = self.settle_args(sale, i64::MAX, settlements);
         let keys = self.keys(sale).flight();
-        let reply = self.run_numbered_until(&self.scripts.settle, &keys, args, until).await?;
-        self.settled(sale, &reply)
+        let reply = self.run_numbered_until(&self.scripts.settle, &keys, args, until).await;
+        self.settled(sale, settlements, reply).await
     }
 
     /// The arguments of the script, without the time after which it is late.
@@ -107,7 +108,26 @@ impl Gate {
         args
     }
 
-    fn settled(&self, sale: &SaleId, reply: &redis::Value) -> Result<Number, GateError> {
+    /// What the script has answered. Where the gate is frozen or lost, readers are sent to the rows and the orders announced
+    /// here: the entries of a frozen gate say `accepted` until it is rebuilt, and a rebuild puts back no entry of an order that
+    /// has a row, so nobody would announce it later.
+    async fn settled(
+        &self,
+        sale: &SaleId,
+        settlements: &[Settlement],
+        reply: Result<redis::Value, GateError>,
+    ) -> Result<Number, GateError> {
+        let settled = reply.and_then(|reply| self.read_settled(sale, &reply));
+        if let Err(GateError::Frozen | GateError::NotLoaded) = settled {
+            let ids: Vec<OrderId> = settlements.iter().map(|settlement| settlement.id).collect();
+            if let Err(error) = self.mark_changed(sale, &ids).await {
+                tracing::debug!(%sale, %error, "those who follow unsettled orders hear of their rows later");
+            }
+        }
+        settled
+    }
+
+    fn read_settled(&self, sale: &SaleId, reply: &redis::Value) -> Result<Number, GateError> {
         let mut reply = acted(reply)?;
         let (_settled, _freed) = (reply.number()?, reply.number()?);
         let number = Number { epoch: reply.number()?, seq: reply.number()? };

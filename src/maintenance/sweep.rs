@@ -16,7 +16,7 @@ use crate::gate::{Gate, GateError};
 use crate::intake::Relay;
 use crate::lease::{Guard, Leases};
 use crate::queue::DeadLetters;
-use crate::settlement::{Settler, pause_sale, settlement_of, show_rows};
+use crate::settlement::{Settler, pause_sale, settlement_of};
 use crate::store::{OrderRow, Store};
 
 /// How often to sweep, and how much at once.
@@ -196,10 +196,6 @@ impl Sweep {
         if !settlements.is_empty()
             && let Err(error) = self.gate.settle(sale, &settlements).await
         {
-            if let GateError::Frozen | GateError::NotLoaded = error {
-                let ids: Vec<_> = settlements.iter().map(|settlement| settlement.id).collect();
-                show_rows(&self.gate, sale, &ids).await;
-            }
             tracing::debug!(%sale, %error, "left for the next round");
         }
         rows.into_iter().map(|row| row.order.id).collect()

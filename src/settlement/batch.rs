@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{SettlementError, Settler, settlement_of, show_rows};
+use super::{Settler, settlement_of};
 use crate::domain::{Failure, Millis, Order, SaleId, SaleState};
 use crate::gate::{GateError, Moved, Outcome, Settlement};
 use crate::link::call_together;
@@ -124,10 +124,6 @@ impl SaleOutcomes {
                 tracing::warn!(%sale, orders = replaced.len() - settled, "left to the sweep to settle: users are busy");
             }
             Err(error) => {
-                if let SettlementError::Gate(GateError::Frozen | GateError::NotLoaded) = error {
-                    let ids: Vec<_> = replaced.iter().map(|order| order.id).collect();
-                    show_rows(settler.gate, &sale, &ids).await;
-                }
                 tracing::warn!(%sale, orders = replaced.len(), %error, "left to the sweep to settle");
             }
         }
@@ -138,15 +134,10 @@ impl SaleOutcomes {
         settler.gate.observe_place(&sale, settler.store.highest_place(&sale));
         let number = match settler.gate.settle(&sale, &settlements).await {
             Ok(number) => number,
+            // The sale is archived, or its gate is lost: nothing is left to settle.
+            Err(GateError::NotLoaded) => return,
             Err(error) => {
-                if let GateError::Frozen | GateError::NotLoaded = error {
-                    let ids: Vec<_> = settlements.iter().map(|settlement| settlement.id).collect();
-                    show_rows(settler.gate, &sale, &ids).await;
-                }
-                // The sale is archived, or its gate is lost: there is nothing left to settle.
-                if !matches!(error, GateError::NotLoaded) {
-                    tracing::warn!(%sale, orders = settlements.len(), %error, "left to the sweep to settle");
-                }
+                tracing::warn!(%sale, orders = settlements.len(), %error, "left to the sweep to settle");
                 return;
             }
         };

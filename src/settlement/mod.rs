@@ -19,7 +19,7 @@ use crate::store::{Store, StoreError};
 
 pub use batch::{Outcomes, pause_sale};
 pub use places::{compare_places, witnessed_places};
-pub use recorded::{mark_recorded, show_rows};
+pub use recorded::mark_recorded;
 pub use returns::{BeforeEach, GivenBack, give_back, give_back_pending};
 
 /// A server did not answer, so the gate may not know the outcome yet. Repeat the call.

@@ -1,4 +1,4 @@
-//! Entries of orders that have a row, in a gate that cannot settle them or has forgotten that they were settled.
+//! Entries of orders that have a row, in a gate that has forgotten that they were settled.
 
 use super::SettlementError;
 use crate::domain::{OrderId, SaleId};
@@ -22,14 +22,4 @@ pub async fn mark_recorded(gate: &Gate, store: &Store, sale: &SaleId) -> Result<
         }
     }
     Ok(())
-}
-
-/// For orders whose rows are committed, and which the gate cannot settle now because it is frozen or lost: sends their
-/// readers to the rows, and has those who follow them read at once. The entries of a frozen gate say `accepted` until it
-/// is rebuilt, and a rebuild puts back no entry of an order that has a row, so nobody would announce it later. A failure
-/// only delays both. May be repeated.
-pub async fn show_rows(gate: &Gate, sale: &SaleId, ids: &[OrderId]) {
-    if let Err(error) = gate.mark_changed(sale, ids).await {
-        tracing::debug!(%sale, orders = ids.len(), %error, "those who follow orders hear of their rows later");
-    }
 }

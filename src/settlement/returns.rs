@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use futures_util::future::BoxFuture;
 
-use super::{SettlementError, show_rows};
+use super::SettlementError;
 use crate::domain::{OrderId, SaleId, SaleState};
 use crate::fault::fault;
 use crate::gate::{Gate, GateError, Outcome, Settlement};
@@ -36,14 +36,7 @@ pub async fn give_back(gate: &Gate, store: &Store, owed: &[Return]) -> Result<()
     fault!("return.before", return Err(GateError::Unavailable("injected".into()).into()));
     let number = match gate.settle_in_line(sale, line, &settlements).await {
         // An archived sale has left the gate, and returned units are no longer for sale.
-        Err(GateError::NotLoaded) if row.is_some_and(|row| row.state == SaleState::Archived) => {
-            show_rows(gate, sale, &ids).await;
-            rows
-        }
-        Err(error @ (GateError::Frozen | GateError::NotLoaded)) => {
-            show_rows(gate, sale, &ids).await;
-            return Err(error.into());
-        }
+        Err(GateError::NotLoaded) if row.is_some_and(|row| row.state == SaleState::Archived) => rows,
         settled => settled?,
     };
     fault!("return.after", return Err(GateError::Late("injected".into()).into()));

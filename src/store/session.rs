@@ -106,9 +106,24 @@ pub(in crate::store) async fn wait_briefly_for_locks(
     Ok(())
 }
 
+/// When something happened last. Clones share it.
+#[derive(Debug, Clone, Default)]
+struct Last(Arc<Mutex<Option<Instant>>>);
+
+impl Last {
+    fn set(&self, at: Instant) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(at);
+    }
+
+    fn is_younger_than(&self, age: Duration) -> bool {
+        let at = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        at.is_some_and(|at| at.elapsed() < age)
+    }
+}
+
 /// When work was last given up whose connection may still be busy with it. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct GivenUp(Arc<Mutex<Option<Instant>>>);
+pub(super) struct GivenUp(Last);
 
 impl GivenUp {
     /// Records that work is given up, unless it finishes before this is dropped.
@@ -116,22 +131,17 @@ impl GivenUp {
         Unfinished { given_up: self.clone(), is_finished: false }
     }
 
-    fn is_younger_than(&self, age: Duration) -> bool {
-        let at = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        at.is_some_and(|at| at.elapsed() < age)
-    }
-
     /// Fails if a connection that is released is still busy with what was given up: the pool then closes it. It would
     /// wait for the answer for as long as the server takes.
     pub(super) async fn check<C: Connection>(&self, released: &mut C) -> Result<(), sqlx::Error> {
-        if self.is_younger_than(PING) { answers(released).await } else { Ok(()) }
+        if self.0.is_younger_than(PING) { answers(released).await } else { Ok(()) }
     }
 
     /// The same for MySQL, where it also ends a transaction that the driver does not know of: sqlx counts it only when BEGIN
     /// is answered, so one whose caller is gone by then would go back to the pool open. Later readings would see what it
     /// saw at first, and nothing that is written over this connection would be committed.
     pub(super) async fn check_mysql(&self, released: &mut MySqlConnection) -> Result<(), sqlx::Error> {
-        if !self.is_younger_than(RELEASED_WITHIN) {
+        if !self.0.is_younger_than(RELEASED_WITHIN) {
             return Ok(());
         }
         let rolled_back = tokio::time::timeout(PING, released.execute("ROLLBACK")).await;
@@ -154,7 +164,7 @@ impl Unfinished {
 impl Drop for Unfinished {
     fn drop(&mut self) {
         if !self.is_finished {
-            *self.given_up.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+            self.given_up.0.set(Instant::now());
         }
     }
 }
@@ -163,13 +173,13 @@ impl Drop for Unfinished {
 #[derive(Debug, Clone)]
 pub(super) struct Silence {
     full_length: Duration,
-    began: Arc<Mutex<Option<Instant>>>,
+    began: Last,
 }
 
 impl Silence {
     /// None yet. A caller must be able to finish a test of full length in its own time.
     pub(super) fn new(limits: SessionLimits) -> Self {
-        Self { full_length: PING.min(limits.timeout / 4), began: Arc::default() }
+        Self { full_length: PING.min(limits.timeout / 4), began: Last::default() }
     }
 
     /// Fails if a connection that was idle for so long does not answer within a second. It gets a tenth of a second if
@@ -184,20 +194,15 @@ impl Silence {
         idle_for: Duration,
     ) -> Result<(), sqlx::Error> {
         let began = Instant::now();
-        let is_brief = self.is_younger_than(idle_for);
+        let is_brief = self.began.is_younger_than(idle_for);
         let limit = if is_brief { BRIEF_PING.min(self.full_length) } else { self.full_length };
         let answered = tokio::time::timeout(limit, connection.ping()).await;
         answered.unwrap_or_else(|_| {
             if !is_brief {
-                *self.began.lock().unwrap_or_else(PoisonError::into_inner) = Some(began);
+                self.began.set(began);
             }
             Err(sqlx::Error::PoolTimedOut)
         })
-    }
-
-    fn is_younger_than(&self, age: Duration) -> bool {
-        let began = *self.began.lock().unwrap_or_else(PoisonError::into_inner);
-        began.is_some_and(|began| began.elapsed() < age)
     }
 }
 

@@ -17,7 +17,7 @@ use crate::gate::{GateError, Outcome, Settlement};
 use crate::lease::{COMMIT_MARGIN, Guard, LeaseOptions, release_all};
 use crate::link::call_together;
 use crate::recovery::retry::Retry;
-use crate::settlement::{give_back, show_rows};
+use crate::settlement::give_back;
 use crate::store::{Restore, Restored, Return, StoreError, WriteMode};
 
 /// How long a user's lease lasts.
@@ -179,12 +179,8 @@ impl Writer<'_> {
         let Replay { gate, store, .. } = self.replay;
         let settling = written.live.iter().map(async |(sale, settlements)| {
             match gate.settle(sale, settlements).await {
-                Ok(_) => {}
                 // A frozen or lost gate is rebuilt from the rows.
-                Err(GateError::Frozen | GateError::NotLoaded) => {
-                    let ids: Vec<_> = settlements.iter().map(|settlement| settlement.id).collect();
-                    show_rows(gate, sale, &ids).await;
-                }
+                Ok(_) | Err(GateError::Frozen | GateError::NotLoaded) => {}
                 Err(error) => tracing::debug!(%sale, %error, "settling left to the sweep"),
             }
         });
