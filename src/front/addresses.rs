@@ -53,6 +53,10 @@ impl TrustedProxies {
     }
 }
 
+/// The client of a request for a stream, among what the request carries. `None` if a proxy passes on no address.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ClientAddress(pub(super) Option<IpAddr>);
+
 /// An address, which some proxies write with its port.
 fn address(text: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(text).ok()?;

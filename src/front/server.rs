@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
-use super::addresses::{Connections, TrustedProxies};
+use super::addresses::{ClientAddress, Connections, TrustedProxies};
 use super::codes::{INTERNAL, OUTCOME_UNKNOWN, STATUS_UNAVAILABLE};
 use super::connection;
 use super::problem::{Problem, ids};
@@ -29,6 +29,9 @@ use crate::trace::{self, RequestSpan};
 /// How long a peer may leave a response unread, in milliseconds.
 #[cfg(target_os = "linux")]
 const UNREAD_MS: u32 = 30_000;
+
+/// How the path of a stream of events ends.
+const STREAM: &str = "/events";
 
 /// The name and the limits of a listener.
 #[derive(Debug, Clone)]
@@ -173,8 +176,18 @@ fn is_patient(request: &Request<Body>) -> bool {
 }
 
 /// As [`answer`], unless the address has reached a limit.
-async fn answer_within_limits(app: App, peer: IpAddr, request: Request<Body>, within: Duration) -> Response {
+async fn answer_within_limits(
+    app: App,
+    peer: IpAddr,
+    mut request: Request<Body>,
+    within: Duration,
+) -> Response {
     let Some(throttle) = app.throttle else { return answer(app.router, request, within).await };
+    // Only for streams, because it takes an allocation.
+    if request.uri().path().ends_with(STREAM) {
+        let client = ClientAddress(throttle.client(peer, request.headers()));
+        request.extensions_mut().insert(client);
+    }
     let client = match throttle.admit(peer, &request) {
         Ok(client) => client,
         Err(problem) => return problem.of_request(request.headers()).into_response(),

@@ -67,6 +67,7 @@ pub(super) fn no_room(why: NoRoom) -> Box<Problem> {
     let what = match why {
         NoRoom::Front => "read the status instead, or come back later",
         NoRoom::Buyer => "you have as many streams open as one buyer may have; close one",
+        NoRoom::Address => "your address has as many streams open as one may have; read the status instead",
     };
     Problem::new(TOO_MANY_STREAMS, what).retry_after(WHEN_FULL)
 }

@@ -1,6 +1,8 @@
 //! Room for streams of events: each takes a connection and some memory for as long as its client likes.
 
 use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -10,16 +12,24 @@ use crate::domain::UserId;
 /// Streams of one buyer, or one buyer could take all the room.
 const PER_BUYER: usize = 16;
 
-/// The streams of this process, bounded in all, for strangers and for each buyer.
+/// The part of the room that the strangers of one address may take. A whole office shares an address, so each may have
+/// at least as many streams as a buyer.
+const PART_OF_AN_ADDRESS: usize = 8;
+
+/// The streams of this process, bounded in all, for strangers, for each address of strangers, and for each buyer.
 pub struct StreamRoom {
     all: Arc<Semaphore>,
     /// What strangers may take: without it, they could keep every buyer out.
     strangers: Arc<Semaphore>,
-    buyers: Arc<Buyers>,
+    addresses: Arc<PerKey<IpAddr>>,
+    buyers: Arc<PerKey<UserId>>,
 }
 
-#[derive(Default)]
-struct Buyers(Mutex<HashMap<UserId, usize>>);
+/// The open streams of each key that has any, up to a bound.
+struct PerKey<K> {
+    most: usize,
+    counts: Mutex<HashMap<K, usize>>,
+}
 
 /// Why there is no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,44 +38,62 @@ pub(in crate::front) enum NoRoom {
     Front,
     /// The buyer has.
     Buyer,
+    /// The strangers of the address have.
+    Address,
 }
 
 impl StreamRoom {
     /// At most this many streams in all, of which a quarter is for those with a token.
     pub fn new(most: usize) -> Self {
         let strangers = Arc::new(Semaphore::new(most - most / 4));
-        Self { all: Arc::new(Semaphore::new(most)), strangers, buyers: Arc::default() }
+        let of_address = (most / PART_OF_AN_ADDRESS).max(PER_BUYER);
+        Self {
+            all: Arc::new(Semaphore::new(most)),
+            strangers,
+            addresses: Arc::new(PerKey::new(of_address)),
+            buyers: Arc::new(PerKey::new(PER_BUYER)),
+        }
     }
 
-    /// Room for a stream that anybody may read, until it is dropped.
-    pub(in crate::front) fn for_anybody(&self) -> Result<Open, NoRoom> {
+    /// Room for a stream that anybody may read, until it is dropped. Without an address, only all strangers together
+    /// are bounded.
+    pub(in crate::front) fn for_anybody(&self, address: Option<IpAddr>) -> Result<Open, NoRoom> {
+        let counted =
+            address.map(|address| self.addresses.enter(address).ok_or(NoRoom::Address)).transpose()?;
         let room = self.strangers.clone().try_acquire_owned().map_err(|_| NoRoom::Front)?;
-        self.open(None, Some(room))
+        self.open(Whose::Stranger(room, counted))
     }
 
     /// Room for a stream of an operator, until it is dropped.
     pub(in crate::front) fn for_operator(&self) -> Result<Open, NoRoom> {
-        self.open(None, None)
+        self.open(Whose::Operator)
     }
 
     /// Room for a stream of this buyer, until it is dropped.
     pub(in crate::front) fn for_buyer(&self, buyer: &UserId) -> Result<Open, NoRoom> {
-        let counted = self.buyers.enter(buyer).ok_or(NoRoom::Buyer)?;
-        self.open(Some(counted), None)
+        let counted = self.buyers.enter(buyer.clone()).ok_or(NoRoom::Buyer)?;
+        self.open(Whose::Buyer(counted))
     }
 
-    fn open(&self, buyer: Option<Counted>, stranger: Option<OwnedSemaphorePermit>) -> Result<Open, NoRoom> {
+    fn open(&self, whose: Whose) -> Result<Open, NoRoom> {
         let room = self.all.clone().try_acquire_owned().map_err(|_| NoRoom::Front)?;
         metrics::gauge!("doorbuster_event_streams").increment(1);
-        Ok(Open { _room: room, _stranger: stranger, _buyer: buyer })
+        Ok(Open { _room: room, _whose: whose })
     }
 }
 
 /// An open stream, in the gauge and in the bounds.
 pub(in crate::front) struct Open {
     _room: OwnedSemaphorePermit,
-    _stranger: Option<OwnedSemaphorePermit>,
-    _buyer: Option<Counted>,
+    _whose: Whose,
+}
+
+/// Whose bounds a stream counts in, until this is dropped.
+#[expect(dead_code, reason = "held for what dropping it gives back")]
+enum Whose {
+    Operator,
+    Buyer(Counted<UserId>),
+    Stranger(OwnedSemaphorePermit, Option<Counted<IpAddr>>),
 }
 
 impl Drop for Open {
@@ -74,35 +102,41 @@ impl Drop for Open {
     }
 }
 
-/// One stream of a buyer.
-struct Counted {
-    buyers: Arc<Buyers>,
-    buyer: UserId,
+/// One stream of a key.
+struct Counted<K: Eq + Hash> {
+    all: Arc<PerKey<K>>,
+    key: K,
 }
 
-impl Buyers {
-    fn enter(self: &Arc<Self>, buyer: &UserId) -> Option<Counted> {
+impl<K: Clone + Eq + Hash> PerKey<K> {
+    fn enter(self: &Arc<Self>, key: K) -> Option<Counted<K>> {
         let mut counts = self.counts();
-        let count = counts.entry(buyer.clone()).or_default();
-        if *count >= PER_BUYER {
+        let count = counts.entry(key.clone()).or_default();
+        if *count >= self.most {
             return None;
         }
         *count += 1;
-        Some(Counted { buyers: self.clone(), buyer: buyer.clone() })
-    }
-
-    fn counts(&self) -> MutexGuard<'_, HashMap<UserId, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        Some(Counted { all: self.clone(), key })
     }
 }
 
-impl Drop for Counted {
+impl<K> PerKey<K> {
+    fn new(most: usize) -> Self {
+        Self { most, counts: Mutex::default() }
+    }
+
+    fn counts(&self) -> MutexGuard<'_, HashMap<K, usize>> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Eq + Hash> Drop for Counted<K> {
     fn drop(&mut self) {
-        let mut counts = self.buyers.counts();
-        if let Some(count) = counts.get_mut(&self.buyer) {
+        let mut counts = self.all.counts();
+        if let Some(count) = counts.get_mut(&self.key) {
             *count -= 1;
             if *count == 0 {
-                counts.remove(&self.buyer);
+                counts.remove(&self.key);
             }
         }
     }
@@ -119,7 +153,7 @@ mod tests {
         let mut streams: Vec<Open> = (0..PER_BUYER).map(|_| room.for_buyer(&ada).unwrap()).collect();
         assert_eq!(room.for_buyer(&ada).err(), Some(NoRoom::Buyer));
         let of_bob = room.for_buyer(&bob).unwrap();
-        assert_eq!(room.for_anybody().err(), Some(NoRoom::Front));
+        assert_eq!(room.for_anybody(None).err(), Some(NoRoom::Front));
         streams.pop();
         streams.push(room.for_buyer(&ada).unwrap());
         drop((streams, of_bob));
@@ -129,12 +163,25 @@ mod tests {
     #[test]
     fn strangers_leave_room_for_buyers() {
         let room = StreamRoom::new(8);
-        let of_strangers: Vec<Open> = (0..6).map(|_| room.for_anybody().unwrap()).collect();
-        assert_eq!(room.for_anybody().err(), Some(NoRoom::Front));
+        let of_strangers: Vec<Open> = (0..6).map(|_| room.for_anybody(None).unwrap()).collect();
+        assert_eq!(room.for_anybody(None).err(), Some(NoRoom::Front));
         let buyers: Vec<UserId> = (0..2).map(|nth| format!("user{nth}").parse().unwrap()).collect();
         let of_buyers: Vec<Open> = buyers.iter().map(|buyer| room.for_buyer(buyer).unwrap()).collect();
         assert_eq!(room.for_buyer(&"late".parse().unwrap()).err(), Some(NoRoom::Front));
         drop((of_strangers, of_buyers));
-        assert!(room.for_anybody().is_ok());
+        assert!(room.for_anybody(None).is_ok());
+    }
+
+    #[test]
+    fn no_address_takes_the_room_of_the_other_strangers() {
+        let room = StreamRoom::new(256);
+        let (one, other): (IpAddr, IpAddr) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+        let mut streams: Vec<Open> = (0..32).map(|_| room.for_anybody(Some(one)).unwrap()).collect();
+        assert_eq!(room.for_anybody(Some(one)).err(), Some(NoRoom::Address));
+        assert!(room.for_anybody(Some(other)).is_ok() && room.for_anybody(None).is_ok());
+        streams.pop();
+        streams.push(room.for_anybody(Some(one)).unwrap());
+        drop(streams);
+        assert!(room.addresses.counts().is_empty(), "an address without a stream is forgotten");
     }
 }

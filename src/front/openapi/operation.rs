@@ -183,10 +183,10 @@ impl Operation {
             codes.push(INTERNAL);
         }
         match self.caller {
-            Caller::Anybody => codes.push(RATE_LIMITED),
+            Caller::Anybody | Caller::Provider => codes.push(RATE_LIMITED),
             Caller::Buyer => codes.extend([RATE_LIMITED, UNAUTHENTICATED, KEYS_UNAVAILABLE]),
             Caller::Operator(_) => codes.extend([UNAUTHENTICATED, FORBIDDEN, KEYS_UNAVAILABLE]),
-            Caller::Provider | Caller::Monitoring => {}
+            Caller::Monitoring => {}
         }
         if self.path.contains('{') {
             codes.push(NOT_FOUND); // a path that is not UTF-8

@@ -150,6 +150,9 @@ async fn refused(least: &World) {
         &["CONFIG", "SET", "appendonly", "no"],
         &["SET", "elsewhere", "1"],
         &["SCRIPT", "FLUSH"],
+        &["SCRIPT", "KILL"],
+        &["FUNCTION", "FLUSH"],
+        &["EVAL", "return 1", "0"],
         &["ACL", "LIST"],
         &["SHUTDOWN", "NOSAVE"],
     ] {

@@ -1,3 +1,4 @@
+pub mod addresses;
 pub mod answers_in_log;
 pub mod connections;
 pub mod control;

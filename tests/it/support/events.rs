@@ -29,6 +29,12 @@ impl Events {
         Self::open(at, &format!("/v1/sales/{}/events", sale.id), last, "").await
     }
 
+    /// For a client whose proxy passes on this address.
+    pub async fn of_sale_for(client: &str, at: SocketAddr, sale: &Sale) -> Self {
+        let passed = format!("x-forwarded-for: {client}\r\n");
+        Self::open(at, &format!("/v1/sales/{}/events", sale.id), None, &passed).await
+    }
+
     pub async fn of_order(buyer: &Buyer, sale: &Sale, order: &str, last: Option<&str>) -> Self {
         let token = format!("authorization: Bearer {}\r\n", buyer.token);
         Self::open(buyer.at, &format!("/v1/sales/{}/orders/{order}/events", sale.id), last, &token).await
@@ -39,10 +45,10 @@ impl Events {
         Self::open(operator.at, &format!("/v1/admin/sales/{}/events", sale.id), None, &token).await
     }
 
-    async fn open(at: SocketAddr, path: &str, last: Option<&str>, token: &str) -> Self {
+    async fn open(at: SocketAddr, path: &str, last: Option<&str>, header: &str) -> Self {
         let (read, mut write) = TcpStream::connect(at).await.unwrap().into_split();
         let last = last.map(|id| format!("last-event-id: {id}\r\n")).unwrap_or_default();
-        let head = format!("GET {path} HTTP/1.1\r\nhost: test\r\n{token}{last}\r\n");
+        let head = format!("GET {path} HTTP/1.1\r\nhost: test\r\n{header}{last}\r\n");
         write.write_all(head.as_bytes()).await.unwrap();
         let mut lines = BufReader::new(read).lines();
         let status = lines.next_line().await.unwrap().expect("a status line");

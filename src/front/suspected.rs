@@ -1,7 +1,8 @@
-//! Who sends tokens that are refused again and again. To verify an EdDSA token takes some 50 µs, so a flood of forged ones
-//! would take the time in which buyers are served. From a suspected address, tokens that were not verified before share a
-//! small budget. Tokens that are known to be valid, and everybody else's, are verified as ever. So a stranger behind the
-//! same address as a buyer only disturbs them while a flood uses up the budget.
+//! Which addresses send tokens, or signatures of callbacks, that are refused again and again. To verify an EdDSA token takes
+//! some 50 µs, and a signature over a large body more, so a flood of forged ones would take the time in which buyers are
+//! served. From a suspected address, signatures and tokens that were not verified before share a small budget. Tokens that
+//! are known to be valid, and everybody else's, are verified as ever. So a stranger behind the same address as a buyer only
+//! disturbs them while a flood uses up the budget.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -9,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// An address is suspected after so many refused tokens with less than [`SUSPECTED_FOR`] between one and the next.
+/// An address is suspected after so many refusals with less than [`SUSPECTED_FOR`] between one and the next.
 const MOST_REFUSED: u32 = 10;
 const SUSPECTED_FOR: Duration = Duration::from_secs(10);
 
@@ -17,9 +18,9 @@ const SUSPECTED_FOR: Duration = Duration::from_secs(10);
 const MOST_ADDRESSES: usize = 100_000;
 
 #[derive(Default)]
-pub(super) struct RefusedTokens {
+pub(super) struct SuspectedAddresses {
     by_address: Mutex<HashMap<IpAddr, Refused>>,
-    /// Whether there is any, so that nobody waits for the lock where no token is refused.
+    /// Whether there is any, so that nobody waits for the lock where nothing is refused.
     any: AtomicBool,
 }
 
@@ -28,8 +29,8 @@ struct Refused {
     last: Instant,
 }
 
-impl RefusedTokens {
-    /// Counts a refused token.
+impl SuspectedAddresses {
+    /// Counts a refused token or signature.
     pub(super) fn count(&self, address: IpAddr, now: Instant) {
         let mut all = self.lock();
         if all.len() >= MOST_ADDRESSES && !all.contains_key(&address) {
@@ -81,27 +82,27 @@ mod tests {
 
     #[test]
     fn an_address_is_suspected_after_some_refusals_and_for_a_while() {
-        let (tokens, begin) = (RefusedTokens::default(), Instant::now());
+        let (addresses, begin) = (SuspectedAddresses::default(), Instant::now());
         for _ in 1..MOST_REFUSED {
-            tokens.count(address(1), begin);
+            addresses.count(address(1), begin);
         }
-        assert!(!tokens.is_suspected(address(1), begin));
-        tokens.count(address(1), begin);
-        assert!(tokens.is_suspected(address(1), begin) && !tokens.is_suspected(address(2), begin));
+        assert!(!addresses.is_suspected(address(1), begin));
+        addresses.count(address(1), begin);
+        assert!(addresses.is_suspected(address(1), begin) && !addresses.is_suspected(address(2), begin));
         let later = begin + SUSPECTED_FOR;
-        assert!(!tokens.is_suspected(address(1), later) && tokens.lock().is_empty(), "nothing is kept");
-        tokens.count(address(1), later);
-        assert!(!tokens.is_suspected(address(1), later), "it counts from the beginning");
+        assert!(!addresses.is_suspected(address(1), later) && addresses.lock().is_empty(), "nothing is kept");
+        addresses.count(address(1), later);
+        assert!(!addresses.is_suspected(address(1), later), "it counts from the beginning");
     }
 
     #[test]
     fn a_bound_of_addresses_is_remembered() {
-        let (tokens, now) = (RefusedTokens::default(), Instant::now());
+        let (addresses, now) = (SuspectedAddresses::default(), Instant::now());
         for nth in 0..u32::try_from(MOST_ADDRESSES).expect("fits") + 9 {
-            tokens.count(address(nth), now);
+            addresses.count(address(nth), now);
         }
-        assert_eq!(tokens.lock().len(), MOST_ADDRESSES);
-        tokens.count(address(u32::MAX), now + SUSPECTED_FOR);
-        assert_eq!(tokens.lock().len(), 1, "what is old makes room");
+        assert_eq!(addresses.lock().len(), MOST_ADDRESSES);
+        addresses.count(address(u32::MAX), now + SUSPECTED_FOR);
+        assert_eq!(addresses.lock().len(), 1, "what is old makes room");
     }
 }
