@@ -87,10 +87,11 @@ local function finish(user, id)
   local kept, ended, found, found_sku, found_quantity = {}, 0, nil, nil, 0
   for record in string.gmatch(records, '[^,]+') do
     local r_id, r_sku, r_quantity = parse(record)
-    if r_id == id and r_quantity > 0 then
+    if r_id == id and (r_quantity or 0) > 0 then
       found, found_sku, found_quantity = string.gsub(record, '%d+$', '-%0'), r_sku, r_quantity
     else
-      if r_quantity < 0 then ended = ended + 1 end
+      -- A record that cannot be read is kept, and must not keep the units of this order.
+      if (r_quantity or 0) < 0 then ended = ended + 1 end
       kept[#kept + 1] = record
     end
   end

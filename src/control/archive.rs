@@ -69,7 +69,7 @@ impl Control {
     pub async fn purge_old_sales(&self, after: Duration) -> Result<usize, ControlError> {
         self.store.ensure_current().await?;
         let mut purged = 0;
-        for row in self.store.sales().await? {
+        for row in self.store.readable_sales().await?.0 {
             let old = row.state == SaleState::Archived && row.changed_at.plus(after) <= Millis::now();
             let id = row.sale.id;
             if !old {

@@ -15,6 +15,10 @@ use super::problem::{Answered, Problem};
 /// The limit, in bytes, for bodies larger than an order: a sale, an act on it, a payment event.
 pub(super) const LARGE: usize = 64 * 1024;
 
+/// Pieces of a body, each of which costs a turn of the runtime: packets, or chunks that the client makes. The largest body
+/// comes in some fifty.
+const MOST_PIECES: usize = 1_000;
+
 /// The body of an act on an order.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -25,14 +29,36 @@ pub(super) struct Reason {
 }
 
 pub(super) async fn read(body: Body, limit: usize, within: Duration) -> Answered<Bytes> {
-    match tokio::time::timeout(within, Limited::new(body, limit).collect()).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            Err(Problem::new(BODY_TOO_LARGE, format!("the body may have at most {limit} bytes")))
+    let late = |_| Problem::new(REQUEST_TIMEOUT, format!("the body must arrive within {within:?}"));
+    tokio::time::timeout(within, collect(Limited::new(body, limit), limit)).await.map_err(late)?
+}
+
+async fn collect(mut body: Limited<Body>, limit: usize) -> Answered<Bytes> {
+    // Most bodies come in one piece, which is not copied.
+    let (mut first, mut joined) = (Bytes::new(), Vec::new());
+    for _ in 0..MOST_PIECES {
+        let Some(frame) = body.frame().await else {
+            return Ok(if joined.is_empty() { first } else { joined.into() });
+        };
+        let frame = frame.map_err(|error| {
+            if error.is::<LengthLimitError>() {
+                Problem::new(BODY_TOO_LARGE, format!("the body may have at most {limit} bytes"))
+            } else {
+                Problem::new(MALFORMED, format!("reading the body: {error}"))
+            }
+        })?;
+        // Trailers are ignored.
+        let data = frame.into_data().unwrap_or_default();
+        if first.is_empty() {
+            first = data;
+        } else {
+            if joined.is_empty() {
+                joined.extend_from_slice(&first);
+            }
+            joined.extend_from_slice(&data);
         }
-        Ok(Err(error)) => Err(Problem::new(MALFORMED, format!("reading the body: {error}"))),
-        Err(_) => Err(Problem::new(REQUEST_TIMEOUT, format!("the body must arrive within {within:?}"))),
     }
+    Err(Problem::new(BODY_TOO_LARGE, format!("the body may come in at most {MOST_PIECES} pieces")))
 }
 
 /// An empty body counts as an empty object.

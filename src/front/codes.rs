@@ -40,7 +40,7 @@ pub(super) const SALE_NOT_OPEN: Code = retryable(409, "sale_not_open", "The sale
 pub(super) const SALE_CLOSED: Code = refusal(410, "sale_closed", "The sale is over");
 pub(super) const SALE_PAUSED: Code = retryable(503, "sale_paused", "The sale is paused");
 pub(super) const TOO_MANY_STREAMS: Code =
-    retryable(503, "too_many_streams", "This front has no room for another stream");
+    retryable(503, "too_many_streams", "There is no room for another stream");
 
 // Buyers: placing an order.
 pub(super) const SOLD_OUT: Code = refusal(409, "sold_out", "Sold out");

@@ -36,22 +36,28 @@ const PARK_AFTER: Duration = Duration::from_millis(100);
 const LOOKS_AT_A_SHORT_REQUEST: u32 = 20;
 const LOOK_AT_A_LONG_REQUEST: Duration = Duration::from_secs(1);
 
+/// What a connection may take.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) header_within: Duration,
+    /// Bytes that are read for one request. Its head and its body have limits of their own, but a client may put any number
+    /// of bytes around the pieces of a body, and each of them is parsed.
+    pub(super) unanswered: usize,
+}
+
 /// Serves a connection until its peer or `stop` ends it, or until it has said nothing, or only a part of a head, for
 /// `header_within`. After `stop` the open request is still answered.
-pub(super) async fn serve<A, F>(
-    mut stream: TcpStream,
-    header_within: Duration,
-    stop: &CancellationToken,
-    answer: A,
-) where
+pub(super) async fn serve<A, F>(mut stream: TcpStream, limits: Limits, stop: &CancellationToken, answer: A)
+where
     A: Fn(Request<Body>) -> F + Clone,
     F: Future<Output = Response>,
 {
+    let header_within = limits.header_within;
     let mut unread = Bytes::new();
     while !unread.is_empty()
         || stop.run_until_cancelled(first_byte(&stream, header_within)).await == Some(true)
     {
-        let served = serve_until_silent(stream, unread, header_within, stop, answer.clone());
+        let served = serve_until_silent(stream, unread, limits, stop, answer.clone());
         match Box::pin(served).await {
             Left::Silent(silent, of_next) => (stream, unread) = (silent, of_next),
             Left::Lasting(stream, answer) => {
@@ -107,7 +113,7 @@ impl Exit {
 async fn serve_until_silent<A, F>(
     stream: TcpStream,
     unread: Bytes,
-    header_within: Duration,
+    limits: Limits,
     stop: &CancellationToken,
     answer: A,
 ) -> Left
@@ -131,11 +137,13 @@ where
             Ok::<_, Infallible>(response.map(|body| OpenBody { body, _open: open }))
         }
     });
-    let watched = Watched { stream, unread, traffic: traffic.clone() };
+    let watched =
+        Watched { stream, unread, traffic: traffic.clone(), unanswered: 0, most: limits.unanswered };
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(header_within)
+        .header_read_timeout(limits.header_within)
         .max_headers(64)
+        .max_header_size(HEAD)
         .max_buf_size(HEAD)
         .serve_connection(TokioIo::new(watched), service);
     let answer = tokio::select! {
@@ -216,6 +224,9 @@ struct Watched {
     stream: TcpStream,
     unread: Bytes,
     traffic: Arc<Traffic>,
+    /// Bytes that were read since the last answer.
+    unanswered: usize,
+    most: usize,
 }
 
 impl AsyncRead for Watched {
@@ -231,8 +242,13 @@ impl AsyncRead for Watched {
             let some = self.unread.len().min(into.remaining());
             into.put_slice(&self.unread.split_to(some));
         }
-        if into.filled().len() > before {
+        let read = into.filled().len() - before;
+        if read > 0 {
             self.traffic.note(READ);
+        }
+        self.unanswered += read;
+        if self.unanswered > self.most {
+            return Poll::Ready(Err(io::Error::other("too much for one request")));
         }
         Poll::Ready(Ok(()))
     }
@@ -245,6 +261,7 @@ impl AsyncWrite for Watched {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         self.traffic.note(WRITTEN);
+        self.unanswered = 0;
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
@@ -254,6 +271,7 @@ impl AsyncWrite for Watched {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         self.traffic.note(WRITTEN);
+        self.unanswered = 0;
         Pin::new(&mut self.stream).poll_write_vectored(context, slices)
     }
 

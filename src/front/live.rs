@@ -17,7 +17,8 @@ const STEP: u32 = 37;
 pub struct LiveFrontValues {
     /// Requests per address; `None` for no limit.
     pub address_rate: Option<Rate>,
-    /// Tokens of suspected addresses that are verified; `None` for no limit. Has no effect without `address_rate`.
+    /// Tokens of all suspected addresses, and callbacks of each, that are verified; `None` for no limit. Has no effect
+    /// without `address_rate`.
     pub suspected_rate: Option<Rate>,
     /// What one buyer may read and cancel; `None` for no limit. Orders have limits in the sale's terms.
     pub buyer_rate: Option<Rate>,
@@ -30,8 +31,11 @@ pub struct LiveFrontValues {
 /// The settings in force. Requests read them, and the process changes them.
 pub struct LiveFront {
     pub(super) address: ChangeableLimit<IpAddr>,
-    /// All suspected addresses together.
+    /// Tokens of all suspected addresses together.
     pub(super) suspected: ChangeableLimit<()>,
+    /// Callbacks of each suspected address. Not of all together, or a stranger could keep a provider out that was refused for
+    /// a while, such as while its secret was wrong.
+    pub(super) suspected_callbacks: ChangeableLimit<IpAddr>,
     buyer: ChangeableLimit<UserId>,
     read_only: AtomicBool,
     is_full: AtomicBool,
@@ -46,6 +50,7 @@ impl LiveFront {
         Self {
             address: ChangeableLimit::new(values.address_rate, RateOf::Address),
             suspected: ChangeableLimit::new(values.suspected_rate, RateOf::Address),
+            suspected_callbacks: ChangeableLimit::new(values.suspected_rate, RateOf::Address),
             buyer: ChangeableLimit::new(values.buyer_rate, RateOf::User),
             read_only: AtomicBool::new(values.read_only),
             is_full: AtomicBool::new(false),
@@ -58,6 +63,7 @@ impl LiveFront {
     pub fn change(&self, values: &LiveFrontValues) {
         self.address.change(values.address_rate);
         self.suspected.change(values.suspected_rate);
+        self.suspected_callbacks.change(values.suspected_rate);
         self.buyer.change(values.buyer_rate);
         self.read_only.store(values.read_only, Ordering::Relaxed);
         self.shed_percent.store(values.shed_reads_percent, Ordering::Relaxed);

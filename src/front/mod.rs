@@ -51,7 +51,11 @@ pub use throttle::ThrottleSettings;
 pub fn buyers(buyers: Buyers) -> App {
     let buyers = Arc::new(buyers);
     let throttle = throttle::Throttle::new(&buyers.throttle, &buyers.live, &buyers.tokens);
-    let router = buyers::router(buyers.clone(), Api::Buyers.routes()).merge(webhooks::router(buyers));
+    let router = buyers::router(buyers.clone(), Api::Buyers.routes())
+        .merge(webhooks::router(buyers))
+        // After the last route: it counts for those that are there.
+        .fallback(problem::no_such_path)
+        .method_not_allowed_fallback(problem::method_not_allowed);
     App { router, throttle: Some(throttle) }
 }
 

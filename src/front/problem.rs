@@ -146,6 +146,19 @@ fn request_id(headers: &HeaderMap) -> Option<String> {
     usable.then(|| id.to_owned())
 }
 
+/// Why a token or a signature was refused, beside the response.
+#[derive(Clone)]
+pub(super) struct RefusedFor(&'static str);
+
+impl RefusedFor {
+    /// Whether something had to be verified to find out. What is missing or has the wrong form is cheap to refuse.
+    pub(super) fn took_verifying(&self) -> bool {
+        const CHEAP: [&str; 7] =
+            ["no_token", "malformed", "algorithm", "no_header", "id", "time", "too_many_signatures"];
+        !CHEAP.contains(&self.0)
+    }
+}
+
 #[derive(Serialize)]
 struct Body<'a> {
     r#type: std::fmt::Arguments<'a>,
@@ -205,7 +218,8 @@ impl IntoResponse for Box<Problem> {
             }
         }
         if status == StatusCode::UNAUTHORIZED {
-            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            response.extensions_mut().insert(RefusedFor(self.reason));
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
     }

@@ -7,12 +7,32 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 
-/// Lines a second.
+/// Lines a second of each kind.
 const RATE: NonZeroU32 = NonZeroU32::new(10).unwrap();
 
-static LIMIT: LazyLock<DefaultDirectRateLimiter> =
-    LazyLock::new(|| RateLimiter::direct(Quota::per_second(RATE)));
-static LEFT_OUT: AtomicU64 = AtomicU64::new(0);
+/// Refusals. Strangers can make as many as they like, so failures have a limit of their own.
+static REFUSALS: LazyLock<Limit> = LazyLock::new(Limit::new);
+static FAILURES: LazyLock<Limit> = LazyLock::new(Limit::new);
+
+struct Limit {
+    lines: DefaultDirectRateLimiter,
+    left_out: AtomicU64,
+}
+
+impl Limit {
+    fn new() -> Self {
+        Self { lines: RateLimiter::direct(Quota::per_second(RATE)), left_out: AtomicU64::new(0) }
+    }
+
+    /// How many were left out before this one; `None` if it is left out as well.
+    fn admit(&self) -> Option<u64> {
+        if self.lines.check().is_ok() {
+            return Some(self.left_out.swap(0, Ordering::Relaxed));
+        }
+        self.left_out.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+}
 
 /// Logs one problem, if the rate allows it. No token, no claim and no body is ever logged.
 pub(super) fn write(
@@ -21,11 +41,8 @@ pub(super) fn write(
     cause: &str,
     (request_id, trace_id): (&str, &str),
 ) {
-    if LIMIT.check().is_err() {
-        LEFT_OUT.fetch_add(1, Ordering::Relaxed);
-        return;
-    }
-    let left_out = LEFT_OUT.swap(0, Ordering::Relaxed);
+    let limit = if status >= 500 { &FAILURES } else { &REFUSALS };
+    let Some(left_out) = limit.admit() else { return };
     if status >= 500 {
         tracing::warn!(
             status,

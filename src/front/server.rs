@@ -17,8 +17,9 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::addresses::{ClientAddress, Connections, TrustedProxies};
+use super::body::LARGE;
 use super::codes::{INTERNAL, OUTCOME_UNKNOWN, STATUS_UNAVAILABLE};
-use super::connection;
+use super::connection::{self, Limits};
 use super::problem::{Problem, ids};
 use super::routes::{Route, method_label};
 use super::throttle::Throttle;
@@ -29,6 +30,9 @@ use crate::trace::{self, RequestSpan};
 /// How long a peer may leave a response unread, in milliseconds.
 #[cfg(target_os = "linux")]
 const UNREAD_MS: u32 = 30_000;
+
+/// Bytes of a connection for heads, and around the pieces of a body, until a request is answered.
+const UNANSWERED: usize = 64 * 1024;
 
 /// How the path of a stream of events ends.
 const STREAM: &str = "/events";
@@ -44,6 +48,8 @@ pub struct ServerSettings {
     pub of_address: Option<usize>,
     /// Has no such bound, because it carries the connections of many.
     pub proxies: TrustedProxies,
+    /// The largest body of an order, in bytes.
+    pub body_limit: usize,
     /// How long a request's headers may take, and how long a connection may idle.
     pub header_within: Duration,
     /// How long a response may take.
@@ -82,9 +88,13 @@ pub async fn serve(listener: TcpListener, app: App, settings: ServerSettings, st
         let (app, settings, stop) = (app.clone(), settings.clone(), stop.clone());
         let connection = Counted::new(&connections);
         open.spawn(async move {
+            let limits = Limits {
+                header_within: settings.header_within,
+                unanswered: UNANSWERED + 2 * LARGE.max(settings.body_limit),
+            };
             let request_within = settings.request_within;
             let answer = |request| answer_timed(app.clone(), peer.ip(), request, request_within);
-            connection::serve(stream, settings.header_within, &stop, answer).await;
+            connection::serve(stream, limits, &stop, answer).await;
             drop((slot, place, connection));
         });
     }
@@ -194,7 +204,7 @@ async fn answer_within_limits(
     };
     let response = answer(app.router, request, within).await;
     if let Some(client) = client {
-        throttle.note(client, response.status());
+        throttle.note(client, &response);
     }
     response
 }

@@ -87,10 +87,16 @@ pub fn signature(secret: &str, id: &str, timestamp: i64, body: &str) -> Result<S
     Ok(secret.sign(Signed { id, timestamp, body }))
 }
 
-/// The event's id, if one of the provider's secrets signed the id, the time and the body, and the time is recent. The
-/// work is bounded whatever the caller sends: one HMAC for each secret, or one for an unknown provider, whose callers get
-/// the same answer.
-pub(super) fn verified_id(secrets: &[hmac::Key], headers: &HeaderMap, body: &[u8]) -> Answered<String> {
+/// What a callback says of itself. It may be forged.
+pub(super) struct Claimed<'a> {
+    id: &'a str,
+    timestamp: &'a str,
+    tags: Vec<[u8; 32]>,
+}
+
+/// Reads the headers of a callback, whose time must be recent. Before the body is read, so that most strangers get no
+/// further.
+pub(super) fn claimed(headers: &HeaderMap) -> Answered<Claimed<'_>> {
     let header = |name: &str| {
         let text = headers.get(name).and_then(|value| value.to_str().ok());
         text.ok_or_else(|| refused("no_header", format!("there is no readable {name} header")))
@@ -106,19 +112,26 @@ pub(super) fn verified_id(secrets: &[hmac::Key], headers: &HeaderMap, body: &[u8
         let detail = format!("webhook-timestamp must be within {FRESH_S} seconds of now");
         return Err(refused("time", detail));
     }
-    let tags = tags(signatures)?;
-    let mut signed = format!("{id}.{timestamp}.").into_bytes();
-    signed.extend_from_slice(body);
-    let secrets = if secrets.is_empty() { std::slice::from_ref(nobodys()) } else { secrets };
-    let genuine = secrets.iter().any(|secret| {
-        let right = hmac::sign(secret, &signed);
-        tags.iter().any(|tag| verify_slices_are_equal(right.as_ref(), tag).is_ok())
-    });
-    if !genuine {
-        metrics::counter!("doorbuster_payments_forged_total").increment(1);
-        return Err(refused("signature", "no secret of this provider made this signature"));
+    Ok(Claimed { id, timestamp, tags: tags(signatures)? })
+}
+
+impl Claimed<'_> {
+    /// The event's id, if one of the provider's secrets signed the id, the time and the body. The work is bounded whatever
+    /// the caller sends: one HMAC for each secret, or one for an unknown provider, whose callers get the same answer.
+    pub(super) fn verified_id(self, secrets: &[hmac::Key], body: &[u8]) -> Answered<String> {
+        let mut signed = format!("{}.{}.", self.id, self.timestamp).into_bytes();
+        signed.extend_from_slice(body);
+        let secrets = if secrets.is_empty() { std::slice::from_ref(nobodys()) } else { secrets };
+        let genuine = secrets.iter().any(|secret| {
+            let right = hmac::sign(secret, &signed);
+            self.tags.iter().any(|tag| verify_slices_are_equal(right.as_ref(), tag).is_ok())
+        });
+        if !genuine {
+            metrics::counter!("doorbuster_payments_forged_total").increment(1);
+            return Err(refused("signature", "no secret of this provider made this signature"));
+        }
+        Ok(self.id.to_owned())
     }
-    Ok(id.to_owned())
 }
 
 fn refused(reason: &'static str, detail: impl Into<String>) -> Box<Problem> {

@@ -17,11 +17,21 @@ const SUSPECTED_FOR: Duration = Duration::from_secs(10);
 /// Addresses that are remembered. Others are not suspected.
 const MOST_ADDRESSES: usize = 100_000;
 
+/// Addresses are forgotten this often at most, or each further one would look at all of them.
+const FORGET_EVERY: Duration = Duration::from_secs(1);
+
 #[derive(Default)]
 pub(super) struct SuspectedAddresses {
-    by_address: Mutex<HashMap<IpAddr, Refused>>,
+    known: Mutex<Known>,
     /// Whether there is any, so that nobody waits for the lock where nothing is refused.
     any: AtomicBool,
+}
+
+#[derive(Default)]
+struct Known {
+    by_address: HashMap<IpAddr, Refused>,
+    /// When those that are not recent were last forgotten.
+    forgotten: Option<Instant>,
 }
 
 struct Refused {
@@ -32,14 +42,15 @@ struct Refused {
 impl SuspectedAddresses {
     /// Counts a refused token or signature.
     pub(super) fn count(&self, address: IpAddr, now: Instant) {
-        let mut all = self.lock();
-        if all.len() >= MOST_ADDRESSES && !all.contains_key(&address) {
-            all.retain(|_, refused| refused.is_recent(now));
-            if all.len() >= MOST_ADDRESSES {
+        let mut known = self.lock();
+        let is_known = known.by_address.contains_key(&address);
+        if known.by_address.len() >= MOST_ADDRESSES && !is_known {
+            known.forget(now, FORGET_EVERY);
+            if known.by_address.len() >= MOST_ADDRESSES {
                 return;
             }
         }
-        let refused = all.entry(address).or_insert(Refused { count: 0, last: now });
+        let refused = known.by_address.entry(address).or_insert(Refused { count: 0, last: now });
         let before = if refused.is_recent(now) { refused.count } else { 0 };
         *refused = Refused { count: before.saturating_add(1), last: now };
         self.any.store(true, Ordering::Relaxed);
@@ -49,20 +60,27 @@ impl SuspectedAddresses {
         if !self.any.load(Ordering::Relaxed) {
             return false;
         }
-        let mut all = self.lock();
-        match all.get(&address) {
-            Some(refused) if refused.is_recent(now) => refused.count >= MOST_REFUSED,
-            Some(_) => {
-                all.remove(&address);
-                self.any.store(!all.is_empty(), Ordering::Relaxed);
-                false
-            }
-            None => false,
-        }
+        let mut known = self.lock();
+        // Also of addresses that do not come back.
+        known.forget(now, SUSPECTED_FOR);
+        self.any.store(!known.by_address.is_empty(), Ordering::Relaxed);
+        let refused = known.by_address.get(&address).filter(|refused| refused.is_recent(now));
+        refused.is_some_and(|refused| refused.count >= MOST_REFUSED)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Refused>> {
-        self.by_address.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    /// Forgets addresses that are not recent, unless that was done within `every`.
+    fn forget(&mut self, now: Instant, every: Duration) {
+        let is_due = |last: Instant| now.saturating_duration_since(last) >= every;
+        if self.forgotten.is_none_or(is_due) {
+            self.forgotten = Some(now);
+            self.by_address.retain(|_, refused| refused.is_recent(now));
+        }
     }
 }
 
@@ -90,7 +108,10 @@ mod tests {
         addresses.count(address(1), begin);
         assert!(addresses.is_suspected(address(1), begin) && !addresses.is_suspected(address(2), begin));
         let later = begin + SUSPECTED_FOR;
-        assert!(!addresses.is_suspected(address(1), later) && addresses.lock().is_empty(), "nothing is kept");
+        assert!(
+            !addresses.is_suspected(address(1), later) && addresses.lock().by_address.is_empty(),
+            "nothing is kept"
+        );
         addresses.count(address(1), later);
         assert!(!addresses.is_suspected(address(1), later), "it counts from the beginning");
     }
@@ -101,8 +122,8 @@ mod tests {
         for nth in 0..u32::try_from(MOST_ADDRESSES).expect("fits") + 9 {
             addresses.count(address(nth), now);
         }
-        assert_eq!(addresses.lock().len(), MOST_ADDRESSES);
+        assert_eq!(addresses.lock().by_address.len(), MOST_ADDRESSES);
         addresses.count(address(u32::MAX), now + SUSPECTED_FOR);
-        assert_eq!(addresses.lock().len(), 1, "what is old makes room");
+        assert_eq!(addresses.lock().by_address.len(), 1, "what is old makes room");
     }
 }

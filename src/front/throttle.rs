@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::body::Body;
-use axum::http::{HeaderMap, Request, StatusCode};
+use axum::http::{HeaderMap, Method, Request};
+use axum::response::Response;
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 
 use super::addresses::{TrustedProxies, network};
@@ -15,13 +16,29 @@ use super::auth::BuyerTokens;
 use super::codes::RATE_LIMITED;
 use super::keyed_limit::rate_limited;
 use super::live::LiveFront;
-use super::problem::{Answered, Problem};
+use super::problem::{Answered, Problem, RefusedFor};
 use super::suspected::SuspectedAddresses;
 use crate::domain::Rate;
 
 /// The calls of payment providers: they come from few addresses and are signed, so they have no limit of requests. But to
 /// verify a forged one costs what a forged token does.
 const CALLBACKS: &str = "/v1/payments/callback/";
+
+/// A call that verifies a signature. Others below the same path verify nothing, and count as any request.
+fn is_callback(request: &Request<Body>) -> bool {
+    let provider = request.uri().path().strip_prefix(CALLBACKS);
+    request.method() == Method::POST && provider.is_some_and(|provider| !provider.contains('/'))
+}
+
+/// Whether the token of a request may be verified. A sale is shown to anybody, whatever else they send.
+fn takes_a_token(path: &str) -> bool {
+    path.contains("/orders")
+}
+
+fn too_many(what: &str, reason: &'static str) -> Box<Problem> {
+    let detail = format!("too many {what} from your address were refused; this attempt took nothing");
+    Problem::new(RATE_LIMITED, detail).reason(reason).retry_after(1)
+}
 
 /// Where the address of a request is read from.
 #[derive(Debug, Clone)]
@@ -59,9 +76,13 @@ impl Throttle {
         })
     }
 
-    /// The client that sends a request. `None` if it comes from a proxy that passes on no address.
+    /// The client that sends a request, as limits know it. `None` if it comes from a proxy that passes on no address.
     pub(super) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> Option<IpAddr> {
-        self.proxies.client(peer, headers, self.header.as_deref()).map(network)
+        self.address(peer, headers).map(network)
+    }
+
+    fn address(&self, peer: IpAddr, headers: &HeaderMap) -> Option<IpAddr> {
+        self.proxies.client(peer, headers, self.header.as_deref())
     }
 
     /// Admits a request, or refuses it because its address has reached its limit, or sends a token or a signature and others
@@ -70,48 +91,50 @@ impl Throttle {
         if !self.live.address.is_set() {
             return Ok(None);
         }
-        let Some(client) = self.client(peer, request.headers()) else { return Ok(None) };
-        let is_callback = request.uri().path().starts_with(CALLBACKS);
+        let Some(address) = self.address(peer, request.headers()) else { return Ok(None) };
+        let client = network(address);
+        let is_callback = is_callback(request);
         if !is_callback && let Err(limited) = self.live.address.check(&client) {
-            self.warn_of(client, limited.rate);
+            self.warn_of(address, limited.rate);
             return Err(rate_limited(&limited));
         }
-        if self.suspected.is_suspected(client, Instant::now())
-            && (is_callback || self.tokens.must_verify(request.headers()))
-            && self.live.suspected.check(&()).is_err()
-        {
-            let (what, reason) =
-                if is_callback { ("signatures", "refused_signatures") } else { ("tokens", "refused_tokens") };
-            let detail = format!("too many {what} from your address were refused; this attempt took nothing");
-            return Err(Problem::new(RATE_LIMITED, detail).reason(reason).retry_after(1));
+        if self.suspected.is_suspected(client, Instant::now()) {
+            if is_callback {
+                self.live
+                    .suspected_callbacks
+                    .check(&client)
+                    .map_err(|_| too_many("signatures", "refused_signatures"))?;
+            } else if self.tokens.must_verify(request.headers()) && takes_a_token(request.uri().path()) {
+                self.live.suspected.check(&()).map_err(|_| too_many("tokens", "refused_tokens"))?;
+            }
         }
         Ok(Some(client))
     }
 
     /// Learns how a request of this address was answered.
-    pub(super) fn note(&self, client: IpAddr, status: StatusCode) {
-        if status == StatusCode::UNAUTHORIZED {
+    pub(super) fn note(&self, client: IpAddr, response: &Response) {
+        if response.extensions().get::<RefusedFor>().is_some_and(RefusedFor::took_verifying) {
             self.suspected.count(client, Instant::now());
         }
     }
 
     /// A proxy that is not named, or names no client, has one limit for everybody behind it, so an operator must learn of
     /// it.
-    fn warn_of(&self, client: IpAddr, rate: Rate) {
+    fn warn_of(&self, address: IpAddr, rate: Rate) {
         if self.warned.check().is_err() {
             return;
         }
-        if self.proxies.contains(client) {
+        if self.proxies.contains(address) {
             let header = self.header.as_deref();
             tracing::warn!(
-                %client,
+                %address,
                 %rate,
                 header,
                 "a proxy of front.trusted_proxies has reached front.address_rate with requests whose header names no client"
             );
         } else {
             tracing::warn!(
-                %client,
+                %address,
                 %rate,
                 "an address has reached front.address_rate; if it is your proxy, name it in front.trusted_proxies"
             );

@@ -15,7 +15,7 @@ use super::body;
 use super::codes::{ACT_UNFINISHED, EVENT_REUSED, INTERNAL, PAYMENT_MISMATCH};
 use super::problem::{Answered, Problem, respond};
 use super::request::{PathOf, in_path};
-use super::signatures::verified_id;
+use super::signatures::claimed;
 use super::state::Buyers;
 use crate::domain::{Millis, OrderId, SaleId, UserId};
 use crate::orders::PaymentError;
@@ -114,9 +114,9 @@ async fn callback(
 
 async fn receive(app: &Buyers, path: PathOf<String>, headers: &HeaderMap, body: Body) -> Answered {
     let provider = in_path(path)?;
-    let secrets = app.providers.secrets(&provider);
+    let claimed = claimed(headers)?;
     let bytes = body::read(body, body::LARGE, app.settings.body_within).await?;
-    let event_id = verified_id(secrets, headers, &bytes)?;
+    let event_id = claimed.verified_id(app.providers.secrets(&provider), &bytes)?;
     let AnyEvent { kind } = body::json(&bytes)?;
     let Some(kind) = payment_kind(&kind) else {
         // Not an error: the provider would only send the event again. It may be about anything.

@@ -9,7 +9,7 @@ use super::core::Gate;
 use super::error::GateError;
 use super::fields::{GateItem, field, read_items, read_state, read_terms};
 use super::keys;
-use super::wire::{Reader, broken, word};
+use super::wire::{Reader, word};
 use crate::domain::{Millis, Number, Place, SaleId, SaleState, Terms, Window};
 
 /// A sale in the gate at one moment.
@@ -69,12 +69,18 @@ impl Gate {
         Ok(Some(described))
     }
 
-    /// Every sale that was loaded and not unloaded, ordered by id. May include an id whose sale is not loaded.
+    /// Every sale that was loaded and not unloaded, ordered by id. May include an id whose sale is not loaded. A name that
+    /// is no id is logged and left out: nobody can ask for such a sale, and it must not keep the others waiting.
     pub async fn sales(&self) -> Result<Vec<SaleId>, GateError> {
         let register = keys::sales(&self.settings.prefix);
         let mut names: Vec<String> = self.link.query(redis::cmd("SMEMBERS").arg(register)).await?;
         names.sort_unstable();
-        names.iter().map(|name| name.parse().map_err(|_| broken("a sale id", name))).collect()
+        let id = |name: &String| {
+            name.parse()
+                .inspect_err(|_| tracing::error!(name, "redis lists a sale that has no valid id"))
+                .ok()
+        };
+        Ok(names.iter().filter_map(id).collect())
     }
 }
 

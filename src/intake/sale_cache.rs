@@ -91,6 +91,11 @@ impl SaleCache {
         Box::pin(self.read_known(id, asked)).await
     }
 
+    /// Whether there is no sale with this id. Asks no server about one that was ever found.
+    pub async fn is_missing(&self, id: &SaleId) -> bool {
+        matches!(self.ids.has(id).await, Ok(false))
+    }
+
     /// Ids that nobody has given to a sale take no place in the cache.
     async fn read_known(&self, id: &SaleId, asked: Instant) -> Result<KnownSale, SaleUnknown> {
         if !self.ids.has(id).await? {

@@ -43,8 +43,8 @@ impl Rebuilder {
         if self.rebuild.store.behind().is_some() {
             return;
         }
-        let rows = match self.rebuild.store.sales().await {
-            Ok(rows) => rows,
+        let rows = match self.rebuild.store.readable_sales().await {
+            Ok((rows, _unreadable)) => rows,
             Err(error) => {
                 tracing::warn!(%error, "whether a sale has to be rebuilt is not known");
                 return;

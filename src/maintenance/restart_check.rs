@@ -15,7 +15,7 @@ use crate::lease::{Guard, LeaseOptions, Leases};
 use crate::queue::{LogFrom, OrderLog, QueueSettings};
 use crate::recovery::log_needed_from;
 use crate::settlement::{SettlementError, compare_places, mark_recorded};
-use crate::store::{SaleRow, Store, StoreError};
+use crate::store::{SaleNumber, Store, StoreError};
 
 const EVERY: Duration = Duration::from_secs(1);
 
@@ -194,11 +194,13 @@ async fn highest_recorded(
     let mut known: BTreeMap<SaleId, Number> = BTreeMap::new();
     let mut since: Option<Millis> = None;
     // A sale that Redis has lost is not compared, but only the log may know that the database has lost commits of it.
-    let rows: BTreeMap<SaleId, SaleRow> =
-        store.sales().await?.into_iter().map(|row| (row.sale.id.clone(), row)).collect();
-    let sells = |row: &&SaleRow| row.state != SaleState::Draft && !row.state.has_ended();
+    let rows: BTreeMap<SaleId, SaleNumber> =
+        store.sale_numbers().await?.into_iter().map(|row| (row.id.clone(), row)).collect();
+    // One in a state of a later build may sell.
+    let sells =
+        |row: &&SaleNumber| row.state.is_none_or(|state| state != SaleState::Draft && !state.has_ended());
     let mut sales: BTreeSet<SaleId> = gate.sales().await?.into_iter().collect();
-    sales.extend(rows.values().filter(sells).map(|row| row.sale.id.clone()));
+    sales.extend(rows.values().filter(sells).map(|row| row.id.clone()));
     for sale in sales {
         let last = store.last_order(&sale).await?;
         let row = rows.get(&sale);
@@ -208,7 +210,7 @@ async fn highest_recorded(
             since = Some(since.map_or(from, |since| since.min(from)));
         }
         // An operator's act takes a number too, or a sale whose pause was lost would sell. So does a return of units.
-        let acts = row.map(|row| row.number.max(row.witnessed)).unwrap_or_default();
+        let acts = row.map(|row| row.number).unwrap_or_default();
         known.insert(sale, orders.max(acts));
     }
     let needed = log_needed_from(store).await?;

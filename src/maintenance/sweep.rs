@@ -11,13 +11,13 @@ use tokio_util::sync::CancellationToken;
 use super::MaintenanceError;
 use super::dead_letter_marks::DeadLetterMarks;
 use super::leader::{LEADERSHIP, Leader, keep_leading};
-use crate::domain::{Durability, OrderId, SaleId, Ticket};
+use crate::domain::{Durability, Number, OrderId, SaleId, Ticket};
 use crate::gate::{Gate, GateError};
 use crate::intake::Relay;
 use crate::lease::{Guard, Leases};
 use crate::queue::DeadLetters;
 use crate::settlement::{Settler, pause_sale, settlement_of};
-use crate::store::{OrderRow, Store};
+use crate::store::{OrderRow, Store, StoreError};
 
 /// How often to sweep, and how much at once.
 #[derive(Debug, Clone)]
@@ -37,6 +37,10 @@ const BATCHES: usize = 10;
 
 /// How long until an entry that could not be published is looked at again.
 const SOON: Duration = Duration::from_secs(2);
+
+/// What the database has is waited for so long, whatever its own time limit: a round must end while the lead lasts, and
+/// entries are published without it.
+const RECORDED_WITHIN: Duration = Duration::from_secs(2);
 
 const SCOPE: &str = "_sweep";
 
@@ -129,17 +133,21 @@ impl Sweep {
     }
 
     async fn sweep_batch(&self, sale: &SaleId, due: &[Ticket], dead_letters_lost: bool) {
-        let settled = self.settle(sale, due).await;
-        // Unknown while the database is unavailable or behind: then no entry counts as overtaken.
-        let persisted = match self.store.ensure_current().await {
-            Ok(()) => self.store.highest_number(sale).await.ok(),
-            Err(_) => None,
+        // Nothing while the database is unavailable or behind: then nothing is settled, and no entry counts as overtaken.
+        let recorded = tokio::time::timeout(RECORDED_WITHIN, self.recorded(sale, due)).await;
+        let (rows, persisted) = match recorded {
+            Ok(Ok((rows, highest))) => (rows, Some(highest)),
+            Ok(Err(_)) | Err(_) => (Vec::new(), None),
         };
+        let settled = self.settle(sale, due, rows).await;
         self.gate.observe_number(sale, persisted.unwrap_or_default());
         // The queue is empty and the database takes orders, so an order without a row is not in the queue.
         let idle =
             persisted.is_some() && self.relay.publisher().depths().is_some_and(|depths| depths.orders == 0);
-        let astray = due.iter().filter(|ticket| !settled.contains(&ticket.order.id)).filter(|ticket| {
+        let is_astray = |ticket: &&Ticket| {
+            if settled.contains(&ticket.order.id) {
+                return false;
+            }
             if ticket.parked {
                 return dead_letters_lost;
             }
@@ -147,14 +155,18 @@ impl Sweep {
             // It is due again long after its confirm, although a later order has its row: the message is lost.
             let overtaken = persisted.is_some_and(|persisted| ticket.order.number < persisted);
             waits || overtaken || idle
-        });
+        };
         let mut published = 0;
         if self.relay.publisher().is_up() {
+            let astray: Vec<&Ticket> = due.iter().filter(is_astray).collect();
             // Awaited, because the next batch would find the publisher's window full.
-            let carried = join_all(astray.map(|ticket| self.relay.publish(&ticket.order, None)));
-            published = carried.await.into_iter().filter(|confirmed| *confirmed).count();
-            let parked = due.iter().filter(|ticket| ticket.parked && dead_letters_lost);
-            let parked: Vec<_> = parked.map(|ticket| ticket.order.id).collect();
+            let carried = join_all(astray.iter().map(|ticket| self.relay.publish(&ticket.order, None))).await;
+            let carried = astray.iter().zip(carried).filter(|(_, confirmed)| *confirmed);
+            let carried: Vec<&Ticket> = carried.map(|(ticket, _)| *ticket).collect();
+            published = carried.len();
+            // One that the broker did not confirm stays parked, and is tried again.
+            let parked: Vec<_> =
+                carried.iter().filter(|ticket| ticket.parked).map(|ticket| ticket.order.id).collect();
             if !parked.is_empty() {
                 let _ = self.gate.mark_replayed(sale, &parked).await;
             }
@@ -166,14 +178,17 @@ impl Sweep {
         }
     }
 
-    /// Settles the entries that have a row, and returns their ids. They need no publishing, even if the gate could
-    /// not be reached to settle them. With the database unavailable or behind, none.
-    async fn settle(&self, sale: &SaleId, due: &[Ticket]) -> Vec<OrderId> {
+    /// The rows of these entries, and the highest number of the sale in the database.
+    async fn recorded(&self, sale: &SaleId, due: &[Ticket]) -> Result<(Vec<OrderRow>, Number), StoreError> {
         let ids: Vec<_> = due.iter().map(|ticket| ticket.order.id).collect();
-        if self.store.ensure_current().await.is_err() {
-            return Vec::new();
-        }
-        let Ok(rows) = self.store.orders_by_id(&ids).await else { return Vec::new() };
+        self.store.ensure_current().await?;
+        let rows = self.store.orders_by_id(&ids).await?;
+        Ok((rows, self.store.highest_number(sale).await?))
+    }
+
+    /// Settles the entries that have a row, and returns their ids. They need no publishing, even if the gate could
+    /// not be reached to settle them.
+    async fn settle(&self, sale: &SaleId, due: &[Ticket], rows: Vec<OrderRow>) -> Vec<OrderId> {
         let (mut settlements, mut replaced) = (Vec::with_capacity(rows.len()), Vec::new());
         for OrderRow { order, failure, .. } in &rows {
             match settlement_of(order, *failure) {

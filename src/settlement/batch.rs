@@ -72,8 +72,8 @@ impl Outcomes {
     /// the sweep.
     ///
     /// Pauses sales first: a gate that has promised a unit that does not exist must not free its buyer to
-    /// try again.
-    pub async fn settle(self, settler: Settler<'_>) {
+    /// try again. Where that fails, nothing of the sale is settled here.
+    pub async fn settle(mut self, settler: Settler<'_>) {
         let mut paused: BTreeMap<SaleId, Failure> = BTreeMap::new();
         for (order, failure) in self.refused {
             // A late copy of a refusal that was settled long ago must not pause the sale again.
@@ -84,6 +84,9 @@ impl Outcomes {
         for (sale, failure) in paused {
             if let Err(error) = pause_sale(settler, &sale, failure, None).await {
                 tracing::error!(%sale, failure = failure.as_str(), %error, "a sale whose gate is wrong is not paused");
+                // Left to the sweep, which settles such an order only once it has paused the sale. Settled now, it would be
+                // gone from the outbox, and nobody would know what to pause.
+                self.sales.remove(&sale);
             }
         }
         call_together(self.sales.into_iter().map(|(sale, outcomes)| outcomes.settle(settler, sale))).await;

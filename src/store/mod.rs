@@ -46,7 +46,9 @@ pub use orders::{
 pub use payments::{Applied, Applying, NewPayment, Payment};
 pub use permits::READERS;
 pub use recovery::{PaymentPages, Restore, Restored, RestoredPayments, Run, Unlogged, WriteMode};
-pub use sales::{BegunAct, Erased, Erasure, ItemRow, NotBegun, Purged, Restock, SaleAct, SaleRow};
+pub use sales::{
+    BegunAct, Erased, Erasure, ItemRow, NotBegun, Purged, Restock, SaleAct, SaleNumber, SaleRow,
+};
 pub use states::{ActState, PaymentKind, PaymentState, RunState};
 pub use transaction::MayCommit;
 pub use webhooks::{Endpoint, EndpointState, NotTaken, Undelivered, WebhookDelivery};

@@ -15,7 +15,7 @@ pub(in crate::cli) enum Verb {
     /// Show what a run would do now. Changes nothing.
     #[command(after_help = "Example:\n  doorbuster replay plan log --sale shoes --since 2h")]
     Plan(What),
-    /// Replay. Idempotent: rows that are present already stay as they are.
+    /// Replay. Idempotent: a row that is present already changes only where the source has a later state of it.
     #[command(
         after_help = "Example:\n  doorbuster replay run outbox\n  doorbuster replay run file shoes.jsonl --yes"
     )]

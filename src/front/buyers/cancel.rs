@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 
+use super::read::must_exist;
 use super::views::OrderJson;
 use crate::domain::{Act, ActRequest};
 use crate::front::body;
@@ -32,6 +33,7 @@ pub(super) async fn cancel(
         if act != "cancel" {
             return Err(Problem::new(NOT_FOUND, "a buyer's act on an order is :cancel"));
         }
+        must_exist(&app, &sale).await?;
         let bytes = body::read(body, app.settings.body_limit, app.settings.body_within).await?;
         let body::Reason { reason } = body::json(&bytes)?;
         let request = ActRequest::by("buyer").because(reason);

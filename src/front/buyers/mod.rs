@@ -17,7 +17,6 @@ pub(super) use place::OrderBody;
 pub(super) use read::OrdersPage;
 pub(super) use views::{OrderJson, SaleJson};
 
-use super::problem::{method_not_allowed, no_such_path};
 use super::state::Buyers;
 
 /// `described` are further routes.
@@ -30,7 +29,5 @@ pub(super) fn router(buyers: Arc<Buyers>, described: Router<Arc<Buyers>>) -> Rou
         .route("/v1/sales/{sale}/events", get(sale_events::sale_events))
         .route("/v1/sales/{sale}/orders/{id}/events", get(order_events::order_events))
         .merge(described)
-        .fallback(no_such_path)
-        .method_not_allowed_fallback(method_not_allowed)
         .with_state(buyers)
 }

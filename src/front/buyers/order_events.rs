@@ -12,7 +12,7 @@ use futures_util::stream::{Stream, unfold};
 use rand::RngExt as _;
 use tokio::time::Instant;
 
-use super::read::found;
+use super::read::{found, must_exist};
 use super::views::OrderJson;
 use crate::domain::{OrderId, OrderStatus, SaleId, UserId};
 use crate::front::events::{Open, answer, come_back, ends_at, last_event_id, no_room};
@@ -41,6 +41,7 @@ async fn open(app: Arc<Buyers>, path: PathOf<(String, String)>, headers: &Header
     app.live.within_rate(&user)?;
     let (sale, id) = in_path(path)?;
     let (sale, id) = (sale_id(&sale)?, order_id(&id)?);
+    must_exist(&app, &sale).await?;
     let room = app.room.for_buyer(&user).map_err(no_room)?;
     // Before the first reading, or a change in between would be missed.
     let following = app.changes.follow(&sale, id);

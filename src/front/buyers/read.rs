@@ -36,10 +36,17 @@ pub(super) async fn order(
         let sale = sale_id(&sale)?;
         let id = order_id(&id)?;
         let wait = query_wait(query.as_deref(), app.settings.longest_wait)?;
+        must_exist(&app, &sale).await?;
         let view = found(view_within(&app, &sale, &user, id, wait).await)?;
         Ok(Json(OrderJson::of(&view)).into_response())
     };
     respond(answer.await, &headers)
+}
+
+/// Refuses a sale that does not exist, before anything is read for it. Where it is not known whether there is one, there may
+/// be.
+pub(super) async fn must_exist(app: &Buyers, sale: &SaleId) -> Answered<()> {
+    if app.intake.sales().is_missing(sale).await { Err(sale_not_found()) } else { Ok(()) }
 }
 
 /// The buyer's order, or why it cannot be shown.

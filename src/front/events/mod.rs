@@ -64,10 +64,12 @@ pub(super) fn last_event_id(headers: &HeaderMap) -> Option<&str> {
 }
 
 pub(super) fn no_room(why: NoRoom) -> Box<Problem> {
-    let what = match why {
-        NoRoom::Front => "read the status instead, or come back later",
-        NoRoom::Buyer => "you have as many streams open as one buyer may have; close one",
-        NoRoom::Address => "your address has as many streams open as one may have; read the status instead",
+    let (reason, what) = match why {
+        NoRoom::Front => ("front", "read the status instead, or come back later"),
+        NoRoom::Buyer => ("user", "you have as many streams open as one buyer may have; close one"),
+        NoRoom::Address => {
+            ("address", "your address has as many streams open as one may have; read the status instead")
+        }
     };
-    Problem::new(TOO_MANY_STREAMS, what).retry_after(WHEN_FULL)
+    Problem::new(TOO_MANY_STREAMS, what).reason(reason).retry_after(WHEN_FULL)
 }

@@ -132,6 +132,7 @@ impl Config {
             connections: count(self.front.connections),
             of_address: (self.front.address_connections > 0).then(|| count(self.front.address_connections)),
             proxies: self.trusted_proxies(),
+            body_limit: count(self.front.body_limit_bytes),
             header_within: ms(self.front.header_within_ms),
             request_within: ms(self.front.request_within_ms),
             drain: ms(self.process.drain_ms),

@@ -46,16 +46,17 @@ impl Store {
                 .into_tuple()
                 .all(&self.db)
                 .await?;
-            rows.into_iter()
-                .map(|(id, sale, user)| {
-                    let unreadable = |_| StoreError::unreadable("an order", (&id, &sale, &user));
-                    Ok(OverdueOrder {
-                        id: id.into(),
-                        sale: sale.parse().map_err(unreadable)?,
-                        user: user.parse().map_err(unreadable)?,
-                    })
+            let readable = |(id, sale, user): (Uuid, String, String)| {
+                let read = || {
+                    Some(OverdueOrder { id: id.into(), sale: sale.parse().ok()?, user: user.parse().ok()? })
+                };
+                // It must not keep the others from expiring.
+                read().or_else(|| {
+                    tracing::error!(error = %StoreError::unreadable("an order", (&id, &sale, &user)));
+                    None
                 })
-                .collect()
+            };
+            Ok(rows.into_iter().filter_map(readable).collect())
         })
         .await
     }

@@ -37,17 +37,16 @@ impl Store {
                 .limit(limit)
                 .all(&self.db)
                 .await?;
-            rows.into_iter()
-                .map(|row| {
-                    let unreadable = |_| StoreError::unreadable("a return", &row);
-                    Ok(Return {
-                        id: row.order_id.into(),
-                        sale: row.sale_id.parse().map_err(unreadable)?,
-                        user: row.user_id.parse().map_err(unreadable)?,
-                        line,
-                    })
-                })
-                .collect()
+            let readable = |row: gate_return::Model| {
+                let (sale, user) = (row.sale_id.parse().ok(), row.user_id.parse().ok());
+                let (Some(sale), Some(user)) = (sale, user) else {
+                    // It must not keep the units of others.
+                    tracing::error!(error = %StoreError::unreadable("a return", &row));
+                    return None;
+                };
+                Some(Return { id: row.order_id.into(), sale, user, line })
+            };
+            Ok(rows.into_iter().filter_map(readable).collect())
         })
         .await
     }

@@ -15,6 +15,6 @@ mod witness;
 pub use acts::{BegunAct, NotBegun, Restock, SaleAct};
 pub use erase::{Erased, Erasure};
 pub use purge::Purged;
-pub use read::{ItemRow, SaleRow};
+pub use read::{ItemRow, SaleNumber, SaleRow};
 pub(in crate::store) use read::{read_sale, read_sale_by, terms_of};
 pub(in crate::store) use witness::record_number;

@@ -68,6 +68,26 @@ impl Store {
 
     /// All sales, newest first.
     pub async fn sales(&self) -> Result<Vec<SaleRow>, StoreError> {
+        self.read_sales().await?.into_iter().collect()
+    }
+
+    /// The sales that this build can read, newest first, and how many it cannot: for work that one sale must not keep from
+    /// all others. What cannot be read is logged.
+    pub async fn readable_sales(&self) -> Result<(Vec<SaleRow>, usize), StoreError> {
+        let (mut readable, mut unreadable) = (Vec::new(), 0);
+        for read in self.read_sales().await? {
+            match read {
+                Ok(row) => readable.push(row),
+                Err(error) => {
+                    tracing::error!(%error, "a sale is left out");
+                    unreadable += 1;
+                }
+            }
+        }
+        Ok((readable, unreadable))
+    }
+
+    async fn read_sales(&self) -> Result<Vec<Result<SaleRow, StoreError>>, StoreError> {
         self.within(async {
             let rows = sale::Entity::find()
                 .order_by_desc(sale::Column::CreatedAtMs)
@@ -75,16 +95,52 @@ impl Store {
                 .all(&self.db)
                 .await?;
             let mut items = item::Entity::find().order_by_asc(item::Column::Sku).all(&self.db).await?;
-            rows.into_iter()
-                .map(|row| {
-                    let (own, others) = items.drain(..).partition(|item| item.sale_id == row.id);
-                    items = others;
-                    read_sale(row, own)
-                })
-                .collect()
+            let read = rows.into_iter().map(|row| {
+                let (own, others) = items.drain(..).partition(|item| item.sale_id == row.id);
+                items = others;
+                read_sale(row, own)
+            });
+            Ok(read.collect())
         })
         .await
     }
+
+    /// How far each sale has come, also one whose terms or items this build cannot read. A row whose id is none is left
+    /// out: it is no sale that anybody can name.
+    pub async fn sale_numbers(&self) -> Result<Vec<SaleNumber>, StoreError> {
+        self.within(async {
+            let rows = sale::Entity::find().all(&self.db).await?;
+            let numbers = rows.into_iter().filter_map(|row| {
+                let (number, witnessed) = numbers_of(&row);
+                Some(SaleNumber {
+                    id: row.id.parse().ok()?,
+                    state: row.state.parse().ok(),
+                    number: number.max(witnessed),
+                    created_at: Millis(row.created_at_ms),
+                })
+            });
+            Ok(numbers.collect())
+        })
+        .await
+    }
+}
+
+/// How far a sale has come, as its row has it.
+#[derive(Debug, Clone)]
+pub struct SaleNumber {
+    /// The sale.
+    pub id: SaleId,
+    /// Its state; `None` for one that this build does not know.
+    pub state: Option<SaleState>,
+    /// The highest number of the gate that the row has.
+    pub number: Number,
+    /// When its draft was created.
+    pub created_at: Millis,
+}
+
+/// The number at the last change of state, and the number after the last change that leaves no row with one.
+fn numbers_of(row: &sale::Model) -> (Number, Number) {
+    (Number { epoch: row.epoch, seq: row.seq }, Number { epoch: row.told_epoch, seq: row.told_seq })
 }
 
 /// A sale, read on a connection or in a transaction.
@@ -156,11 +212,12 @@ pub(in crate::store) fn read_sale(row: sale::Model, items: Vec<item::Model>) -> 
         items: sold,
     };
     let state = row.state.parse().map_err(unreadable)?;
+    let (number, witnessed) = numbers_of(&row);
     Ok(SaleRow {
         sale,
         state,
-        number: Number { epoch: row.epoch, seq: row.seq },
-        witnessed: Number { epoch: row.told_epoch, seq: row.told_seq },
+        number,
+        witnessed,
         terms_version: row.rules_version,
         changed_at: Millis(row.updated_at_ms),
         created_at: Millis(row.created_at_ms),

@@ -108,6 +108,13 @@ async fn signatures_of_an_address_that_forges_are_not_all_verified() {
         request(front.buyers.unwrap(), "POST", path, &headers, event.as_bytes()).await
     };
     let (stranger, provider) = ("203.0.113.9", "203.0.113.10");
+    // What needs no verifying is nothing to be suspected for.
+    for nth in 0..20 {
+        let path = "/v1/payments/callback/acme";
+        let without =
+            request(front.buyers.unwrap(), "POST", path, &[("x-forwarded-for", provider)], b"").await;
+        assert_eq!(without.status, 401, "{nth}");
+    }
     for nth in 0..13 {
         assert_eq!(call("v1,A", stranger).await.status, 401, "{nth}");
     }
@@ -118,6 +125,22 @@ async fn signatures_of_an_address_that_forges_are_not_all_verified() {
     let genuine = signature(secret, "msg_1", now, event).expect("signed");
     for nth in 0..9 {
         assert_eq!(call(&genuine, provider).await.status, 200, "{nth}");
+    }
+    // A provider whose secret was wrong for a while has a budget of its own.
+    let corrected = "203.0.113.11";
+    for nth in 0..10 {
+        assert_eq!(call("v1,A", corrected).await.status, 401, "{nth}");
+    }
+    for expected in [200, 200, 200, 429] {
+        assert_eq!(call(&genuine, corrected).await.status, expected);
+    }
+    // What is no callback has the limit of its address.
+    let path = "/v1/payments/callback/acme";
+    for expected in [405, 405, 405, 405, 405, 429] {
+        let headers = [("x-forwarded-for", "203.0.113.12")];
+        let answer = request(front.buyers.unwrap(), "GET", path, &headers, b"").await;
+        assert_eq!(answer.status, expected, "{}", answer.text);
+        assert!(["method_not_allowed", "rate_limited"].contains(&answer.code()), "{}", answer.text);
     }
     front.stop().await;
 }

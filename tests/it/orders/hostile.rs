@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use doorbuster::domain::Millis;
 use doorbuster::process::Running;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -135,6 +136,50 @@ async fn a_head_of_16_kib_and_64_headers_is_read_and_a_longer_one_is_refused() {
         let answer = answer.expect("an answer in time");
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{} bytes: {answer}", head.len());
     }
+    running.stop().await;
+}
+
+/// A body may be small and cost much: in thousands of pieces, or with any number of zeros before the size of a piece.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_in_many_pieces_or_with_much_around_them_is_cut_off() {
+    let (_world, running, path) = with_open_sale(&[]).await;
+    let at = running.buyers.unwrap();
+    let begin = format!(
+        "POST /v1/payments/callback/nobody HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\
+         transfer-encoding: chunked\r\nwebhook-id: msg_1\r\nwebhook-timestamp: {}\r\nwebhook-signature: v1,A\r\n\r\n",
+        Millis::now().0 / 1000
+    );
+    for (pieces, status) in [(900, "401"), (2_000, "413")] {
+        let body = "1\r\nx\r\n".repeat(pieces);
+        let sent = format!("{begin}{body}0\r\n\r\n");
+        let answer = send_raw(at, sent.as_bytes(), Duration::from_secs(20)).await.expect("an answer");
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{pieces}: {answer}");
+    }
+    let zeros = format!("{begin}{}", "0".repeat(10_000_000));
+    let answer = send_raw(at, zeros.as_bytes(), Duration::from_secs(20)).await.expect("an end");
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 400"), "not after body_within: {answer}");
+    assert_still_sells(&running, &path).await;
+    running.stop().await;
+}
+
+/// The beginning of a head may arrive with the request before it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_is_bounded_on_a_connection_that_has_asked_before() {
+    let (_world, running, _path) = with_open_sale(&[]).await;
+    let mut stream = TcpStream::connect(running.buyers.unwrap()).await.unwrap();
+    let first =
+        format!("GET /nowhere HTTP/1.1\r\nhost: t\r\n\r\nGET /nowhere HTTP/1.1\r\nx: {}", "y".repeat(5_000));
+    stream.write_all(first.as_bytes()).await.unwrap();
+    let mut answer = [0; 16];
+    stream.read_exact(&mut answer).await.unwrap();
+    assert!(answer.starts_with(b"HTTP/1.1 404"));
+    let rest = format!("{}\r\nhost: t\r\nconnection: close\r\n\r\n", "y".repeat(20_000));
+    let _ = stream.write_all(rest.as_bytes()).await;
+    let mut answers = String::new();
+    let _ = tokio::time::timeout(Duration::from_secs(20), stream.read_to_string(&mut answers))
+        .await
+        .expect("an end");
+    assert!(!answers.contains("HTTP/1.1 404"), "a head of 25,000 bytes was answered: {answers}");
     running.stop().await;
 }
 

@@ -187,7 +187,7 @@ async fn operators_pay_and_refund_and_illegal_acts_are_refused() {
         (act_path(&sale, &order, "cancel"), r#"{"reason":""}"#, 400, "malformed"),
         (act_path(&sale, &order, "cancel"), r#"{"because":"x"}"#, 400, "malformed"),
         (format!("/v1/sales/{}/orders/nonsense:cancel", sale.id), "", 404, "order_not_found"),
-        (format!("/v1/sales/another/orders/{}:cancel", order.order_id()), "", 404, "order_not_found"),
+        (format!("/v1/sales/another/orders/{}:cancel", order.order_id()), "", 404, "sale_not_found"),
     ] {
         let answer = ada.post(&path, &[], body).await;
         assert_eq!((answer.status, answer.code()), (status, code), "{path}: {}", answer.text);

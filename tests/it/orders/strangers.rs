@@ -259,10 +259,11 @@ async fn work_of_servers(world: &World, sql: &mut Session) -> (i64, i64) {
 async fn requests_for_unknown_sales_cost_neither_redis_nor_the_database() {
     const ASKED: i64 = 2_000;
     const KNOWN: i64 = 500;
+    const AN_ORDER: &str = "0190c2a4-7b1e-7c3a-9d51-3f6f1a2b4c5d";
     let folder = tempfile::tempdir().unwrap();
     let mut world = World::new(Database::Postgres).await;
     let redis = private_redis(&mut world, folder.path()).await;
-    world.set("front.address_rate=9999/1s");
+    world.set("front.address_rate=9999/1s").set("front.buyer_rate=9999/1s");
     let front = world.running_as(doorbuster::process::Role::Front).await;
     let sale = sale(&world.name, 9, 1);
     world.open_sale(&front.parts, &sale).await;
@@ -276,9 +277,19 @@ async fn requests_for_unknown_sales_cost_neither_redis_nor_the_database() {
     let per_second = (after.1 - before.1) as f64 / idle.as_secs_f64();
     let anyway = |began: std::time::Instant| (per_second * began.elapsed().as_secs_f64()) as i64;
     let (before, began) = (after, std::time::Instant::now());
+    // A buyer of the shop, for whom an order would be looked for.
+    let eve = crate::support::Buyer::of(&front, "eve");
     let ask = async |prefix: &'static str| {
-        let asking = (0..ASKED).map(|nth| async move {
-            request(at, "GET", &format!("/v1/sales/{prefix}{nth}"), &[], b"").await.status
+        let asking = (0..ASKED).map(|nth| {
+            let (eve, sale) = (&eve, format!("/v1/sales/{prefix}{nth}"));
+            async move {
+                match nth % 4 {
+                    0 => eve.get(&format!("{sale}/orders/{AN_ORDER}")).await.status,
+                    1 => eve.get(&format!("{sale}/orders/{AN_ORDER}/events")).await.status,
+                    2 => eve.post(&format!("{sale}/orders/{AN_ORDER}:cancel"), &[], "").await.status,
+                    _ => request(at, "GET", &sale, &[], b"").await.status,
+                }
+            }
         });
         let answers: Vec<u16> = futures_util::stream::iter(asking).buffer_unordered(50).collect().await;
         assert!(answers.iter().all(|status| *status == 404), "{answers:?}");

@@ -21,4 +21,5 @@ pub mod replay_runs;
 pub mod restarted_redis;
 pub mod size;
 pub mod slow;
+pub mod unreadable;
 pub mod watch;
