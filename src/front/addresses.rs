@@ -1,11 +1,12 @@
 //! Whose address a request comes from: the client's, or that of a proxy which names its client in a header.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use axum::http::HeaderMap;
 use ipnet::IpNet;
+
+use super::open_counts::{Counted, OpenCounts};
 
 /// The proxies whose word about their clients is believed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -72,51 +73,21 @@ pub(super) fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The open connections of each client that has any.
-type Open = Arc<Mutex<HashMap<IpAddr, usize>>>;
-
 /// Counts the open connections of each client, and refuses those above a bound.
 #[derive(Clone)]
 pub(super) struct Connections {
-    most: usize,
+    open: Arc<OpenCounts<IpAddr>>,
     proxies: TrustedProxies,
-    open: Open,
 }
 
 impl Connections {
     pub(super) fn new(most: usize, proxies: TrustedProxies) -> Self {
-        Self { most, proxies, open: Arc::default() }
+        Self { open: Arc::new(OpenCounts::new(most)), proxies }
     }
 
-    /// A place for one more connection; `None` above the bound. Proxies always get one.
-    pub(super) fn place(&self, peer: IpAddr) -> Option<Place> {
-        if self.proxies.contains(peer) {
-            return Some(Place(None));
-        }
-        let client = network(peer);
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = open.entry(client).or_default();
-        if *count >= self.most {
-            return None;
-        }
-        *count += 1;
-        Some(Place(Some((self.open.clone(), client))))
-    }
-}
-
-/// The place of an open connection, which it gives up when it is dropped.
-pub(super) struct Place(Option<(Open, IpAddr)>);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let Some((open, client)) = self.0.take() else { return };
-        let mut open = open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = open.get_mut(&client) {
-            *count -= 1;
-            if *count == 0 {
-                open.remove(&client);
-            }
-        }
+    /// A place for one more connection; `None` above the bound. Proxies always get one, which does not count.
+    pub(super) fn place(&self, peer: IpAddr) -> Option<Option<Counted<IpAddr>>> {
+        if self.proxies.contains(peer) { Some(None) } else { self.open.enter(network(peer)).map(Some) }
     }
 }
 
@@ -160,6 +131,6 @@ mod tests {
         let proxied: Vec<_> = (0..9).map(|_| place("127.0.0.1")).collect();
         assert!(proxied.iter().all(Option::is_some));
         drop(proxied);
-        assert!(connections.open.lock().expect("unpoisoned").is_empty(), "nothing is kept");
+        assert!(connections.open.is_empty(), "nothing is kept");
     }
 }

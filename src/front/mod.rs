@@ -15,6 +15,7 @@ mod events;
 mod keyed_limit;
 mod lasting;
 mod live;
+mod open_counts;
 mod openapi;
 mod operations;
 mod order_errors;

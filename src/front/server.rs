@@ -76,7 +76,7 @@ pub async fn serve(listener: TcpListener, app: App, settings: ServerSettings, st
     loop {
         let accepted = stop.run_until_cancelled(accept(&listener, &slots)).await;
         let Some((stream, peer, slot)) = accepted else { break };
-        let Some(place) = of_address.as_ref().map_or(Some(None), |all| all.place(peer.ip()).map(Some)) else {
+        let Some(place) = of_address.as_ref().map_or(Some(None), |all| all.place(peer.ip())) else {
             metrics::counter!("doorbuster_front_connections_refused_total").increment(1);
             continue;
         };

@@ -1,13 +1,12 @@
 //! Room for streams of events: each takes a connection and some memory for as long as its client likes.
 
-use std::collections::HashMap;
-use std::hash::Hash;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::domain::UserId;
+use crate::front::open_counts::{Counted, OpenCounts};
 
 /// Streams of one buyer, or one buyer could take all the room.
 const PER_BUYER: usize = 16;
@@ -21,14 +20,8 @@ pub struct StreamRoom {
     all: Arc<Semaphore>,
     /// What strangers may take: without it, they could keep every buyer out.
     strangers: Arc<Semaphore>,
-    addresses: Arc<PerKey<IpAddr>>,
-    buyers: Arc<PerKey<UserId>>,
-}
-
-/// The open streams of each key that has any, up to a bound.
-struct PerKey<K> {
-    most: usize,
-    counts: Mutex<HashMap<K, usize>>,
+    addresses: Arc<OpenCounts<IpAddr>>,
+    buyers: Arc<OpenCounts<UserId>>,
 }
 
 /// Why there is no room.
@@ -50,8 +43,8 @@ impl StreamRoom {
         Self {
             all: Arc::new(Semaphore::new(most)),
             strangers,
-            addresses: Arc::new(PerKey::new(of_address)),
-            buyers: Arc::new(PerKey::new(PER_BUYER)),
+            addresses: Arc::new(OpenCounts::new(of_address)),
+            buyers: Arc::new(OpenCounts::new(PER_BUYER)),
         }
     }
 
@@ -102,46 +95,6 @@ impl Drop for Open {
     }
 }
 
-/// One stream of a key.
-struct Counted<K: Eq + Hash> {
-    all: Arc<PerKey<K>>,
-    key: K,
-}
-
-impl<K: Clone + Eq + Hash> PerKey<K> {
-    fn enter(self: &Arc<Self>, key: K) -> Option<Counted<K>> {
-        let mut counts = self.counts();
-        let count = counts.entry(key.clone()).or_default();
-        if *count >= self.most {
-            return None;
-        }
-        *count += 1;
-        Some(Counted { all: self.clone(), key })
-    }
-}
-
-impl<K> PerKey<K> {
-    fn new(most: usize) -> Self {
-        Self { most, counts: Mutex::default() }
-    }
-
-    fn counts(&self) -> MutexGuard<'_, HashMap<K, usize>> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl<K: Eq + Hash> Drop for Counted<K> {
-    fn drop(&mut self) {
-        let mut counts = self.all.counts();
-        if let Some(count) = counts.get_mut(&self.key) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.key);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,7 +110,7 @@ mod tests {
         streams.pop();
         streams.push(room.for_buyer(&ada).unwrap());
         drop((streams, of_bob));
-        assert!(room.buyers.counts().is_empty(), "who has no stream is forgotten");
+        assert!(room.buyers.is_empty(), "who has no stream is forgotten");
     }
 
     #[test]
@@ -182,6 +135,6 @@ mod tests {
         streams.pop();
         streams.push(room.for_anybody(Some(one)).unwrap());
         drop(streams);
-        assert!(room.addresses.counts().is_empty(), "an address without a stream is forgotten");
+        assert!(room.addresses.is_empty(), "an address without a stream is forgotten");
     }
 }

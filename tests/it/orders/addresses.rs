@@ -1,4 +1,4 @@
-//! What the clients of one address may take together, whoever they say they are.
+//! What the clients of one address may take together.
 
 use std::time::Duration;
 
