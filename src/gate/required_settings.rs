@@ -19,14 +19,21 @@ const REQUIRED: [(&str, &str, &str); 4] = [
     ),
 ];
 
+/// The command whose reply has the `run_id`.
+pub(super) fn server_info() -> redis::Cmd {
+    redis::cmd("INFO").arg("server").to_owned()
+}
+
+/// The `run_id` in the reply to [`server_info`].
+pub(super) fn run_id(info: &str) -> Result<String, GateError> {
+    let found = info.lines().find_map(|line| line.strip_prefix("run_id:"));
+    found.map(str::to_owned).ok_or_else(|| GateError::Broken("INFO server names no run_id".into()))
+}
+
 impl Gate {
     /// Checks that Redis answers, and returns its `run_id`. A different `run_id` is a different server process.
     pub async fn ping(&self) -> Result<String, GateError> {
-        let info: String = self.link.query(redis::cmd("INFO").arg("server")).await?;
-        info.lines()
-            .find_map(|line| line.strip_prefix("run_id:"))
-            .map(str::to_owned)
-            .ok_or_else(|| GateError::Broken("INFO server names no run_id".into()))
+        run_id(&self.link.query::<String>(&server_info()).await?)
     }
 
     /// The time by Redis's clock.

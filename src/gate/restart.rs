@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use super::core::{Compared, Gate, NotCompared};
 use super::error::GateError;
+use super::required_settings::{run_id, server_info};
 use super::wire::{Reader, word};
 use crate::domain::{Millis, Number, SaleId};
 use crate::link::{Fault, InstallationId, NO_SCRIPT_RETRIES, Script};
@@ -95,9 +96,11 @@ impl Gate {
                     GateError::Unavailable(why)
                 })?),
             };
-            self.link.load(&self.scripts.admit).await?;
-            // The server that was compared must be the one that got the script.
-            if self.ping().await? == compared {
+            // The server that was compared must be the one that gets the script: with it, every process takes a server for
+            // compared. So both go over one connection.
+            let connection = self.link.pin().await?;
+            if run_id(&connection.ask::<String>(&server_info()).await?)? == compared {
+                self.link.load_on(&connection, &self.scripts.admit).await?;
                 *failed = None;
                 tracing::info!("redis lacked the admission script: compared its books and loaded it");
                 return Ok(());
@@ -120,9 +123,12 @@ impl Gate {
                 Err(Fault::NoScript) if retries < NO_SCRIPT_RETRIES => {
                     retries += 1;
                     self.ensure_compared().await?;
-                    self.link.load(script).await?;
-                    // Redis may have restarted in between, and now knows the script all the same.
-                    self.ensure_compared().await?;
+                    // Redis may have restarted in between, so it is asked again on the same connection.
+                    let connection = self.link.pin().await?;
+                    let ask = self.link.ask_for_script(&self.scripts.admit).await?;
+                    if connection.ask::<Vec<bool>>(&ask).await? == [true] {
+                        self.link.load_on(&connection, script).await?;
+                    }
                 }
                 done => return Ok(done?),
             }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redis::FromRedisValue;
 use redis::aio::MultiplexedConnection;
+use redis::{FromRedisValue, RedisResult};
 
 use super::error::Fault;
 
@@ -38,8 +38,23 @@ impl Pinned {
 
     /// Sends several commands, as one transaction if they are atomic. After an error the connection may be lost.
     pub async fn query<T: FromRedisValue>(&self, commands: &redis::Pipeline) -> Result<T, Fault> {
-        let Connection { calls, address, limit, .. } = &*self.0;
-        let answer = tokio::time::timeout(*limit, commands.query_async(&mut calls.clone())).await;
+        self.within(commands.query_async(&mut self.0.calls.clone())).await
+    }
+
+    /// Sends one command. After an error the connection may be lost.
+    pub async fn ask<T: FromRedisValue>(&self, command: &redis::Cmd) -> Result<T, Fault> {
+        self.within(command.query_async(&mut self.0.calls.clone())).await
+    }
+
+    /// Loads a script without running it.
+    pub(super) async fn load(&self, script: &redis::Script) -> Result<(), Fault> {
+        let _hash: String = self.within(script.load_async(&mut self.0.calls.clone())).await?;
+        Ok(())
+    }
+
+    async fn within<T>(&self, call: impl Future<Output = RedisResult<T>>) -> Result<T, Fault> {
+        let Connection { address, limit, .. } = &*self.0;
+        let answer = tokio::time::timeout(*limit, call).await;
         let answer = answer.map_err(|_| Fault::Late(format!("no reply within {limit:?}")));
         answer.and_then(|reply| reply.map_err(Fault::from)).map_err(|fault| fault.at(address))
     }

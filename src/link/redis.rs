@@ -147,12 +147,18 @@ impl RedisLink {
     }
 
     /// Loads a script into Redis without running it, once this Redis is recognised.
-    pub async fn load(&self, script: &Script) -> Result<(), Fault> {
+    async fn load(&self, script: &Script) -> Result<(), Fault> {
         self.recognise().await?;
         let script = script.of(self.installation().await?);
         let mut connection = self.connection();
         let _hash: String = self.within(script.prepare_invoke().load_async(&mut connection)).await?;
         Ok(())
+    }
+
+    /// The same on a connection that is never replaced, so that no Redis gets the script which has started since.
+    pub async fn load_on(&self, connection: &Pinned, script: &Script) -> Result<(), Fault> {
+        self.recognise().await?;
+        connection.load(script.of(self.installation().await?)).await
     }
 
     /// Whether Redis knows the script.

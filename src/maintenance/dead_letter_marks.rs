@@ -17,7 +17,7 @@ const AT_LEAST_EVERY: Duration = Duration::from_secs(30);
 /// Maximum dead letters in one look.
 const MOST: usize = 5_000;
 
-/// How long one look may read: the sweep, which waits for it, would lose its lead.
+/// How long one look may read, and how long it may split: the sweep, which waits for it, would lose its lead.
 const LOOKS_FOR: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
@@ -61,7 +61,7 @@ impl DeadLetterMarks {
                 self.looked = all.then(|| (Instant::now(), count));
                 self.oldest = held.letters.iter().filter_map(|letter| letter.since).min();
                 mark_parked(gate, &held.letters).await;
-                if let Err(error) = held.split(dead_letters).await {
+                if let Err(error) = held.split_within(dead_letters, LOOKS_FOR).await {
                     tracing::warn!(%error, "a dead letter with several orders could not be split");
                     // Look again in the next round even if the count is the same.
                     self.looked = None;

@@ -238,17 +238,17 @@ pub struct HeldDeadLetters {
 }
 
 impl HeldDeadLetters {
-    /// Replaces dead letters that have several orders by one for each order. Splits up to ten per call; the rest, and
-    /// those that failed, are left for the next call.
-    pub async fn split(&self, by: &DeadLetters) -> Result<(), PublishError> {
-        let mut split = 0;
+    /// Replaces dead letters that have several orders by one for each order. Splits up to ten per call, and begins with none
+    /// after this time; the rest, and those that failed, are left for the next call.
+    pub async fn split_within(&self, by: &DeadLetters, time: Duration) -> Result<(), PublishError> {
+        let (began, mut split) = (Instant::now(), 0);
         for (letter, acker) in self.letters.iter().zip(&self.ackers) {
             if let Ok(orders @ [_, _, ..]) = letter.orders.as_deref() {
                 by.write_split(letter, orders).await?;
                 split += 1;
                 // If this fails the link is gone, and this dead letter and all others come back.
                 let removed = acknowledged(acker.ack(BasicAckOptions::default())).await.unwrap_or(false);
-                if !removed || split == SPLIT_AT_ONCE {
+                if !removed || split == SPLIT_AT_ONCE || began.elapsed() >= time {
                     break;
                 }
             }

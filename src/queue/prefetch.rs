@@ -2,6 +2,7 @@
 //! hundred. What counts is orders: with too few a worker waits, and with too many each restart takes a whole backlog
 //! along. So the number of messages follows the orders that they carry.
 
+use std::ops::Add;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -35,6 +36,14 @@ pub struct Amount {
     pub messages: usize,
     /// Orders in these messages.
     pub orders: usize,
+}
+
+impl Add for Amount {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { messages: self.messages + other.messages, orders: self.orders + other.orders }
+    }
 }
 
 /// What should change.

@@ -3,6 +3,7 @@
 //! each try may wait for a lock until the database ends it.
 
 use std::collections::HashMap;
+use std::ops::Add as _;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -49,10 +50,7 @@ impl Aside {
     pub(super) fn held(&self) -> Amount {
         let orders = self.deliveries.iter().map(|pending| pending.aside.len()).sum();
         let waiting = Amount { messages: self.deliveries.len(), orders };
-        self.sales.values().map(|stall| stall.tried).fold(waiting, |sum, tried| Amount {
-            messages: sum.messages + tried.messages,
-            orders: sum.orders + tried.orders,
-        })
+        self.sales.values().map(|stall| stall.tried).fold(waiting, Amount::add)
     }
 
     /// The deliveries that wait.

@@ -22,7 +22,7 @@ const APART_AFTER: u32 = 2;
 
 impl Worker {
     /// Processes a batch. Returns the deliveries that must be retried: a user's lease was busy, the dead-letter queue
-    /// did not take an order, or it is time to stop.
+    /// did not take an order (then the delivery is refused), or it is time to stop.
     pub(super) async fn process(
         &self,
         mut batch: Vec<PendingDelivery>,

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::aside::Aside;
 use super::lent::Lent;
 use super::pending::{PendingDelivery, orders_in};
+use super::refused::Refused;
 use super::{Outage, Worker, WorkerPace};
 use crate::domain::SaleId;
 use crate::fault::fault;
@@ -23,8 +24,18 @@ const RETRY_AFTER: Duration = Duration::from_millis(20);
 /// memory that they take.
 const MOST_ASIDE: usize = 50_000;
 
-/// How a lane ended: the sale for which it was a try, if any, and the deliveries that it has left.
-type Ended = (Option<SaleId>, Result<Vec<PendingDelivery>, Outage>);
+/// What a lane works on.
+enum Work {
+    /// New deliveries, and those that were held.
+    Batch,
+    /// A try whether this sale can go on.
+    Sale(SaleId),
+    /// One of the refused.
+    Refused,
+}
+
+/// How a lane ended: what it worked on, and the deliveries that it has left.
+type Ended = (Work, Result<Vec<PendingDelivery>, Outage>);
 
 pub(super) struct Lanes {
     worker: Arc<Worker>,
@@ -41,8 +52,8 @@ pub(super) struct Lanes {
     held: Vec<PendingDelivery>,
     /// Sales that cannot go on now.
     aside: Aside,
-    /// Unreadable deliveries that the dead-letter queue has not taken yet.
-    unreadable: Vec<Delivery>,
+    /// Deliveries that the dead-letter queue has not taken yet.
+    refused: Refused,
 }
 
 impl Lanes {
@@ -59,7 +70,7 @@ impl Lanes {
             stop,
             running: JoinSet::new(),
             held: Vec::new(),
-            unreadable: Vec::new(),
+            refused: Refused::new(),
         }
     }
 
@@ -89,19 +100,21 @@ impl Lanes {
                 () = self.stop.cancelled() => break,
                 Ok(()) = self.pace.changed() => {}
                 Some(ended) = self.running.join_next_with_id() => match self.joined(ended) {
-                    (tried, Ok(left)) => {
-                        self.held.extend(self.aside.take_over(left, tried.as_ref()));
-                        self.show_aside();
-                    }
+                    (work, Ok(left)) => self.take_over(&work, left),
                     (_, Err(Outage)) => self.wait_out_the_outage().await,
                 },
                 _ = self.put_off.tick() => {
-                    let waiting = self.held.iter().chain(self.aside.deliveries());
+                    let waiting = waiting(&self.held, &self.aside, &self.refused);
                     self.lent.put_off_sweep(&self.worker.gate, waiting, self.consumer.arrived()).await;
                 }
                 () = until(self.aside.next_retry(lanes)), if free => {
                     if let Some((sale, batch)) = self.aside.take_due(settings.batch, lanes) {
-                        self.spawn(batch, Some(sale));
+                        self.spawn(batch, Work::Sale(sale));
+                    }
+                }
+                () = until(self.refused.next_retry()), if free => {
+                    if let Some(refused) = self.refused.take_next() {
+                        self.spawn(vec![refused], Work::Refused);
                     }
                 }
                 next = self.consumer.next_batch_within(orders, linger, timeout), if free => {
@@ -115,16 +128,22 @@ impl Lanes {
     /// How long to wait for a delivery.
     fn timeout(&self) -> Duration {
         // A held delivery must not wait for the next buyer.
-        let nothing_held = self.held.is_empty() && self.unreadable.is_empty();
-        if nothing_held { Duration::MAX } else { RETRY_AFTER }
+        if self.held.is_empty() { Duration::MAX } else { RETRY_AFTER }
+    }
+
+    /// Sorts what a lane has left by when it may go on.
+    fn take_over(&mut self, work: &Work, left: Vec<PendingDelivery>) {
+        let tried = if let Work::Sale(sale) = work { Some(sale) } else { None };
+        let left = self.aside.take_over(left, tried);
+        self.held.extend(self.refused.take_over(left, matches!(work, Work::Refused)));
+        self.show_aside();
     }
 
     /// Starts a batch of new and held deliveries in a lane.
     async fn begin(&mut self, deliveries: Vec<Delivery>) {
-        self.unreadable.extend(deliveries);
-        let unsorted = std::mem::take(&mut self.unreadable);
-        let (mut batch, left) = self.worker.split_unreadable(unsorted).await;
-        self.unreadable = left;
+        let (unreadable, mut batch): (Vec<_>, Vec<_>) =
+            deliveries.into_iter().map(PendingDelivery::new).partition(|pending| pending.is_refused);
+        unreadable.into_iter().for_each(|pending| self.refused.add(pending));
         // The orders of a sale that goes on after a stall may be many batches.
         let mut room = self.worker.settings.batch.saturating_sub(orders_in(&batch));
         let fitting = self.held.iter().take_while(|pending| {
@@ -141,16 +160,23 @@ impl Lanes {
         }
         fault!("delivery.after", {
             self.consumer.close().await;
-            return self.spawn(Vec::new(), None);
+            return self.spawn(Vec::new(), Work::Batch);
         });
-        self.spawn(batch, None);
+        self.spawn(batch, Work::Batch);
     }
 
-    /// Works on a batch in a lane of its own. `tried` is the sale for which that is a try.
-    fn spawn(&mut self, batch: Vec<PendingDelivery>, tried: Option<SaleId>) {
+    /// Works on a batch in a lane of its own.
+    fn spawn(&mut self, mut batch: Vec<PendingDelivery>, work: Work) {
+        batch.iter_mut().for_each(|pending| pending.is_refused = false);
         let (worker, stop) = (self.worker.clone(), self.stop.clone());
         let held = Lent::of(&batch);
-        let lane = self.running.spawn(async move { (tried, worker.process(batch, &stop).await) });
+        let lane = self.running.spawn(async move {
+            let left = match work {
+                Work::Refused => worker.try_refused(batch, &stop).await,
+                Work::Batch | Work::Sale(_) => worker.process(batch, &stop).await,
+            };
+            (work, left)
+        });
         self.lent.begin(lane.id(), held);
     }
 
@@ -164,14 +190,14 @@ impl Lanes {
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
             Err(error) => {
                 self.lent.end(error.id());
-                (None, Ok(Vec::new()))
+                (Work::Batch, Ok(Vec::new()))
             }
         }
     }
 
-    /// Deliveries that are set aside must not use up the prefetch, or those of other sales would never come.
+    /// Deliveries that wait apart must not use up the prefetch, or the others would never come.
     fn show_aside(&mut self) {
-        let aside = self.aside.held();
+        let aside = self.aside.held() + self.refused.held();
         if aside.messages <= MOST_ASIDE {
             self.consumer.set_aside(aside);
         }
@@ -203,7 +229,7 @@ impl Lanes {
         self.held.clear();
         self.aside.clear();
         self.show_aside();
-        self.unreadable.clear();
+        self.refused.clear();
     }
 
     async fn finish(mut self) {
@@ -211,16 +237,21 @@ impl Lanes {
             let (_, left) = self.joined(ended);
             self.held.extend(left.unwrap_or_default());
         }
-        if self.held.is_empty() {
-            tracing::info!("worker stops with no delivery pending");
-        } else {
-            tracing::info!(
-                deliveries = self.held.len(),
-                "worker stops and returns its deliveries to the broker"
-            );
+        match waiting(&self.held, &self.aside, &self.refused).count() {
+            0 => tracing::info!("worker stops with no delivery pending"),
+            deliveries => tracing::info!(deliveries, "worker stops and returns its deliveries to the broker"),
         }
         self.consumer.close().await;
     }
+}
+
+/// The deliveries that no lane works on.
+fn waiting<'a>(
+    held: &'a [PendingDelivery],
+    aside: &'a Aside,
+    refused: &'a Refused,
+) -> impl Iterator<Item = &'a PendingDelivery> {
+    held.iter().chain(aside.deliveries()).chain(refused.deliveries())
 }
 
 /// Waits for this moment; for ever if there is none.

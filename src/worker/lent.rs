@@ -84,6 +84,8 @@ impl Lent {
         for (sale, ids) in &held.0 {
             if let Err(error) = gate.mark_confirmed(sale, ids).await {
                 tracing::debug!(%sale, %error, "the sweep may publish orders that this worker holds");
+                // The others would each wait as long, and the worker with them.
+                return;
             }
         }
     }

@@ -7,8 +7,8 @@
 //!
 //! Reading order: `lanes` takes deliveries and runs several batches at once, `batch` retries a batch until it is
 //! done, `attempt` is one try, `aside` has the sales that must wait, `lent` keeps the sweep from publishing what is held,
-//! `poison` finds orders that no retry will persist, and `pending` holds a message until each of its orders has an
-//! outcome.
+//! `poison` finds orders that no retry will persist, `refused` has those that the dead-letter queue has not taken, and
+//! `pending` holds a message until each of its orders has an outcome.
 
 mod aside;
 mod attempt;
@@ -17,6 +17,7 @@ mod lanes;
 mod lent;
 mod pending;
 mod poison;
+mod refused;
 mod timeline;
 
 use std::time::Duration;

@@ -21,15 +21,28 @@ pub(super) struct PendingDelivery {
     pub(super) aside: Vec<Order>,
     /// Orders that could not be persisted just now, because another session holds a row of their sale.
     pub(super) locked: Vec<Order>,
+    /// It can be neither persisted nor parked now.
+    pub(super) is_refused: bool,
 }
 
 impl PendingDelivery {
-    /// Takes the orders of a readable delivery.
+    /// Takes the orders of a delivery. An unreadable one has none, and is refused until it is parked.
     pub(super) fn new(mut delivery: Delivery) -> Self {
         let orders = delivery.orders.as_mut().map(std::mem::take).unwrap_or_default();
         let first = orders.first().map(|order| order.id);
+        let is_refused = delivery.orders.is_err();
         let traces = if trace::is_on() { delivery.traces() } else { Traces::new() };
-        Self { delivery, first, tries: 0, orders, later: 0, traces, aside: Vec::new(), locked: Vec::new() }
+        Self {
+            delivery,
+            first,
+            tries: 0,
+            orders,
+            later: 0,
+            traces,
+            aside: Vec::new(),
+            locked: Vec::new(),
+            is_refused,
+        }
     }
 
     /// Every order of the message has an outcome, so it may be acknowledged.

@@ -4,7 +4,7 @@
 use tokio_util::sync::CancellationToken;
 
 use super::pending::PendingDelivery;
-use super::{Worker, WorkerError};
+use super::{Outage, Worker, WorkerError};
 use crate::domain::Order;
 use crate::link::Backoff;
 use crate::queue::{Delivery, Reason, Rejection};
@@ -17,8 +17,10 @@ const TRIES: u64 = 4;
 enum Alone {
     /// It has an outcome, or a dead letter.
     Done,
-    /// Its user's lease is busy, or the dead-letter queue did not take it: retry it later.
+    /// Its user's lease is busy: retry it soon.
     Held,
+    /// The dead-letter queue did not take it.
+    Refused,
     /// A server is unavailable: each of the other orders would wait just as long.
     Outage,
 }
@@ -48,6 +50,10 @@ impl Worker {
                 match self.alone(&mut pending).await {
                     Alone::Done => {}
                     Alone::Held => left.append(&mut pending.orders),
+                    Alone::Refused => {
+                        pending.is_refused = true;
+                        left.append(&mut pending.orders);
+                    }
                     Alone::Outage => {
                         outage = true;
                         left.append(&mut pending.orders);
@@ -82,7 +88,7 @@ impl Worker {
                         tokio::time::sleep(backoff.delay()).await;
                         continue;
                     }
-                    return if self.park(pending, rejection).await { Alone::Done } else { Alone::Held };
+                    return if self.park(pending, rejection).await { Alone::Done } else { Alone::Refused };
                 }
                 Err(_) if !self.servers_answer().await => return Alone::Outage,
                 Err(_) => return Alone::Held,
@@ -109,35 +115,36 @@ impl Worker {
         true
     }
 
-    /// Sends unreadable messages to the dead-letter queue and acknowledges them. Returns the readable deliveries, and
-    /// the unreadable ones that the dead-letter queue did not take: hold those and retry.
-    pub(super) async fn split_unreadable(
+    /// Tries refused deliveries again. Returns those that must be retried.
+    pub(super) async fn try_refused(
         &self,
-        deliveries: Vec<Delivery>,
-    ) -> (Vec<PendingDelivery>, Vec<Delivery>) {
-        let (mut readable, mut held) = (Vec::with_capacity(deliveries.len()), Vec::new());
-        for delivery in deliveries {
-            let Err(why) = &delivery.orders else {
-                readable.push(PendingDelivery::new(delivery));
-                continue;
-            };
-            let why = why.to_string();
-            let rejection = Rejection {
-                reason: Reason::Unreadable,
-                attempts: 1,
-                first_error: why.clone(),
-                last_error: why.clone(),
-            };
-            if !self.write_dead_letter(&delivery, None, &rejection).await {
-                held.push(delivery);
-                continue;
-            }
-            tracing::error!(why, "unreadable message goes to the dead-letter queue");
-            if !delivery.ack().await {
-                metrics::counter!("doorbuster_worker_late_acks_total").increment(1);
+        batch: Vec<PendingDelivery>,
+        stop: &CancellationToken,
+    ) -> Result<Vec<PendingDelivery>, Outage> {
+        let (mut left, mut readable) = (Vec::new(), Vec::new());
+        for mut pending in batch {
+            if pending.delivery.orders.is_ok() {
+                readable.push(pending);
+            } else if self.park_unreadable(&pending.delivery).await {
+                pending.acknowledge().await;
+            } else {
+                pending.is_refused = true;
+                left.push(pending);
             }
         }
-        (readable, held)
+        left.extend(self.process(readable, stop).await?);
+        Ok(left)
+    }
+
+    async fn park_unreadable(&self, delivery: &Delivery) -> bool {
+        let why = delivery.orders.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        let rejection =
+            Rejection { reason: Reason::Unreadable, attempts: 1, first_error: why.clone(), last_error: why };
+        let is_parked = self.write_dead_letter(delivery, None, &rejection).await;
+        if is_parked {
+            tracing::error!(why = rejection.last_error, "unreadable message goes to the dead-letter queue");
+        }
+        is_parked
     }
 
     async fn write_dead_letter(

@@ -1,9 +1,11 @@
 //! Whatever process is the first to write to a restarted Redis, what that Redis lost stays visible.
 
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use doorbuster::domain::{Act, CLOCK_SKEW, Millis, OrderId, Sale, SaleState};
+use doorbuster::gate::GateError;
 use doorbuster::lease::LeaseOptions;
 use doorbuster::process::{Role, Running};
 use doorbuster::rehearsal::servers::{Ending, Kind, Server};
@@ -275,4 +277,38 @@ async fn one_process_compares_for_all_and_reads_only_the_end_of_the_log() {
     assert!(read_from.plus(2 * CLOCK_SKEW) >= position, "{read_from} is before {position}");
     drop((one, other));
     redis.stop(Ending::AtOnce).await;
+}
+
+/// What has the script counts as compared for every process, so a Redis must not get it before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_starts_during_the_comparison_is_compared_itself() {
+    let mut world = World::new(Database::Sqlite).await;
+    let (folder, other_folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (redis, proxy) = private_redis_behind(&mut world, folder.path()).await;
+    let other = Server::start(Kind::Redis, other_folder.path()).await.unwrap();
+    let (proxy, target) = (Arc::new(proxy), address(&other.url));
+    let gate = world.parts().await.gate.for_reading();
+    let known_before = Arc::new(Mutex::new(Vec::new()));
+    let known = known_before.clone();
+    gate.compare_restarts_with(move |gate| {
+        let (proxy, known) = (proxy.clone(), known.clone());
+        Box::pin(async move {
+            let is_compared = gate.is_compared().await?;
+            let is_first = known.lock().unwrap().is_empty();
+            known.lock().unwrap().push(is_compared);
+            if is_first {
+                proxy.point_to(vec![target]);
+                proxy.reset();
+                while gate.ping().await.is_err() {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            }
+            Ok::<_, GateError>(())
+        })
+    });
+    gate.ensure_compared().await.unwrap();
+    assert_eq!(*known_before.lock().unwrap(), [false, false], "each was compared before it had the script");
+    assert!(gate.is_compared().await.unwrap());
+    redis.stop(Ending::AtOnce).await;
+    other.stop(Ending::AtOnce).await;
 }

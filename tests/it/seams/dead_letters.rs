@@ -9,6 +9,7 @@ use doorbuster::process::Running;
 use doorbuster::queue::{Consumer, DeadLetters};
 use lapin::BasicProperties;
 use lapin::options::BasicPublishOptions;
+use lapin::types::FieldTable;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 
 use crate::seams::queue::channel;
@@ -232,5 +233,63 @@ async fn orders_whose_dead_letters_were_lost_are_published_again() {
         running.parts.store.order(id).await.ok().flatten()
     })
     .await;
+    running.stop().await;
+}
+
+/// Opens or shuts the way to the dead-letter queue. While it is shut the broker takes no dead letter.
+async fn dead_letters_pass(world: &World, pass: bool) {
+    let (channel, dead) = (channel(world).await, format!("{}.dead", world.name));
+    let (name, arguments) = (dead.as_str(), FieldTable::default());
+    if pass {
+        channel.queue_bind(name.into(), name.into(), name.into(), Default::default(), arguments).await
+    } else {
+        channel.queue_unbind(name.into(), name.into(), name.into(), arguments).await
+    }
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_parked_waits_apart_from_the_others() {
+    let mut world = World::new(Database::Postgres).await;
+    world.set("worker.lanes=1");
+    let running = world.running().await;
+    let sale = sale(&world.name, 50, 1);
+    world.open_sale(&running.parts, &sale).await;
+    dead_letters_pass(&world, false).await;
+    let ada = poisoned(&world, &running, &sale, "ada").await;
+    let orders = format!("{}.orders", world.name);
+    let (options, properties) = (BasicPublishOptions::default(), BasicProperties::default());
+    let channel = channel(&world).await;
+    channel.basic_publish("".into(), orders.as_str().into(), options, b"x", properties).await.unwrap();
+    let id = ada.order_id().parse().unwrap();
+    until("it was tried to park the order", LONG, async || {
+        running.parts.gate.ticket(&sale.id, id).await.unwrap().filter(|ticket| ticket.parked)
+    })
+    .await;
+    let others = (0..40).map(|nth| {
+        let buyer = Buyer::of(&running, &format!("other-{nth}"));
+        let sale = sale.id.to_string();
+        async move { buyer.buy(&sale, "k").await.order_id().to_owned() }
+    });
+    let ids = futures_util::future::join_all(others).await;
+    for id in &ids {
+        let id = id.parse().unwrap();
+        until("the other is confirmed", LONG, async || running.parts.store.order(id).await.unwrap()).await;
+    }
+    // Each transaction writes its number beside its rows. One by one, there would be forty.
+    let mut database = sqlx::PgConnection::connect(&world.config().database.url).await.unwrap();
+    let count = format!("SELECT count(DISTINCT xmin::text) FROM orders WHERE id IN ('{}')", ids.join("','"));
+    let transactions: i64 = sqlx::query_scalar(AssertSqlSafe(count)).fetch_one(&mut database).await.unwrap();
+    assert!(transactions <= 20, "{transactions} transactions for forty orders");
+
+    dead_letters_pass(&world, true).await;
+    let operator = Buyer::operator(&running, Role::Operator);
+    let letters = until("both are dead letters", LONG, async || {
+        let letters = dead_letters(&operator).await;
+        (letters.len() >= 2).then_some(letters)
+    })
+    .await;
+    let reasons: Vec<_> = letters.iter().filter_map(|letter| letter["reason"].as_str()).collect();
+    assert!(reasons.contains(&"broken") && reasons.contains(&"unreadable"), "{reasons:?}");
     running.stop().await;
 }
