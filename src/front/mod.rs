@@ -20,6 +20,7 @@ mod openapi;
 mod operations;
 mod order_errors;
 mod problem;
+mod problem_counts;
 mod readiness;
 mod refusal_log;
 mod request;

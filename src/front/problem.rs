@@ -7,8 +7,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::codes::{Code, METHOD_NOT_ALLOWED, NOT_FOUND};
-use super::refusal_log;
 use super::traceparent::trace_context;
+use super::{problem_counts, refusal_log};
 use crate::domain::{Millis, OrderId, TraceContext};
 
 /// Enough bytes for most problems.
@@ -177,8 +177,7 @@ struct Body<'a> {
 impl IntoResponse for Box<Problem> {
     fn into_response(self) -> Response {
         let Code { status, name: code, title, retryable } = self.code;
-        metrics::counter!("doorbuster_front_problems_total", "code" => code, "reason" => self.reason)
-            .increment(1);
+        problem_counts::count(code, self.reason);
         let request_id = self
             .request_id
             .unwrap_or_else(|| uuid::Builder::from_random_bytes(rand::random()).into_uuid().to_string());

@@ -15,13 +15,13 @@ const NO_ROUTE: &str = "none";
 /// The route of a request, by its path. Found before the router looks: a layer of the router that noted what it has
 /// matched cost each request an allocation and a boxed future, and a sold-out answer a twentieth of its rate.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Route(Option<usize>);
+pub(super) struct Route(Option<&'static Template>);
 
 impl Route {
     pub(super) fn of(path: &str) -> Self {
-        // Most routes have another number of segments, and counting is cheaper than comparing.
-        let segments = path.bytes().filter(|byte| *byte == b'/').count() + 1;
-        Self(ROUTES.iter().position(|route| route.segments.len() == segments && route.matches(path)))
+        let slashes = path.bytes().filter(|byte| *byte == b'/').count();
+        let routes = ROUTES.get(slashes).map(Vec::as_slice).unwrap_or_default();
+        Self(routes.iter().find(|route| route.matches(path)))
     }
 
     /// Counts a request of this route that took `took`.
@@ -32,16 +32,17 @@ impl Route {
     /// The methods that it takes, as the header `Allow` has them. The router itself would name those of every act on one
     /// thing.
     pub(super) fn allows(self) -> Option<&'static str> {
-        self.0.map(|at| ROUTES[at].methods.as_str())
+        self.0.map(|route| route.methods.as_str())
     }
 
     pub(super) fn label(self) -> &'static str {
-        self.0.map_or(NO_ROUTE, |at| ROUTES[at].path)
+        self.0.map_or(NO_ROUTE, |route| route.path)
     }
 }
 
-/// The paths that the listeners serve. One with an act comes before the same without, and a literal before a parameter.
-static ROUTES: LazyLock<Vec<Template>> = LazyLock::new(|| {
+/// The paths that the listeners serve, by their number of slashes. One with an act comes before the same without, and a
+/// literal before a parameter.
+static ROUTES: LazyLock<Vec<Vec<Template>>> = LazyLock::new(|| {
     let mut routes: Vec<Template> = Vec::new();
     for (path, method) in [Api::Buyers.methods(), Api::Operations.methods()].concat() {
         match routes.iter_mut().find(|route| route.path == path) {
@@ -51,15 +52,29 @@ static ROUTES: LazyLock<Vec<Template>> = LazyLock::new(|| {
         }
     }
     routes.sort_by_key(|route| (route.path.matches('{').count(), !route.path.contains("}:")));
-    routes
+    let mut by_slashes = Vec::new();
+    for (nth, mut route) in routes.into_iter().enumerate() {
+        route.nth = nth;
+        let slashes = route.path.matches('/').count();
+        by_slashes.resize_with(by_slashes.len().max(slashes + 1), Vec::new);
+        by_slashes[slashes].push(route);
+    }
+    by_slashes
 });
 
+#[derive(Debug)]
 struct Template {
+    /// Its place among all of them.
+    nth: usize,
     path: &'static str,
     methods: String,
+    /// What comes before the first parameter.
+    prefix: &'static str,
     segments: Vec<Segment>,
 }
 
+/// A part of a path after its prefix.
+#[derive(Debug)]
 enum Segment {
     Literal(&'static str),
     Parameter,
@@ -74,11 +89,15 @@ impl Template {
             (true, None) => Segment::Parameter,
             (true, Some(end)) => Segment::Act(&segment[end + 1..]),
         };
-        Self { path, methods: methods.to_owned(), segments: path.split('/').map(segment).collect() }
+        let (prefix, rest) = path.split_at(path.find('{').unwrap_or(path.len()));
+        let segments = rest.split('/').map(segment).collect();
+        Self { nth: 0, path, methods: methods.to_owned(), prefix, segments }
     }
 
     fn matches(&self, path: &str) -> bool {
-        let mut parts = path.split('/');
+        // Almost all that does not match differs here, and comparing is cheaper than splitting.
+        let Some(rest) = path.strip_prefix(self.prefix) else { return false };
+        let mut parts = rest.split('/');
         let all = self.segments.iter().all(|segment| match (segment, parts.next()) {
             (_, None) => false,
             (Segment::Literal(literal), Some(part)) => *literal == part,
@@ -112,7 +131,7 @@ type OfRoute = Vec<(&'static str, StatusCode, Histogram)>;
 
 impl Handles {
     fn of(&mut self, route: Route, method: &'static str, status: StatusCode) -> &Histogram {
-        let at = route.0.map_or(0, |at| at + 1);
+        let at = route.0.map_or(0, |route| route.nth + 1);
         if self.0.len() <= at {
             self.0.resize_with(at + 1, Vec::new);
         }

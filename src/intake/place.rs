@@ -31,7 +31,6 @@ impl Intake {
             Err(refusal) => return refusal,
         };
         if let Some(verdict) = self.refusals.refusal(&request, &sku).await {
-            metrics::counter!("doorbuster_intake_refused_from_memory_total").increment(1);
             return Answer::refusal(verdict);
         }
         // Boxed, because most requests of a rush end above and should not carry the space for the rest.

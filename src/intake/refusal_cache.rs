@@ -47,6 +47,8 @@ pub(super) struct RefusalCache {
     hasher: Arc<RandomState>,
     /// Cached holders of all sales.
     held: Arc<AtomicUsize>,
+    /// Counts refusals. To look it up for each would cost more.
+    refused: metrics::Counter,
 }
 
 struct CachedSale {
@@ -66,8 +68,8 @@ struct Reading {
 }
 
 impl Reading {
-    fn is_fresh(&self) -> bool {
-        self.known.as_ref().is_some_and(|known| known.begun.elapsed() < REFUSAL_MAX_AGE)
+    fn is_fresh(&self, now: Instant) -> bool {
+        self.known.as_ref().is_some_and(|known| now - known.begun < REFUSAL_MAX_AGE)
     }
 }
 
@@ -91,7 +93,8 @@ struct Holders {
 impl RefusalCache {
     /// Must be called inside a tokio runtime.
     pub(super) fn new(gate: Gate) -> Self {
-        Self { gate, sales: Arc::default(), hasher: Arc::default(), held: Arc::default() }
+        let refused = metrics::counter!("doorbuster_intake_refused_from_memory_total");
+        Self { gate, sales: Arc::default(), hasher: Arc::default(), held: Arc::default(), refused }
     }
 
     /// Starts caching a sale after the gate has refused a buyer for a reason that may hold for others.
@@ -119,16 +122,19 @@ impl RefusalCache {
         let last = cached.readings.borrow().clone();
         // Without a reading the gate decides, and there is nothing to wait for.
         let mut known = last.known.clone()?;
-        if known.begun.elapsed() >= REFUSAL_PACE {
+        let mut now = Instant::now();
+        if now - known.begun >= REFUSAL_PACE {
             cached.requested.notify_one();
         }
-        if !last.is_fresh() {
+        if !last.is_fresh(now) {
             // Waits for the next reading, not for the one under way, which may be too old when it arrives.
             let wanted = cached.begun.load(Ordering::SeqCst) + 1;
             let mut readings = cached.readings.subscribe();
-            let next = readings
-                .wait_for(|reading| reading.nth >= wanted || reading.known.is_none() || reading.is_fresh());
+            let next = readings.wait_for(|reading| {
+                reading.nth >= wanted || reading.known.is_none() || reading.is_fresh(Instant::now())
+            });
             known = next.await.ok()?.known.clone()?;
+            now = Instant::now();
         }
         // If Redis is behind what this process has seen, the gate must freeze the sale.
         if known.sale.number < self.gate.highest_number(sale) {
@@ -137,8 +143,10 @@ impl RefusalCache {
         if known.holders.users.contains(&self.hasher.hash_one(user.as_str())) {
             return None;
         }
-        let clock = known.clock.earliest(known.begun)..=known.clock.latest(Instant::now());
-        judge(&known.sale, clock, request, sku)
+        let clock = known.clock.earliest(known.begun)..=known.clock.latest(now);
+        let refusal = judge(&known.sale, clock, request, sku)?;
+        self.refused.increment(1);
+        Some(refusal)
     }
 
     /// Reads the sale as long as requests for it arrive.

@@ -3,8 +3,9 @@
 //! with or without the cache: it is valid until it expires or its key is withdrawn.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, RwLock};
+
+use siphasher::sip128::SipHasher13;
 
 /// Tokens in one generation. There are two: when the newer is full, the older is dropped.
 const GENERATION: usize = 50_000;
@@ -18,22 +19,23 @@ pub(super) struct Known<T> {
     pub(super) keys: u64,
 }
 
-/// Keyed by two keyed hashes of the token, 128 bits that nobody outside this process can predict, so nobody can make
-/// a token that collides with a cached one.
+/// By a keyed hash of the token, 128 bits that nobody outside this process can predict, so nobody can make a token that
+/// collides with a cached one.
 pub(super) struct KnownTokens<T> {
-    keys: [RandomState; 2],
+    /// With its key. Each click is hashed.
+    hasher: SipHasher13,
     generations: RwLock<Generations<T>>,
 }
 
 struct Generations<T> {
-    younger: HashMap<[u64; 2], Arc<Known<T>>>,
-    elder: HashMap<[u64; 2], Arc<Known<T>>>,
+    younger: HashMap<u128, Arc<Known<T>>>,
+    elder: HashMap<u128, Arc<Known<T>>>,
 }
 
 impl<T> KnownTokens<T> {
     pub(super) fn new() -> Self {
         let generations = Generations { younger: HashMap::new(), elder: HashMap::new() };
-        Self { keys: Default::default(), generations: RwLock::new(generations) }
+        Self { hasher: SipHasher13::new_with_key(&rand::random()), generations: RwLock::new(generations) }
     }
 
     /// The token, unless it has expired at `now`, in seconds since 1970, or the keys have changed.
@@ -55,8 +57,8 @@ impl<T> KnownTokens<T> {
         known
     }
 
-    fn name(&self, token: &str) -> [u64; 2] {
-        [self.keys[0].hash_one(token), self.keys[1].hash_one(token)]
+    fn name(&self, token: &str) -> u128 {
+        self.hasher.hash(token.as_bytes()).as_u128()
     }
 }
 
