@@ -142,7 +142,6 @@ where
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header_within)
-        .max_headers(64)
         .max_header_size(HEAD)
         .max_buf_size(HEAD)
         .serve_connection(TokioIo::new(watched), service);

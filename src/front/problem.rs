@@ -7,9 +7,10 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::codes::{Code, METHOD_NOT_ALLOWED, NOT_FOUND};
+use super::header_names::{REQUEST_ID, TRACEPARENT};
 use super::traceparent::trace_context;
-use super::{problem_counts, refusal_log};
-use crate::domain::{Millis, OrderId, TraceContext};
+use super::{known_problems, refusal_log};
+use crate::domain::{Millis, OrderId};
 
 /// Enough bytes for most problems.
 const USUAL_BYTES: usize = 512;
@@ -96,14 +97,9 @@ impl Problem {
     }
 
     /// Carries the client's `X-Request-Id` and the trace, so that the logs of both sides can be matched.
-    pub(super) fn of_request(self: Box<Self>, headers: &HeaderMap) -> Box<Self> {
-        self.with_ids(ids(headers))
-    }
-
-    /// The same for a request that is gone by now.
-    pub(super) fn with_ids(mut self: Box<Self>, (request, trace): Ids) -> Box<Self> {
-        self.request_id = request;
-        self.trace_id = trace.map(|context| context.trace_id());
+    pub(super) fn of_request(mut self: Box<Self>, headers: &HeaderMap) -> Box<Self> {
+        self.request_id = request_id(headers);
+        self.trace_id = trace_context(headers).map(|context| context.trace_id());
         self
     }
 }
@@ -131,17 +127,20 @@ pub(super) async fn method_not_allowed(headers: HeaderMap) -> Response {
     problem.of_request(&headers).into_response()
 }
 
-/// The `X-Request-Id` and the trace of a request.
-pub(super) type Ids = (Option<String>, Option<TraceContext>);
-
-/// Those of the request with these headers.
-pub(super) fn ids(headers: &HeaderMap) -> Ids {
-    (request_id(headers), trace_context(headers))
+/// The headers that [`Problem::of_request`] reads, for when the request is gone.
+pub(super) fn identifying(headers: &HeaderMap) -> HeaderMap {
+    let mut identifying = HeaderMap::new();
+    for name in [&REQUEST_ID, &TRACEPARENT] {
+        if let Some(value) = headers.get(name) {
+            identifying.insert(name, value.clone());
+        }
+    }
+    identifying
 }
 
 /// The `X-Request-Id` of a request, if it is safe to send back.
 fn request_id(headers: &HeaderMap) -> Option<String> {
-    let id = headers.get("x-request-id")?.to_str().ok()?;
+    let id = headers.get(&REQUEST_ID)?.to_str().ok()?;
     let usable = (1..=64).contains(&id.len()) && id.bytes().all(|c| c.is_ascii_graphic());
     usable.then(|| id.to_owned())
 }
@@ -159,14 +158,10 @@ impl RefusedFor {
     }
 }
 
+/// The members of a body that other problems of the same code do not share.
 #[derive(Serialize)]
-struct Body<'a> {
-    r#type: std::fmt::Arguments<'a>,
-    title: &'a str,
-    status: u16,
+struct Own<'a> {
     detail: &'a str,
-    code: &'a str,
-    retryable: bool,
     request_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     trace_id: Option<&'a str>,
@@ -176,8 +171,7 @@ struct Body<'a> {
 
 impl IntoResponse for Box<Problem> {
     fn into_response(self) -> Response {
-        let Code { status, name: code, title, retryable } = self.code;
-        problem_counts::count(code, self.reason);
+        let Code { status, name: code, .. } = self.code;
         let request_id = self
             .request_id
             .unwrap_or_else(|| uuid::Builder::from_random_bytes(rand::random()).into_uuid().to_string());
@@ -186,27 +180,21 @@ impl IntoResponse for Box<Problem> {
             let ids = (&*request_id, self.trace_id.as_deref().unwrap_or_default());
             refusal_log::write((status, code), self.reason, cause, ids);
         }
-        let body = Body {
-            r#type: format_args!("urn:doorbuster:problem:{code}"),
-            title,
-            status,
+        let own = Own {
             detail: &self.detail,
-            code,
-            retryable,
             request_id: &request_id,
             trace_id: self.trace_id.as_deref(),
             extra: &self.extra,
         };
-        // Serializing text and numbers into memory cannot fail.
         let mut bytes = Vec::with_capacity(USUAL_BYTES);
-        let _ = serde_json::to_writer(&mut bytes, &body);
+        known_problems::count_and_write(&self.code, self.reason, &own, &mut bytes);
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, bytes).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if let Ok(id) = HeaderValue::from_str(&request_id) {
-            headers.insert("x-request-id", id);
+            headers.insert(&REQUEST_ID, id);
         }
         if let Some(seconds) = self.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));

@@ -7,6 +7,7 @@ use axum::extract::rejection::PathRejection;
 use axum::http::HeaderMap;
 
 use super::codes::{MALFORMED, NOT_FOUND, ORDER_NOT_FOUND, SALE_NOT_FOUND};
+use super::header_names::{IDEMPOTENCY_KEY, PREFER};
 use super::problem::{Answered, Problem};
 use crate::domain::{IdempotencyKey, OrderId, SaleId};
 
@@ -42,7 +43,7 @@ pub(super) fn split_act(text: &str) -> (&str, &str) {
 
 /// The `Idempotency-Key` header, which may be absent.
 pub(super) fn idempotency_key(headers: &HeaderMap) -> Answered<Option<IdempotencyKey>> {
-    let mut values = headers.get_all("idempotency-key").iter();
+    let mut values = headers.get_all(&IDEMPOTENCY_KEY).iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
         return Err(Problem::new(MALFORMED, "there is more than one Idempotency-Key header"));
@@ -57,7 +58,7 @@ pub(super) fn idempotency_key(headers: &HeaderMap) -> Answered<Option<Idempotenc
 
 /// `Prefer: wait=N` (RFC 7240), N in seconds, cut to `longest`. Other preferences are ignored.
 pub(super) fn preferred_wait(headers: &HeaderMap, longest: Duration) -> Answered<Option<Duration>> {
-    for value in headers.get_all("prefer") {
+    for value in headers.get_all(&PREFER) {
         let text = value.to_str().map_err(|_| Problem::new(MALFORMED, "the Prefer header is not text"))?;
         for preference in text.split([',', ';']) {
             if let Some(seconds) = preference.trim().strip_prefix("wait=") {

@@ -40,18 +40,22 @@ impl Route {
     }
 }
 
-/// The paths that the listeners serve, by their number of slashes. One with an act comes before the same without, and a
-/// literal before a parameter.
+/// The paths that the listeners serve, by their number of slashes. Those of the buyers come first, because they are asked for
+/// most; then one with an act before the same without, and a literal before a parameter.
 static ROUTES: LazyLock<Vec<Vec<Template>>> = LazyLock::new(|| {
     let mut routes: Vec<Template> = Vec::new();
-    for (path, method) in [Api::Buyers.methods(), Api::Operations.methods()].concat() {
+    let buyers = Api::Buyers.methods();
+    let is_buyers = |path: &str| buyers.iter().any(|(known, _)| *known == path);
+    for (path, method) in [buyers.clone(), Api::Operations.methods()].concat() {
         match routes.iter_mut().find(|route| route.path == path) {
             Some(known) if known.methods.contains(method) => {}
             Some(known) => known.methods = format!("{}, {method}", known.methods),
             None => routes.push(Template::new(path, method)),
         }
     }
-    routes.sort_by_key(|route| (route.path.matches('{').count(), !route.path.contains("}:")));
+    routes.sort_by_key(|route| {
+        (!is_buyers(route.path), route.path.matches('{').count(), !route.path.contains("}:"))
+    });
     let mut by_slashes = Vec::new();
     for (nth, mut route) in routes.into_iter().enumerate() {
         route.nth = nth;

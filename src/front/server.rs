@@ -20,10 +20,11 @@ use super::addresses::{ClientAddress, Connections, TrustedProxies};
 use super::body::LARGE;
 use super::codes::{INTERNAL, OUTCOME_UNKNOWN, STATUS_UNAVAILABLE};
 use super::connection::{self, Limits};
-use super::problem::{Problem, ids};
+use super::header_names::{PREFER, TRACEPARENT};
+use super::problem::{Problem, identifying};
 use super::routes::{Route, method_label};
 use super::throttle::Throttle;
-use super::traceparent::{TRACEPARENT, trace_context, traceparent};
+use super::traceparent::{trace_context, traceparent};
 use crate::domain::TraceContext;
 use crate::trace::{self, RequestSpan};
 
@@ -33,6 +34,9 @@ const UNREAD_MS: u32 = 30_000;
 
 /// Bytes of a connection for heads, and around the pieces of a body, until a request is answered.
 const UNANSWERED: usize = 64 * 1024;
+
+/// Headers of a request; more get 431. Not a limit of hyper's, which takes and clears space for so many each time.
+const MOST_HEADERS: usize = 64;
 
 /// How the path of a stream of events ends.
 const STREAM: &str = "/events";
@@ -146,7 +150,11 @@ async fn accept(
 async fn answer_timed(app: App, peer: IpAddr, mut request: Request<Body>, within: Duration) -> Response {
     let (begun, method, route) = (Instant::now(), request.method().clone(), Route::of(request.uri().path()));
     let span = traced(&mut request);
-    let mut response = answer_within_limits(app, peer, request, within).await;
+    let mut response = if request.headers().len() > MOST_HEADERS {
+        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE.into_response()
+    } else {
+        answer_within_limits(app, peer, request, within).await
+    };
     if response.status() == StatusCode::METHOD_NOT_ALLOWED
         && let Some(allowed) = route.allows()
     {
@@ -174,14 +182,14 @@ fn traced(request: &mut Request<Body>) -> Option<RequestSpan> {
     if let Some(context) = span.context().or_else(unrecorded)
         && let Ok(value) = HeaderValue::from_str(&context.to_string())
     {
-        request.headers_mut().insert(TRACEPARENT, value);
+        request.headers_mut().insert(&TRACEPARENT, value);
     }
     Some(span)
 }
 
 /// Whether the caller waits for something to happen, so that a long time says nothing.
 fn is_patient(request: &Request<Body>) -> bool {
-    request.headers().contains_key("prefer")
+    request.headers().contains_key(&PREFER)
         || request.uri().query().is_some_and(|query| query.contains("wait="))
 }
 
@@ -212,7 +220,7 @@ async fn answer_within_limits(
 /// The router's response, or a problem if it panics or takes too long.
 async fn answer(router: Router, request: Request<Body>, within: Duration) -> Response {
     let may_have_acted = request.method() == Method::POST;
-    let ids = ids(request.headers());
+    let headers = identifying(request.headers());
     let work = AssertUnwindSafe(router.oneshot(request)).catch_unwind();
     match tokio::time::timeout(within, work).await {
         Ok(Ok(Ok(response))) => response,
@@ -222,15 +230,15 @@ async fn answer(router: Router, request: Request<Body>, within: Duration) -> Res
             // If the request placed an order, the order may have been taken.
             let kind = if may_have_acted { OUTCOME_UNKNOWN } else { INTERNAL };
             Problem::new(kind, "the server failed; repeat with the same Idempotency-Key, it is safe")
-                .with_ids(ids)
+                .of_request(&headers)
                 .into_response()
         }
         Err(_) if may_have_acted => {
             let detail = "no response in time; repeat with the same Idempotency-Key, it is safe";
-            Problem::new(OUTCOME_UNKNOWN, detail).with_ids(ids).retry_after(1).into_response()
+            Problem::new(OUTCOME_UNKNOWN, detail).of_request(&headers).retry_after(1).into_response()
         }
         Err(_) => Problem::new(STATUS_UNAVAILABLE, "no response in time")
-            .with_ids(ids)
+            .of_request(&headers)
             .retry_after(1)
             .into_response(),
     }
@@ -247,7 +255,7 @@ mod tests {
         let asks = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         let recorded = (0..2_000).filter(|_| {
             let mut request = Request::new(Body::empty());
-            request.headers_mut().insert(TRACEPARENT, HeaderValue::from_static(asks));
+            request.headers_mut().insert(&TRACEPARENT, HeaderValue::from_static(asks));
             let is_recorded = traced(&mut request).is_some_and(|span| span.context().is_some());
             let context = trace_context(request.headers()).expect("a place in the trace");
             assert_eq!(context.is_sampled, is_recorded);

@@ -2,13 +2,12 @@
 
 use axum::http::HeaderMap;
 
+use super::header_names::TRACEPARENT;
 use crate::domain::TraceContext;
-
-pub(super) const TRACEPARENT: &str = "traceparent";
 
 /// The `traceparent` of a request, as it is.
 pub(super) fn traceparent(headers: &HeaderMap) -> Option<&str> {
-    headers.get(TRACEPARENT)?.to_str().ok()
+    headers.get(&TRACEPARENT)?.to_str().ok()
 }
 
 /// The place of a request in its trace.

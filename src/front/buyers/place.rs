@@ -114,9 +114,11 @@ fn decided(view: &OrderView) -> Answered {
     }
 }
 
-/// A repeat of an earlier click: the same order with its present status.
+/// A repeat of an earlier click: the same order with its present status. Waiting is a reading, and counts as one: above the
+/// buyer's rate it is answered at once.
 async fn repeated(app: &Buyers, mut view: Box<OrderView>, wait: Option<Duration>) -> Response {
     if let (Some(wait), OrderStatus::Accepted) = (wait, view.status)
+        && app.live.within_rate(&view.order.user).is_ok()
         && let Ok(Some(later)) =
             Box::pin(view_within(app, &view.order.sale, &view.order.user, view.order.id, wait)).await
     {

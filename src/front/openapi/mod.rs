@@ -18,6 +18,7 @@ use axum::http::header;
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use serde_json::Value;
+use tokio::task::block_in_place;
 
 use self::operation::Operation;
 
@@ -87,11 +88,11 @@ impl Api {
         }
     }
 
-    /// `/openapi.json`, and `/docs` for readers.
+    /// `/openapi.json`, and `/docs` for readers. The first request for either makes it, which takes milliseconds.
     pub(super) fn routes<S: Clone + Send + Sync + 'static>(self) -> Router<S> {
         Router::new()
-            .route(DOCUMENT, get(move || async move { json_text(self.text()) }))
-            .route(PAGE, get(move || async move { Html(self.page()) }))
+            .route(DOCUMENT, get(move || async move { json_text(block_in_place(|| self.text())) }))
+            .route(PAGE, get(move || async move { Html(block_in_place(|| self.page())) }))
     }
 }
 

@@ -239,6 +239,13 @@ async fn one_buyer_may_read_and_cancel_only_so_often() {
     );
     assert!(limited.headers.contains_key("retry-after"));
     assert_eq!(ada.buy(sale.id.as_str(), "k").await.order_id(), order.order_id(), "a repeat is no reading");
+    // Waiting for its outcome is one, and nobody writes the row.
+    let (orders, headers) =
+        (format!("/v1/sales/{}/orders", sale.id), [("idempotency-key", "k"), ("prefer", "wait=10")]);
+    let waited = Duration::from_secs(8);
+    let repeat =
+        tokio::time::timeout(waited, ada.post(&orders, &headers, "")).await.expect("answered at once");
+    assert_eq!((repeat.status, repeat.order_id()), (202, order.order_id()), "{}", repeat.text);
     let bob = crate::support::Buyer::of(&front, "bob");
     assert_eq!(bob.get(&mine).await.status, 200, "another buyer");
     front.stop().await;

@@ -1,0 +1,8 @@
+//! The names of headers that the contract adds to the standard ones. Looking up a name that is text parses it each time.
+
+use axum::http::HeaderName;
+
+pub(super) static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+pub(super) static PREFER: HeaderName = HeaderName::from_static("prefer");
+pub(super) static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(super) static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
