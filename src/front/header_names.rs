@@ -1,4 +1,4 @@
-//! The names of headers that the contract adds to the standard ones. Looking up a name that is text parses it each time.
+//! Names of headers that are looked for in every request. A look by a text parses it each time.
 
 use axum::http::HeaderName;
 

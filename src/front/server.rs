@@ -149,9 +149,11 @@ async fn accept(
 /// As [`answer_within_limits`], and records how long it took.
 async fn answer_timed(app: App, peer: IpAddr, mut request: Request<Body>, within: Duration) -> Response {
     let (begun, method, route) = (Instant::now(), request.method().clone(), Route::of(request.uri().path()));
+    let has_too_many_headers = request.headers().len() > MOST_HEADERS;
     let span = traced(&mut request);
-    let mut response = if request.headers().len() > MOST_HEADERS {
-        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE.into_response()
+    let mut response = if has_too_many_headers {
+        // As hyper answers a head that is too long.
+        (StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, [(header::CONNECTION, "close")]).into_response()
     } else {
         answer_within_limits(app, peer, request, within).await
     };

@@ -105,8 +105,12 @@ impl Gate {
                 tracing::info!("redis lacked the admission script: compared its books and loaded it");
                 return Ok(());
             }
+            // The old connection may lead to a former master, which is still there.
+            self.link.replace_connection();
         }
-        Err(GateError::Unavailable("redis keeps restarting".into()))
+        let why = "redis has restarted during each comparison of its books";
+        *failed = Some((Instant::now(), why.into()));
+        Err(GateError::Unavailable(why.into()))
     }
 
     /// Runs a script that takes a number of its sale, once the books of this Redis were compared. A number taken earlier
@@ -128,6 +132,8 @@ impl Gate {
                     let ask = self.link.ask_for_script(&self.scripts.admit).await?;
                     if connection.ask::<Vec<bool>>(&ask).await? == [true] {
                         self.link.load_on(&connection, script).await?;
+                    } else {
+                        self.link.replace_connection();
                     }
                 }
                 done => return Ok(done?),

@@ -148,17 +148,19 @@ impl RedisLink {
 
     /// Loads a script into Redis without running it, once this Redis is recognised.
     async fn load(&self, script: &Script) -> Result<(), Fault> {
-        self.recognise().await?;
-        let script = script.of(self.installation().await?);
-        let mut connection = self.connection();
-        let _hash: String = self.within(script.prepare_invoke().load_async(&mut connection)).await?;
+        let script = self.of_installation(script).await?;
+        let _hash: String = self.within(script.load_async(&mut self.connection())).await?;
         Ok(())
     }
 
-    /// The same on a connection that is never replaced, so that no Redis gets the script which has started since.
+    /// The same on a connection that is never replaced, so that no Redis that has started since gets the script.
     pub async fn load_on(&self, connection: &Pinned, script: &Script) -> Result<(), Fault> {
+        connection.load(self.of_installation(script).await?).await
+    }
+
+    async fn of_installation<'a>(&self, script: &'a Script) -> Result<&'a redis::Script, Fault> {
         self.recognise().await?;
-        connection.load(script.of(self.installation().await?)).await
+        Ok(script.of(self.installation().await?))
     }
 
     /// Whether Redis knows the script.
@@ -251,7 +253,7 @@ impl RedisLink {
     /// Replaces the connection manager, which reconnects only after I/O errors. It would keep a refused login
     /// although the password may have been corrected, and stay with a former master although the host name may lead
     /// to the new one. Limited by [`REPLACE_AFTER`].
-    fn replace_connection(&self) {
+    pub fn replace_connection(&self) {
         let mut current = self.manager.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if current.since.elapsed() >= REPLACE_AFTER
             && let Ok(connection) = manager(&self.client, self.timeout)

@@ -238,8 +238,8 @@ pub struct HeldDeadLetters {
 }
 
 impl HeldDeadLetters {
-    /// Replaces dead letters that have several orders by one for each order. Splits up to ten per call, and begins with none
-    /// after this time; the rest, and those that failed, are left for the next call.
+    /// Replaces dead letters that have several orders by one for each order. Splits up to ten per call, and starts no
+    /// further one after this time; the rest, and those that failed, are left for the next call.
     pub async fn split_within(&self, by: &DeadLetters, time: Duration) -> Result<(), PublishError> {
         let (began, mut split) = (Instant::now(), 0);
         for (letter, acker) in self.letters.iter().zip(&self.ackers) {

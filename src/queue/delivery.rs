@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::headers::{self, DELIVERY_COUNT};
 use super::link::acknowledged;
-use super::prefetch::{Loan, Prefetch};
+use super::prefetch::{Amount, Loan, Prefetch};
 use super::{Traces, Unreadable, message};
 use crate::domain::Order;
 use crate::fault::fault;
@@ -28,7 +28,7 @@ pub struct Delivery {
     /// When this process read it.
     taken_at: Instant,
     acker: Acker,
-    _loan: Loan,
+    loan: Loan,
 }
 
 impl Delivery {
@@ -42,7 +42,7 @@ impl Delivery {
             metrics::counter!("doorbuster_worker_redeliveries_total").increment(1);
         }
         Self {
-            _loan: prefetch.lend(weight(&orders)),
+            loan: prefetch.lend(weight(&orders)),
             orders,
             taken_at: Instant::now(),
             replays: headers::replays(headers),
@@ -51,6 +51,11 @@ impl Delivery {
             payload: delivery.data,
             acker: delivery.acker,
         }
+    }
+
+    /// What the broker has lent with it, until it is dropped.
+    pub fn lent(&self) -> Amount {
+        self.loan.amount()
     }
 
     /// The places of its orders in their traces, of those whose traces are recorded.

@@ -22,6 +22,12 @@ pub(super) struct Loan {
     orders: usize,
 }
 
+impl Loan {
+    pub(super) fn amount(&self) -> Amount {
+        Amount { messages: 1, orders: self.orders }
+    }
+}
+
 impl Drop for Loan {
     fn drop(&mut self) {
         self.taken.messages.fetch_sub(1, Ordering::Relaxed);

@@ -1,6 +1,5 @@
 //! Sales that are set aside, because another session holds a row of theirs, and the deliveries that wait for them. Other
-//! sales go on without them. A lane tries from time to time whether a sale can go on, but one lane is always left to the others:
-//! each try may wait for a lock until the database ends it.
+//! sales go on without them. A lane tries from time to time whether a sale can go on.
 
 use std::collections::HashMap;
 use std::ops::Add as _;
@@ -8,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::pending::{PendingDelivery, orders_in};
+use super::pending::{PendingDelivery, lent};
 use crate::domain::SaleId;
 use crate::link::Backoff;
 use crate::queue::Amount;
@@ -32,25 +31,18 @@ pub(super) struct Aside {
     sales: HashMap<SaleId, Stall>,
     /// With orders of these sales, and no others that could be persisted now.
     deliveries: Vec<PendingDelivery>,
-    /// When the last try began.
-    tried_at: Instant,
-    /// If there is only one lane, no other try before this time.
-    rest_until: Instant,
     gauges: SaleGauges,
 }
 
 impl Aside {
     /// None yet.
     pub(super) fn new(gauges: SaleGauges) -> Self {
-        let now = Instant::now();
-        Self { sales: HashMap::new(), deliveries: Vec::new(), tried_at: now, rest_until: now, gauges }
+        Self { sales: HashMap::new(), deliveries: Vec::new(), gauges }
     }
 
     /// What waits, and what lanes have taken of it for a try. The rest of the work goes on without it.
     pub(super) fn held(&self) -> Amount {
-        let orders = self.deliveries.iter().map(|pending| pending.aside.len()).sum();
-        let waiting = Amount { messages: self.deliveries.len(), orders };
-        self.sales.values().map(|stall| stall.tried).fold(waiting, Amount::add)
+        self.sales.values().map(|stall| stall.tried).fold(lent(&self.deliveries), Amount::add)
     }
 
     /// The deliveries that wait.
@@ -64,7 +56,7 @@ impl Aside {
         let mut left = Vec::with_capacity(batch.len());
         for mut pending in batch {
             pending.set_aside(|sale| self.sales.contains_key(sale));
-            if pending.orders.is_empty() {
+            if pending.orders.is_empty() && !pending.aside.is_empty() {
                 self.deliveries.push(pending);
             } else {
                 left.push(pending);
@@ -82,7 +74,6 @@ impl Aside {
     ) -> Vec<PendingDelivery> {
         if let Some(stall) = tried.and_then(|sale| self.sales.get_mut(sale)) {
             stall.tried = Amount::default();
-            self.rest_until = Instant::now() + self.tried_at.elapsed();
         }
         let mut locked: Vec<SaleId> = Vec::new();
         for pending in &mut left {
@@ -104,31 +95,24 @@ impl Aside {
         self.sift(left)
     }
 
-    /// A sale that should be tried now in one of `lanes`, with at most about `most` of its orders.
-    pub(super) fn take_due(&mut self, most: usize, lanes: usize) -> Option<(SaleId, Vec<PendingDelivery>)> {
+    /// A sale that should be tried now, with at most about `most` of its orders.
+    pub(super) fn take_due(&mut self, most: usize) -> Option<(SaleId, Vec<PendingDelivery>)> {
         let now = Instant::now();
-        self.next_retry(lanes).filter(|at| *at <= now)?;
+        self.next_retry().filter(|at| *at <= now)?;
         let (sale, stall) = self.sales.iter_mut().min_by_key(|(_, stall)| stall.retry_at)?;
         stall.retry_at = now + TRIED_WITHIN;
         let sale = sale.clone();
         let batch = self.take(most, &sale);
-        let tried = Amount { messages: batch.len(), orders: orders_in(&batch) };
+        let tried = lent(&batch);
         if let Some(stall) = self.sales.get_mut(&sale) {
             stall.tried = tried;
         }
-        self.tried_at = now;
         Some((sale, batch))
     }
 
-    /// When the next sale should be tried in one of `lanes`. `None` while as many tries are under way as may be: all lanes
-    /// but one. If that is the only lane, every second turn is a try.
-    pub(super) fn next_retry(&self, lanes: usize) -> Option<Instant> {
-        let under_way = self.sales.values().filter(|stall| stall.tried.messages > 0).count();
-        if under_way >= lanes.saturating_sub(1).max(1) {
-            return None;
-        }
-        let due = self.sales.values().map(|stall| stall.retry_at).min()?;
-        Some(if lanes > 1 { due } else { due.max(self.rest_until) })
+    /// When the next sale should be tried.
+    pub(super) fn next_retry(&self) -> Option<Instant> {
+        self.sales.values().map(|stall| stall.retry_at).min()
     }
 
     /// Forgets everything: the deliveries are given back.

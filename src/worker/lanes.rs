@@ -12,6 +12,7 @@ use super::aside::Aside;
 use super::lent::Lent;
 use super::pending::{PendingDelivery, orders_in};
 use super::refused::Refused;
+use super::try_lanes::TryLanes;
 use super::{Outage, Worker, WorkerPace};
 use crate::domain::SaleId;
 use crate::fault::fault;
@@ -54,6 +55,8 @@ pub(super) struct Lanes {
     aside: Aside,
     /// Deliveries that the dead-letter queue has not taken yet.
     refused: Refused,
+    /// When both may be tried.
+    tries: TryLanes,
 }
 
 impl Lanes {
@@ -71,6 +74,7 @@ impl Lanes {
             running: JoinSet::new(),
             held: Vec::new(),
             refused: Refused::new(),
+            tries: TryLanes::new(),
         }
     }
 
@@ -107,12 +111,12 @@ impl Lanes {
                     let waiting = waiting(&self.held, &self.aside, &self.refused);
                     self.lent.put_off_sweep(&self.worker.gate, waiting, self.consumer.arrived()).await;
                 }
-                () = until(self.aside.next_retry(lanes)), if free => {
-                    if let Some((sale, batch)) = self.aside.take_due(settings.batch, lanes) {
+                () = until(self.tries.next(lanes, self.aside.next_retry())), if free => {
+                    if let Some((sale, batch)) = self.aside.take_due(settings.batch) {
                         self.spawn(batch, Work::Sale(sale));
                     }
                 }
-                () = until(self.refused.next_retry()), if free => {
+                () = until(self.tries.next(lanes, self.refused.next_retry())), if free => {
                     if let Some(refused) = self.refused.take_next() {
                         self.spawn(vec![refused], Work::Refused);
                     }
@@ -133,6 +137,9 @@ impl Lanes {
 
     /// Sorts what a lane has left by when it may go on.
     fn take_over(&mut self, work: &Work, left: Vec<PendingDelivery>) {
+        if !matches!(work, Work::Batch) {
+            self.tries.end(Instant::now());
+        }
         let tried = if let Work::Sale(sale) = work { Some(sale) } else { None };
         let left = self.aside.take_over(left, tried);
         self.held.extend(self.refused.take_over(left, matches!(work, Work::Refused)));
@@ -167,6 +174,9 @@ impl Lanes {
 
     /// Works on a batch in a lane of its own.
     fn spawn(&mut self, mut batch: Vec<PendingDelivery>, work: Work) {
+        if !matches!(work, Work::Batch) {
+            self.tries.begin(Instant::now());
+        }
         batch.iter_mut().for_each(|pending| pending.is_refused = false);
         let (worker, stop) = (self.worker.clone(), self.stop.clone());
         let held = Lent::of(&batch);
@@ -228,8 +238,9 @@ impl Lanes {
         }
         self.held.clear();
         self.aside.clear();
-        self.show_aside();
         self.refused.clear();
+        self.tries = TryLanes::new();
+        self.show_aside();
     }
 
     async fn finish(mut self) {

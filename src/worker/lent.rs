@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::pending::PendingDelivery;
 use crate::domain::{Order, OrderId, SaleId};
-use crate::gate::Gate;
+use crate::gate::{Gate, GateError};
 use crate::queue::Delivery;
 
 /// The orders of the lanes at work, by the lane's task.
@@ -85,7 +85,9 @@ impl Lent {
             if let Err(error) = gate.mark_confirmed(sale, ids).await {
                 tracing::debug!(%sale, %error, "the sweep may publish orders that this worker holds");
                 // The others would each wait as long, and the worker with them.
-                return;
+                if matches!(error, GateError::Unavailable(_) | GateError::Late(_)) {
+                    return;
+                }
             }
         }
     }

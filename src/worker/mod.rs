@@ -7,8 +7,9 @@
 //!
 //! Reading order: `lanes` takes deliveries and runs several batches at once, `batch` retries a batch until it is
 //! done, `attempt` is one try, `aside` has the sales that must wait, `lent` keeps the sweep from publishing what is held,
-//! `poison` finds orders that no retry will persist, `refused` has those that the dead-letter queue has not taken, and
-//! `pending` holds a message until each of its orders has an outcome.
+//! `poison` finds orders that no retry will persist, `refused` has those that the dead-letter queue has not taken,
+//! `try_lanes` says when what waits apart may be tried, and `pending` holds a message until each of its orders has an
+//! outcome.
 
 mod aside;
 mod attempt;
@@ -19,6 +20,7 @@ mod pending;
 mod poison;
 mod refused;
 mod timeline;
+mod try_lanes;
 
 use std::time::Duration;
 

@@ -1,8 +1,10 @@
 //! A message that the worker has taken and not acknowledged, with those of its orders that have no committed outcome
 //! yet. A message may carry many orders, and the outcome of one must not affect the others.
 
+use std::ops::Add as _;
+
 use crate::domain::{Order, OrderId, SaleId};
-use crate::queue::{Delivery, Traces};
+use crate::queue::{Amount, Delivery, Traces};
 use crate::trace;
 
 pub(super) struct PendingDelivery {
@@ -73,6 +75,11 @@ impl PendingDelivery {
             metrics::counter!("doorbuster_worker_late_acks_total").increment(1);
         }
     }
+}
+
+/// What the broker has lent with these deliveries, whatever has become of their orders since.
+pub(super) fn lent<'a>(deliveries: impl IntoIterator<Item = &'a PendingDelivery>) -> Amount {
+    deliveries.into_iter().map(|pending| pending.delivery.lent()).fold(Amount::default(), Amount::add)
 }
 
 /// The number of orders in a batch: the size of its transaction.

@@ -39,7 +39,7 @@ impl Worker {
             let orders = std::mem::take(&mut pending.orders);
             let mut left = Vec::new();
             let later = pending.later;
-            let all = orders.len();
+            let (all, mut refused) = (orders.len(), 0);
             for (nth, order) in orders.into_iter().enumerate() {
                 if outage || stop.is_cancelled() {
                     left.push(order);
@@ -51,7 +51,7 @@ impl Worker {
                     Alone::Done => {}
                     Alone::Held => left.append(&mut pending.orders),
                     Alone::Refused => {
-                        pending.is_refused = true;
+                        refused += pending.orders.len();
                         left.append(&mut pending.orders);
                     }
                     Alone::Outage => {
@@ -60,6 +60,8 @@ impl Worker {
                     }
                 }
             }
+            // What is left for another reason may go on soon, and then only the refused are left.
+            pending.is_refused = refused > 0 && refused == left.len();
             (pending.orders, pending.later) = (left, later);
             if !pending.is_done() {
                 held.push(pending);

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use tokio::time::Instant;
 
-use super::pending::PendingDelivery;
+use super::pending::{PendingDelivery, lent};
 use crate::link::Backoff;
 use crate::queue::Amount;
 
@@ -41,14 +41,17 @@ impl Refused {
     pub(super) fn take_over(&mut self, left: Vec<PendingDelivery>, was_try: bool) -> Vec<PendingDelivery> {
         let (refused, others): (Vec<_>, Vec<_>) = left.into_iter().partition(|pending| pending.is_refused);
         let now = Instant::now();
-        let begun = if was_try { self.begun.take() } else { None };
-        if !refused.is_empty() {
-            // A try may wait long for the broker, and the lanes are there for the others.
-            let took = begun.map(|begun| now - begun).unwrap_or_default();
-            self.retry_at = now + self.backoff.delay().max(took);
-        } else if was_try {
-            self.backoff.reset();
-            self.retry_at = now;
+        if was_try {
+            // It may have waited long for the broker, and the lanes are there for the others.
+            let took = self.begun.take().map(|begun| now - begun).unwrap_or_default();
+            if refused.is_empty() {
+                self.backoff.reset();
+                self.retry_at = now;
+            } else {
+                self.retry_at = now + self.backoff.delay().max(took);
+            }
+        } else if !refused.is_empty() && self.deliveries.is_empty() && self.begun.is_none() {
+            self.retry_at = now + self.backoff.delay();
         }
         self.deliveries.extend(refused);
         others
@@ -73,15 +76,11 @@ impl Refused {
 
     /// What waits.
     pub(super) fn held(&self) -> Amount {
-        Amount {
-            messages: self.deliveries.len(),
-            orders: self.deliveries.iter().map(|one| one.orders.len()).sum(),
-        }
+        lent(&self.deliveries)
     }
 
     /// Forgets everything: the deliveries are given back.
     pub(super) fn clear(&mut self) {
-        self.deliveries.clear();
-        self.begun = None;
+        *self = Self::new();
     }
 }

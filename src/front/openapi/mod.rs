@@ -11,7 +11,7 @@ mod page;
 mod parts;
 mod webhooks;
 
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
 use axum::Router;
 use axum::http::header;
@@ -71,29 +71,26 @@ impl Api {
 
     /// Its document as text, made once.
     fn text(self) -> &'static str {
-        static BUYERS: LazyLock<String> = LazyLock::new(|| Api::Buyers.document().to_string());
-        static OPERATIONS: LazyLock<String> = LazyLock::new(|| Api::Operations.document().to_string());
-        match self {
-            Self::Buyers => &BUYERS,
-            Self::Operations => &OPERATIONS,
-        }
+        static TEXTS: [OnceLock<String>; 2] = [const { OnceLock::new() }; 2];
+        made_once(&TEXTS[self as usize], || self.document().to_string())
     }
 
     fn page(self) -> &'static str {
-        static BUYERS: LazyLock<String> = LazyLock::new(|| page::page(&Api::Buyers.document()));
-        static OPERATIONS: LazyLock<String> = LazyLock::new(|| page::page(&Api::Operations.document()));
-        match self {
-            Self::Buyers => &BUYERS,
-            Self::Operations => &OPERATIONS,
-        }
+        static PAGES: [OnceLock<String>; 2] = [const { OnceLock::new() }; 2];
+        made_once(&PAGES[self as usize], || page::page(&self.document()))
     }
 
-    /// `/openapi.json`, and `/docs` for readers. The first request for either makes it, which takes milliseconds.
+    /// `/openapi.json`, and `/docs` for readers.
     pub(super) fn routes<S: Clone + Send + Sync + 'static>(self) -> Router<S> {
         Router::new()
-            .route(DOCUMENT, get(move || async move { json_text(block_in_place(|| self.text())) }))
-            .route(PAGE, get(move || async move { Html(block_in_place(|| self.page())) }))
+            .route(DOCUMENT, get(move || async move { json_text(self.text()) }))
+            .route(PAGE, get(move || async move { Html(self.page()) }))
     }
+}
+
+/// Made by the first request, which takes milliseconds and must hold nobody up.
+fn made_once(text: &'static OnceLock<String>, make: impl FnOnce() -> String) -> &'static str {
+    text.get().unwrap_or_else(|| block_in_place(|| text.get_or_init(make)))
 }
 
 fn json_text(text: &'static str) -> Response {

@@ -1,5 +1,6 @@
 //! Dead letters: how an order becomes one, and how each one ends.
 
+use std::path::Path;
 use std::time::Duration;
 
 use doorbuster::audit::audit;
@@ -7,12 +8,12 @@ use doorbuster::front::Role;
 use doorbuster::lease::LeaseOptions;
 use doorbuster::process::Running;
 use doorbuster::queue::{Consumer, DeadLetters};
+use doorbuster::rehearsal::servers::{Ending, Kind, Server};
 use lapin::BasicProperties;
 use lapin::options::BasicPublishOptions;
-use lapin::types::FieldTable;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 
-use crate::seams::queue::channel;
+use crate::seams::queue::{channel, take};
 use crate::support::{Answer, Buyer, Database, World, run, sale, until};
 
 const LONG: Duration = Duration::from_secs(40);
@@ -236,31 +237,53 @@ async fn orders_whose_dead_letters_were_lost_are_published_again() {
     running.stop().await;
 }
 
-/// Opens or shuts the way to the dead-letter queue. While it is shut the broker takes no dead letter.
-async fn dead_letters_pass(world: &World, pass: bool) {
-    let (channel, dead) = (channel(world).await, format!("{}.dead", world.name));
-    let (name, arguments) = (dead.as_str(), FieldTable::default());
-    if pass {
-        channel.queue_bind(name.into(), name.into(), name.into(), Default::default(), arguments).await
-    } else {
-        channel.queue_unbind(name.into(), name.into(), name.into(), arguments).await
-    }
-    .unwrap();
+/// A private broker for this world, whose dead-letter queue can be shut.
+async fn private_broker(world: &mut World, folder: &Path) -> Server {
+    let broker = Server::start(Kind::Rabbitmq, folder).await.unwrap();
+    world.set(&format!("queue.url={}", broker.url));
+    world.parts().await.gate.check_installation().await.unwrap();
+    broker
+}
+
+/// Bounds the dead-letter queue. The broker takes one more than that.
+async fn bound_dead_letters(world: &World, broker: &Server, most: u32) {
+    let pattern = format!("^{}\\.dead$", world.name);
+    let bound = format!(r#"{{"max-length":{most},"overflow":"reject-publish"}}"#);
+    broker.control(&["set_policy", "dead", &pattern, &bound, "--apply-to", "queues"]).await.unwrap();
+}
+
+/// Makes the broker refuse dead letters.
+async fn shut_dead_letters(world: &World, broker: &Server) {
+    publish(world, "dead").await;
+    bound_dead_letters(world, broker, 0).await;
+}
+
+/// A queue that refuses messages takes more only when it has become shorter, so this takes the first one away.
+async fn open_dead_letters(world: &World, broker: &Server) {
+    bound_dead_letters(world, broker, 100).await;
+    take(world, "dead").await.expect("the first");
+}
+
+/// Publishes a message that nobody can read.
+async fn publish(world: &World, queue: &str) {
+    let name = format!("{}.{queue}", world.name);
+    let (options, properties) = (BasicPublishOptions::default(), BasicProperties::default());
+    let channel = channel(world).await;
+    channel.basic_publish("".into(), name.as_str().into(), options, b"x", properties).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_parked_waits_apart_from_the_others() {
     let mut world = World::new(Database::Postgres).await;
     world.set("worker.lanes=1");
+    let folder = tempfile::tempdir().unwrap();
+    let broker = private_broker(&mut world, folder.path()).await;
     let running = world.running().await;
     let sale = sale(&world.name, 50, 1);
     world.open_sale(&running.parts, &sale).await;
-    dead_letters_pass(&world, false).await;
+    running.publisher_is_up(LONG).await.expect("the broker");
+    shut_dead_letters(&world, &broker).await;
     let ada = poisoned(&world, &running, &sale, "ada").await;
-    let orders = format!("{}.orders", world.name);
-    let (options, properties) = (BasicPublishOptions::default(), BasicProperties::default());
-    let channel = channel(&world).await;
-    channel.basic_publish("".into(), orders.as_str().into(), options, b"x", properties).await.unwrap();
     let id = ada.order_id().parse().unwrap();
     until("it was tried to park the order", LONG, async || {
         running.parts.gate.ticket(&sale.id, id).await.unwrap().filter(|ticket| ticket.parked)
@@ -282,14 +305,33 @@ async fn what_cannot_be_parked_waits_apart_from_the_others() {
     let transactions: i64 = sqlx::query_scalar(AssertSqlSafe(count)).fetch_one(&mut database).await.unwrap();
     assert!(transactions <= 20, "{transactions} transactions for forty orders");
 
-    dead_letters_pass(&world, true).await;
     let operator = Buyer::operator(&running, Role::Operator);
-    let letters = until("both are dead letters", LONG, async || {
+    assert_eq!(dead_letters(&operator).await.len(), 1);
+    open_dead_letters(&world, &broker).await;
+    until("the order is a dead letter", LONG, async || {
         let letters = dead_letters(&operator).await;
-        (letters.len() >= 2).then_some(letters)
+        letters.into_iter().find(|letter| letter["id"] == ada.order_id() && letter["reason"] == "broken")
     })
     .await;
-    let reasons: Vec<_> = letters.iter().filter_map(|letter| letter["reason"].as_str()).collect();
-    assert!(reasons.contains(&"broken") && reasons.contains(&"unreadable"), "{reasons:?}");
     running.stop().await;
+    broker.stop(Ending::AtOnce).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unreadable_message_is_parked_once_the_broker_takes_dead_letters_again() {
+    let mut world = World::new(Database::Sqlite).await;
+    let folder = tempfile::tempdir().unwrap();
+    let broker = private_broker(&mut world, folder.path()).await;
+    let running = world.running().await;
+    running.publisher_is_up(LONG).await.expect("the broker");
+    shut_dead_letters(&world, &broker).await;
+    publish(&world, "orders").await;
+    // Nothing shows a try that came to nothing. The first one begins at once.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let operator = Buyer::operator(&running, Role::Operator);
+    assert_eq!(dead_letters(&operator).await.len(), 1);
+    open_dead_letters(&world, &broker).await;
+    until("the message is a dead letter", LONG, async || dead_letters(&operator).await.pop()).await;
+    running.stop().await;
+    broker.stop(Ending::AtOnce).await;
 }
