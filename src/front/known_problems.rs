@@ -1,5 +1,5 @@
-//! What all problems of one code and reason have in common, prepared by each thread that has had one: most answers of a
-//! rush are one of a few problems.
+//! What all problems of one code and reason have in common. Each thread prepares it once, because most answers of a rush
+//! are one of a few problems.
 
 use std::cell::RefCell;
 
@@ -45,7 +45,7 @@ impl Known {
     }
 }
 
-/// Counts a problem, and writes its body: the members that it has in common with others, and its own, which are an object.
+/// Counts a problem and writes its body: the members that it shares with others, and its own, which are an object.
 pub(super) fn count_and_write(code: &Code, reason: &'static str, own: &impl Serialize, into: &mut Vec<u8>) {
     KNOWN.with_borrow_mut(|all| {
         let known = all.iter().position(|known| (known.code, known.reason) == (code.name, reason));
@@ -61,6 +61,8 @@ pub(super) fn count_and_write(code: &Code, reason: &'static str, own: &impl Seri
         let begins = into.len();
         debug_assert_eq!(end, b'}');
         let _ = serde_json::to_writer(&mut *into, own);
-        into[begins] = b',';
+        if let Some(brace) = into.get_mut(begins) {
+            *brace = b',';
+        }
     }
 }

@@ -14,7 +14,7 @@ use lapin::options::BasicPublishOptions;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
 
 use crate::seams::queue::{channel, take};
-use crate::support::{Answer, Buyer, Database, World, run, sale, until};
+use crate::support::{Answer, Buyer, Database, Doorbuster, World, run, sale, until};
 
 const LONG: Duration = Duration::from_secs(40);
 
@@ -319,15 +319,18 @@ async fn what_cannot_be_parked_waits_apart_from_the_others() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unreadable_message_is_parked_once_the_broker_takes_dead_letters_again() {
-    let mut world = World::new(Database::Sqlite).await;
+    let mut world = World::new(Database::Postgres).await;
     let folder = tempfile::tempdir().unwrap();
     let broker = private_broker(&mut world, folder.path()).await;
-    let running = world.running().await;
+    let running = world.running_as(doorbuster::process::Role::Front).await;
+    let worker = Doorbuster::start(&world, "worker").await;
     running.publisher_is_up(LONG).await.expect("the broker");
     shut_dead_letters(&world, &broker).await;
     publish(&world, "orders").await;
-    // Nothing shows a try that came to nothing. The first one begins at once.
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    until("a try came to nothing", LONG, async || {
+        worker.has_logged("a dead letter could not be written").then_some(())
+    })
+    .await;
     let operator = Buyer::operator(&running, Role::Operator);
     assert_eq!(dead_letters(&operator).await.len(), 1);
     open_dead_letters(&world, &broker).await;
