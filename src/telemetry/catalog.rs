@@ -128,7 +128,10 @@ pub const METRICS: &[Metric] = &[
     counter("doorbuster_lease_renewals_failed_total", "Renewals that Redis did not answer in time."),
     counter("doorbuster_leases_lost_total", "Leases lost while in use, by reason."),
     // Orders and payments.
-    counter("doorbuster_orders_changed_total", "Changes of orders after their row was written, by act."),
+    counter(
+        "doorbuster_orders_changed_total",
+        "Changes of orders after their row was written, by act. What a payment provider's event changes is in doorbuster_payments_ended_total.",
+    ),
     counter(
         "doorbuster_orders_changed_unlogged_total",
         "Changes that were answered before the order log had them, because the broker was away.",

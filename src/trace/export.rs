@@ -5,6 +5,7 @@ use std::time::Duration;
 use http_body_util::Full;
 use hyper::{HeaderMap, Method, Request, Uri};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::finished::Finished;
@@ -63,21 +64,40 @@ impl Exporter {
             } else if spans.len() < MOST {
                 let _ = stop.run_until_cancelled(waited).await;
             }
-            while spans.len() < MOST
-                && let Ok(span) = self.waiting.try_recv()
-            {
-                spans.push(span);
-            }
+            self.fill(&mut spans);
             let count = spans.len();
             let batch = std::mem::take(&mut spans);
             if !goes_on {
-                self.send(batch, LAST).await;
-                return;
+                return self.send_last(batch, LAST).await;
             }
             // A collector that does not answer holds up no stop.
             if stop.run_until_cancelled(self.send(batch, WITHIN)).await.is_none() {
                 dropped(count);
             }
+        }
+    }
+
+    /// Adds what waits, as far as it fits into a request.
+    fn fill(&mut self, spans: &mut Vec<Finished>) {
+        while spans.len() < MOST
+            && let Ok(span) = self.waiting.try_recv()
+        {
+            spans.push(span);
+        }
+    }
+
+    /// Sends these and all that wait, as far as the collector takes them in time.
+    async fn send_last(mut self, mut spans: Vec<Finished>, within: Duration) {
+        let until = Instant::now() + within;
+        while !spans.is_empty() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                dropped(spans.len());
+            } else {
+                self.send(std::mem::take(&mut spans), left).await;
+            }
+            spans.clear();
+            self.fill(&mut spans);
         }
     }
 
@@ -109,5 +129,78 @@ impl Exporter {
             .body(Full::from(body))?;
         request.headers_mut().extend(self.collector.headers.clone());
         self.poster.send(request, within).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::{Arc, Mutex};
+    use std::time::SystemTime;
+
+    use http_body_util::BodyExt as _;
+    use hyper::Response;
+    use hyper::body::{Bytes, Incoming};
+    use hyper::server::conn::http1;
+    use hyper::service::service_fn;
+    use hyper_util::rt::TokioIo;
+    use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+    use prost::Message as _;
+    use tokio::net::TcpListener;
+    use tokio_util::task::AbortOnDropHandle;
+
+    use super::*;
+    use crate::domain::TraceContext;
+    use crate::trace::Kind;
+
+    fn finished(span: u64) -> Finished {
+        Finished {
+            context: TraceContext { trace: 1, span, is_sampled: true },
+            parent: None,
+            name: "persist",
+            kind: Kind::Internal,
+            begun: SystemTime::UNIX_EPOCH,
+            ended: SystemTime::UNIX_EPOCH,
+            attributes: Vec::new(),
+            failure: None,
+        }
+    }
+
+    /// Takes traces, and counts the spans of each request.
+    fn collector(listener: TcpListener, counts: Arc<Mutex<Vec<usize>>>) -> AbortOnDropHandle<()> {
+        let take = move |request: Request<Incoming>| {
+            let counts = counts.clone();
+            async move {
+                let body = request.into_body().collect().await.expect("a body").to_bytes();
+                let request = ExportTraceServiceRequest::decode(body).expect("as the protocol has it");
+                let spans = request.resource_spans[0].scope_spans[0].spans.len();
+                counts.lock().expect("not poisoned").push(spans);
+                Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
+            }
+        };
+        AbortOnDropHandle::new(tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let serving =
+                    http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(take.clone()));
+                tokio::spawn(serving);
+            }
+        }))
+    }
+
+    #[tokio::test]
+    async fn a_process_that_stops_sends_more_spans_than_one_request_holds() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}/", listener.local_addr().expect("an address"));
+        let counts: Arc<Mutex<Vec<usize>>> = Arc::default();
+        let _collector = collector(listener, counts.clone());
+        let (queue, waiting) = mpsc::channel(1_500);
+        for nth in 1..=1_300 {
+            queue.try_send(finished(nth)).expect("room");
+        }
+        let to = Collector { url: url.parse().expect("a URL"), headers: HeaderMap::new() };
+        let poster = Poster::new(Reach::EVERYWHERE);
+        let exporter = Exporter { service: "test", collector: to, poster, waiting, fails: false };
+        exporter.send_last(vec![finished(1_301)], Duration::from_secs(60)).await;
+        assert_eq!(*counts.lock().expect("not poisoned"), [1, 512, 512, 276]);
     }
 }

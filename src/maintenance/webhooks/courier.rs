@@ -1,17 +1,16 @@
 //! Gives one endpoint what is due: orders and sales at the same time, and the events of each one after the other.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt as _};
-use serde_json::json;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::domain::{EventType, Millis, OrderId};
+use super::message::{Message, Orders};
+use crate::domain::Millis;
 use crate::maintenance::MaintenanceError;
-use crate::store::{EndpointState, NotTaken, OrderRow, Store, WebhookDelivery};
+use crate::store::{EndpointState, NotTaken, Store, WebhookDelivery};
 use crate::webhook::{EndpointUrl, NotDelivered, Secret, Sender, Signed};
 
 /// Orders and sales of one round.
@@ -50,6 +49,8 @@ pub(super) struct Courier {
 struct Outcome {
     taken: Vec<(Uuid, i32)>,
     not_taken: Vec<NotTaken>,
+    /// Of events whose order this build cannot read, which says nothing about the endpoint.
+    unreadable: Vec<NotTaken>,
     is_gone: bool,
 }
 
@@ -114,48 +115,45 @@ impl Courier {
             }
             return Ok(false);
         }
-        let of_orders = due.iter().filter(|delivery| matches!(delivery.event, EventType::Order(_)));
-        let mut ids: Vec<OrderId> = of_orders.map(|delivery| delivery.subject.into()).collect();
-        ids.dedup();
-        let rows = self.store.orders_by_id(&ids).await?;
-        let rows: BTreeMap<OrderId, OrderRow> = rows.into_iter().map(|row| (row.order.id, row)).collect();
+        let orders = Orders::of(&due, &self.store).await?;
         let tally = Tally { clock, taken: AtomicUsize::new(0), failed: AtomicUsize::new(0) };
         let subjects = due.chunk_by(|one, next| one.subject == next.subject);
         // Collected, because the compiler cannot tell that a lazy iterator of them may be sent to another thread.
-        let giving: Vec<_> = subjects.map(|events| self.give(events, &rows, &tally)).collect();
+        let giving: Vec<_> = subjects.map(|events| self.give(events, &orders, &tally)).collect();
         let given: Vec<Outcome> = stream::iter(giving).buffer_unordered(AT_ONCE).collect().await;
         let mut outcome = Outcome::default();
         for one in given {
             outcome.taken.extend(one.taken);
             outcome.not_taken.extend(one.not_taken);
+            outcome.unreadable.extend(one.unreadable);
             outcome.is_gone |= one.is_gone;
         }
-        let Outcome { taken, not_taken, is_gone } = outcome;
-        self.store.record_deliveries(&self.endpoint, &taken, &not_taken).await?;
-        let given_up = not_taken.iter().filter(|failed| failed.due.is_none()).count();
+        let Outcome { taken, not_taken, unreadable, is_gone } = outcome;
+        let failed = [not_taken.as_slice(), &unreadable].concat();
+        self.store.record_deliveries(&self.endpoint, &taken, &failed).await?;
+        let given_up = failed.iter().filter(|failed| failed.due.is_none()).count();
         metrics::counter!("doorbuster_webhooks_delivered_total").increment(taken.len() as u64);
-        metrics::counter!("doorbuster_webhooks_failed_total").increment(not_taken.len() as u64);
+        metrics::counter!("doorbuster_webhooks_failed_total").increment(failed.len() as u64);
         metrics::counter!("doorbuster_webhooks_given_up_total").increment(given_up as u64);
         if is_gone {
             self.switch_off("it answered 410 Gone").await?;
             return Ok(false);
         }
-        let takes_nothing = taken.is_empty() && !not_taken.is_empty();
-        if !takes_nothing {
+        if !taken.is_empty() {
             if self.is_failing {
                 self.store.note_endpoint(&self.endpoint, false).await?;
             }
-            return Ok(!taken.is_empty());
+            return Ok(true);
         }
+        let Some(first) = not_taken.first() else { return Ok(false) };
         let lasts = self.store.note_endpoint(&self.endpoint, true).await?;
         if lasts >= OFF_AFTER {
             self.switch_off("nothing could be delivered for five days").await?;
             return Ok(false);
         }
-        let why = not_taken.first().map(|failed| failed.why.as_str()).unwrap_or_default();
         tracing::warn!(
             endpoint = self.endpoint,
-            why,
+            why = first.why,
             for_s = lasts.as_secs(),
             "a webhook endpoint takes nothing"
         );
@@ -164,12 +162,7 @@ impl Courier {
     }
 
     /// Gives the endpoint the events of one order or sale, until one is not due or not taken.
-    async fn give(
-        &self,
-        events: &[WebhookDelivery],
-        rows: &BTreeMap<OrderId, OrderRow>,
-        tally: &Tally,
-    ) -> Outcome {
+    async fn give(&self, events: &[WebhookDelivery], orders: &Orders, tally: &Tally) -> Outcome {
         let mut outcome = Outcome::default();
         for (nth, delivery) in events.iter().enumerate() {
             // The first one is due, as the database said.
@@ -177,9 +170,20 @@ impl Courier {
             if tally.is_away() || !is_due {
                 break;
             }
-            let sent = match message(delivery, rows) {
-                Some(message) => self.send(message, tally.clock.now()).await,
-                None => Ok(()),
+            let failed = |why: String| {
+                let WebhookDelivery { subject, version, tries, .. } = *delivery;
+                let due = again_after(tries).map(|after| Millis(tally.clock.now().0 + after));
+                NotTaken { subject, version, tries, due, why }
+            };
+            let sent = match orders.message(delivery) {
+                Ok(Some(message)) => self.send(message, tally.clock.now()).await,
+                Ok(None) => Ok(()),
+                Err(error) => {
+                    tracing::error!(%error, endpoint = self.endpoint, "a webhook waits for a build that can read its order");
+                    // The error names the buyer, and the list of endpoints must not.
+                    outcome.unreadable.push(failed("this build cannot read the order's row".into()));
+                    break;
+                }
             };
             let Err(error) = sent else {
                 tally.taken.fetch_add(1, Ordering::Relaxed);
@@ -188,9 +192,7 @@ impl Courier {
             };
             tally.failed.fetch_add(1, Ordering::Relaxed);
             outcome.is_gone |= error.is_gone();
-            let due = again_after(delivery.tries).map(|after| Millis(tally.clock.now().0 + after));
-            let (subject, version, why) = (delivery.subject, delivery.version, error.to_string());
-            outcome.not_taken.push(NotTaken { subject, version, tries: delivery.tries, due, why });
+            outcome.not_taken.push(failed(error.to_string()));
             break;
         }
         outcome
@@ -206,40 +208,6 @@ impl Courier {
         self.store.switch_endpoint(&self.endpoint, &EndpointState::Off(why.into())).await?;
         Ok(())
     }
-}
-
-/// An event as the endpoint gets it: its id, which a repeat has as well, and its body.
-struct Message {
-    id: String,
-    body: String,
-}
-
-/// `None` if the event is of an order that was deleted with its sale: nothing is known of it any more.
-fn message(delivery: &WebhookDelivery, rows: &BTreeMap<OrderId, OrderRow>) -> Option<Message> {
-    let WebhookDelivery { sale, event, at, version, .. } = delivery;
-    let (id, data) = match event {
-        EventType::Order(status) => {
-            let order = OrderId::from(delivery.subject);
-            let row = rows.get(&order)?;
-            let data = json!({
-                "order_id": order,
-                "sale_id": sale,
-                "user_id": row.order.user,
-                "sku": row.order.sku,
-                "quantity": row.order.quantity,
-                "status": status,
-                "version": version,
-            });
-            (format!("{order}.{version}"), data)
-        }
-        // A database that went back in time may give a version a second time; the time is another one.
-        EventType::Sale(what) => {
-            let id = format!("{sale}.{}.{}", what.as_str(), at.0);
-            (id, json!({ "sale_id": sale, "status": what.as_str() }))
-        }
-    };
-    let body = json!({ "type": event.to_string(), "timestamp": at, "data": data }).to_string();
-    Some(Message { id, body })
 }
 
 /// The milliseconds until a delivery that has failed so often before, and now again, is tried once more.

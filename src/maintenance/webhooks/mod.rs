@@ -2,6 +2,7 @@
 
 mod courier;
 mod leading;
+mod message;
 mod sold_out;
 
 pub use leading::Webhooks;

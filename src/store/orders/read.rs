@@ -1,5 +1,7 @@
 //! Reading orders.
 
+use std::collections::BTreeMap;
+
 use sea_orm::{
     ColumnTrait as _, EntityTrait as _, QueryFilter as _, QueryOrder as _, QuerySelect as _, Select,
 };
@@ -60,15 +62,24 @@ impl Store {
 
     /// Many orders in one query, in no particular order. Orders without a row are left out.
     pub async fn orders_by_id(&self, ids: &[OrderId]) -> Result<Vec<OrderRow>, StoreError> {
+        self.rows_by_id(ids).await?.into_iter().map(read_order).collect()
+    }
+
+    /// The same, by id, and why a row cannot be read: a later build may have written it.
+    pub async fn readable_orders_by_id(
+        &self,
+        ids: &[OrderId],
+    ) -> Result<BTreeMap<OrderId, Result<OrderRow, StoreError>>, StoreError> {
+        let rows = self.rows_by_id(ids).await?;
+        Ok(rows.into_iter().map(|row| (row.id.into(), read_order(row))).collect())
+    }
+
+    async fn rows_by_id(&self, ids: &[OrderId]) -> Result<Vec<order::Model>, StoreError> {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
         let these = is_one_of(&self.db, order::Column::Id, ids.iter().map(|id| id.uuid()));
-        self.within(async {
-            let rows = order::Entity::find().filter(these).all(&self.db).await?;
-            rows.into_iter().map(read_order).collect()
-        })
-        .await
+        self.within(async { Ok(order::Entity::find().filter(these).all(&self.db).await?) }).await
     }
 
     /// One page of a user's orders in a sale, oldest first, starting after `after`.

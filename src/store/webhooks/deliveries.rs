@@ -18,6 +18,9 @@ use crate::store::error::StoreError;
 use crate::store::handle::Store;
 use crate::store::many::{OnExisting, insert_many, is_one_of};
 
+/// Deliveries that one statement changes, or a few more: a million would not end within the time limit.
+const PAGE: u64 = 10_000;
+
 /// An event that an endpoint has not taken yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WebhookDelivery {
@@ -200,19 +203,54 @@ impl Store {
         .await
     }
 
-    /// Has an endpoint be given at once what it was not given because of failures. Returns how many deliveries.
+    /// Has an endpoint be given at once what it was not given because of failures. Returns how many deliveries. They are
+    /// changed a page at a time: after an error some may be due already. May be repeated.
     pub async fn redeliver(&self, endpoint: &str) -> Result<u64, StoreError> {
-        self.within(async {
-            let again = Entity::update_many()
-                .col_expr(Column::DueAtMs, self.clock())
-                .col_expr(Column::Tries, Expr::val(0))
-                .filter(Column::EndpointId.eq(endpoint))
-                .filter(Condition::any().add(Column::DueAtMs.is_null()).add(Column::Tries.gt(0)))
-                .exec(&self.db)
+        let (mut again, mut after) = (0, Some(Uuid::nil()));
+        while let Some(begin) = after {
+            let (page, last) = self.page_of(endpoint, begin).await?;
+            again += self
+                .within(async {
+                    let update = Entity::update_many()
+                        .col_expr(Column::DueAtMs, self.clock())
+                        .col_expr(Column::Tries, Expr::val(0))
+                        .filter(page)
+                        .filter(Condition::any().add(Column::DueAtMs.is_null()).add(Column::Tries.gt(0)));
+                    Ok(update.exec(&self.db).await?.rows_affected)
+                })
                 .await?;
-            Ok(again.rows_affected)
-        })
-        .await
+            after = last;
+        }
+        Ok(again)
+    }
+
+    /// Deletes what an endpoint has not taken, a page at a time. May be repeated.
+    pub(super) async fn delete_deliveries(&self, endpoint: &str) -> Result<(), StoreError> {
+        let mut after = Some(Uuid::nil());
+        while let Some(begin) = after {
+            let (page, last) = self.page_of(endpoint, begin).await?;
+            self.within(async { Ok(Entity::delete_many().filter(page).exec(&self.db).await?) }).await?;
+            after = last;
+        }
+        Ok(())
+    }
+
+    /// The deliveries of the orders and sales after this one, as a condition, up to the one that is returned; all of them
+    /// if that is `None`.
+    async fn page_of(&self, endpoint: &str, after: Uuid) -> Result<(Condition, Option<Uuid>), StoreError> {
+        let page = Condition::all().add(Column::EndpointId.eq(endpoint)).add(Column::OrderId.gt(after));
+        let last: Option<Uuid> = self
+            .within(async {
+                let last = Entity::find().select_only().column(Column::OrderId).filter(page.clone());
+                let last = last.order_by_asc(Column::OrderId).offset(PAGE - 1).limit(1);
+                Ok(last.into_tuple().one(&self.db).await?)
+            })
+            .await?;
+        let page = match last {
+            Some(last) => page.add(Column::OrderId.lte(last)),
+            None => page,
+        };
+        Ok((page, last))
     }
 }
 

@@ -129,11 +129,17 @@ impl Store {
         .await
     }
 
-    /// Removes an endpoint with all that waits for it. Returns whether there was one.
+    /// Removes an endpoint with all that waits for it. Returns whether there was one. It is switched off first, and is still
+    /// there after an error, with what waits or a part of it. May be repeated.
     pub async fn remove_endpoint(&self, id: &str) -> Result<bool, StoreError> {
+        if !self.switch_endpoint(id, &EndpointState::Off("it is being removed".into())).await? {
+            return Ok(false);
+        }
+        self.delete_deliveries(id).await?;
         self.within(async {
             let transaction = self.begin().await?;
             let removed = Entity::delete_by_id(id).exec(&transaction).await?;
+            // Made before it was off.
             webhook_delivery::Entity::delete_many()
                 .filter(webhook_delivery::Column::EndpointId.eq(id))
                 .exec(&transaction)

@@ -22,4 +22,5 @@ pub mod terms;
 pub mod together;
 pub mod tokens;
 pub mod traces;
+pub mod webhook_rows;
 pub mod webhooks;
