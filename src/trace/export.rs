@@ -42,39 +42,42 @@ pub struct Exporter {
     waiting: mpsc::Receiver<Finished>,
     /// Whether the last request failed.
     fails: bool,
+    /// How long the collector may take for the last spans.
+    last_within: Duration,
 }
 
 impl Exporter {
     /// Begins to record. Connects to nothing yet. `None` if this process records already.
     pub fn open(service: &'static str, collector: Collector, sampling: Sampling) -> Option<Self> {
         let waiting = install(sampling)?;
-        Some(Self { service, collector, poster: Poster::new(Reach::EVERYWHERE), waiting, fails: false })
+        let poster = Poster::new(Reach::EVERYWHERE);
+        Some(Self { service, collector, poster, waiting, fails: false, last_within: LAST })
     }
 
     /// Runs until `stop`, and then sends what is left. A failure is logged once, until a request succeeds again.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut spans = Vec::new();
         loop {
-            let first = self.waiting.recv_many(&mut spans, MOST);
-            let goes_on = stop.run_until_cancelled(first).await.is_some();
-            let pause = if goes_on { EVERY } else { LAST };
-            let waited = tokio::time::sleep(pause);
-            if !goes_on {
-                waited.await;
-            } else if spans.len() < MOST {
-                let _ = stop.run_until_cancelled(waited).await;
+            let some = stop.run_until_cancelled(self.waiting.recv_many(&mut spans, MOST)).await.is_some();
+            if some && spans.len() < MOST {
+                let _ = stop.run_until_cancelled(tokio::time::sleep(EVERY)).await;
             }
             self.fill(&mut spans);
-            let count = spans.len();
-            let batch = std::mem::take(&mut spans);
-            if !goes_on {
-                return self.send_last(batch, LAST).await;
+            if stop.is_cancelled() {
+                break;
             }
+            let count = spans.len();
+            let mut sending = std::pin::pin!(self.send(std::mem::take(&mut spans), WITHIN));
             // A collector that does not answer holds up no stop.
-            if stop.run_until_cancelled(self.send(batch, WITHIN)).await.is_none() {
+            let was_sent = stop.run_until_cancelled(&mut sending).await.is_some();
+            if !was_sent && tokio::time::timeout(LAST, sending).await.is_err() {
                 dropped(count);
             }
         }
+        // What the process ends with is recorded last.
+        tokio::time::sleep(LAST).await;
+        self.fill(&mut spans);
+        self.send_last(spans).await;
     }
 
     /// Adds what waits, as far as it fits into a request.
@@ -87,16 +90,18 @@ impl Exporter {
     }
 
     /// Sends these and all that wait, as far as the collector takes them in time.
-    async fn send_last(mut self, mut spans: Vec<Finished>, within: Duration) {
-        let until = Instant::now() + within;
+    async fn send_last(mut self, mut spans: Vec<Finished>) {
+        let until = Instant::now() + self.last_within;
         while !spans.is_empty() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
+                // Nothing more comes in, so nothing is lost uncounted.
+                self.waiting.close();
                 dropped(spans.len());
+                spans.clear();
             } else {
                 self.send(std::mem::take(&mut spans), left).await;
             }
-            spans.clear();
             self.fill(&mut spans);
         }
     }
@@ -187,20 +192,38 @@ mod tests {
         }))
     }
 
+    /// Whether it waits for more spans to send with these, or for nothing.
     #[tokio::test]
-    async fn a_process_that_stops_sends_more_spans_than_one_request_holds() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let url = format!("http://{}/", listener.local_addr().expect("an address"));
-        let counts: Arc<Mutex<Vec<usize>>> = Arc::default();
-        let _collector = collector(listener, counts.clone());
-        let (queue, waiting) = mpsc::channel(1_500);
-        for nth in 1..=1_300 {
-            queue.try_send(finished(nth)).expect("room");
+    async fn a_process_that_stops_sends_all_spans_that_wait() {
+        for ends_at_once in [true, false] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let url = format!("http://{}/", listener.local_addr().expect("an address"));
+            let counts: Arc<Mutex<Vec<usize>>> = Arc::default();
+            let _collector = collector(listener, counts.clone());
+            let (queue, waiting) = mpsc::channel(1_500);
+            let exporter = Exporter {
+                service: "test",
+                collector: Collector { url: url.parse().expect("a URL"), headers: HeaderMap::new() },
+                poster: Poster::new(Reach::EVERYWHERE),
+                waiting,
+                fails: false,
+                last_within: Duration::from_secs(60),
+            };
+            let stop = CancellationToken::new();
+            if ends_at_once {
+                stop.cancel();
+            }
+            let running = tokio::spawn(exporter.run(stop.clone()));
+            queue.send(finished(1)).await.expect("room");
+            while !ends_at_once && queue.capacity() < queue.max_capacity() {
+                tokio::task::yield_now().await;
+            }
+            for nth in 2..=1_300 {
+                queue.try_send(finished(nth)).expect("room");
+            }
+            stop.cancel();
+            running.await.expect("no panic");
+            assert_eq!(*counts.lock().expect("not poisoned"), [512, 512, 276], "{ends_at_once}");
         }
-        let to = Collector { url: url.parse().expect("a URL"), headers: HeaderMap::new() };
-        let poster = Poster::new(Reach::EVERYWHERE);
-        let exporter = Exporter { service: "test", collector: to, poster, waiting, fails: false };
-        exporter.send_last(vec![finished(1_301)], Duration::from_secs(60)).await;
-        assert_eq!(*counts.lock().expect("not poisoned"), [1, 512, 512, 276]);
     }
 }

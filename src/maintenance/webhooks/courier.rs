@@ -128,37 +128,50 @@ impl Courier {
             outcome.unreadable.extend(one.unreadable);
             outcome.is_gone |= one.is_gone;
         }
-        let Outcome { taken, not_taken, unreadable, is_gone } = outcome;
-        let failed = [not_taken.as_slice(), &unreadable].concat();
-        self.store.record_deliveries(&self.endpoint, &taken, &failed).await?;
-        let given_up = failed.iter().filter(|failed| failed.due.is_none()).count();
-        metrics::counter!("doorbuster_webhooks_delivered_total").increment(taken.len() as u64);
-        metrics::counter!("doorbuster_webhooks_failed_total").increment(failed.len() as u64);
-        metrics::counter!("doorbuster_webhooks_given_up_total").increment(given_up as u64);
-        if is_gone {
+        self.record(&outcome).await?;
+        if outcome.is_gone {
             self.switch_off("it answered 410 Gone").await?;
             return Ok(false);
         }
-        if !taken.is_empty() {
+        if !outcome.taken.is_empty() {
             if self.is_failing {
                 self.store.note_endpoint(&self.endpoint, false).await?;
             }
             return Ok(true);
         }
-        let Some(first) = not_taken.first() else { return Ok(false) };
+        // Those that cannot be read wait for some seconds now, so this ends.
+        let Some(first) = outcome.not_taken.first() else { return Ok(true) };
+        self.takes_nothing(&first.why).await?;
+        Ok(false)
+    }
+
+    async fn record(&self, outcome: &Outcome) -> Result<(), MaintenanceError> {
+        let Outcome { taken, not_taken, unreadable, .. } = outcome;
+        if let Some(first) = unreadable.first() {
+            tracing::warn!(endpoint = self.endpoint, orders = unreadable.len(), order_id = %first.subject,
+                "webhooks of orders whose row cannot be read wait for a later build");
+        }
+        let mut failed = [not_taken.as_slice(), unreadable].concat();
+        // In the order in which an operator's act changes them: two that lock rows in different orders deadlock.
+        failed.sort_by_key(|failed| (failed.subject, failed.version));
+        self.store.record_deliveries(&self.endpoint, taken, &failed).await?;
+        let given_up = failed.iter().filter(|failed| failed.due.is_none()).count();
+        metrics::counter!("doorbuster_webhooks_delivered_total").increment(taken.len() as u64);
+        metrics::counter!("doorbuster_webhooks_failed_total").increment(not_taken.len() as u64);
+        metrics::counter!("doorbuster_webhooks_given_up_total").increment(given_up as u64);
+        Ok(())
+    }
+
+    /// Waits, or switches the endpoint off.
+    async fn takes_nothing(&self, why: &str) -> Result<(), MaintenanceError> {
         let lasts = self.store.note_endpoint(&self.endpoint, true).await?;
         if lasts >= OFF_AFTER {
-            self.switch_off("nothing could be delivered for five days").await?;
-            return Ok(false);
+            return self.switch_off("nothing could be delivered for five days").await;
         }
-        tracing::warn!(
-            endpoint = self.endpoint,
-            why = first.why,
-            for_s = lasts.as_secs(),
-            "a webhook endpoint takes nothing"
-        );
+        let for_s = lasts.as_secs();
+        tracing::warn!(endpoint = self.endpoint, why, for_s, "a webhook endpoint takes nothing");
         tokio::time::sleep((lasts / 2).clamp(PAUSE.0, PAUSE.1)).await;
-        Ok(false)
+        Ok(())
     }
 
     /// Gives the endpoint the events of one order or sale, until one is not due or not taken.
@@ -178,10 +191,9 @@ impl Courier {
             let sent = match orders.message(delivery) {
                 Ok(Some(message)) => self.send(message, tally.clock.now()).await,
                 Ok(None) => Ok(()),
-                Err(error) => {
-                    tracing::error!(%error, endpoint = self.endpoint, "a webhook waits for a build that can read its order");
-                    // The error names the buyer, and the list of endpoints must not.
-                    outcome.unreadable.push(failed("this build cannot read the order's row".into()));
+                // Without the error, which names the buyer: neither the table nor the log is cleared when they are erased.
+                Err(_) => {
+                    outcome.unreadable.push(failed("an order's row cannot be read by this build".into()));
                     break;
                 }
             };

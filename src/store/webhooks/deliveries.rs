@@ -10,7 +10,7 @@ use sea_orm::{
 use uuid::Uuid;
 
 use super::endpoints::that_are_on;
-use crate::domain::{EventType, Millis, SaleId};
+use crate::domain::{EventType, Millis};
 use crate::store::clock;
 use crate::store::entities::webhook_delivery::{ActiveModel, Column, Entity, Model};
 use crate::store::entities::webhook_event;
@@ -28,8 +28,8 @@ pub struct WebhookDelivery {
     pub subject: Uuid,
     /// The version of the order's row. A later event of the subject has a higher one.
     pub version: i32,
-    /// The sale.
-    pub sale: SaleId,
+    /// The sale, as the row has it.
+    pub sale: String,
     /// What happened.
     pub event: EventType,
     /// When it happened.
@@ -168,10 +168,7 @@ impl Store {
                 .await?;
             let mut deliveries = Vec::with_capacity(rows.len());
             for events in rows.chunk_by(|one, next| one.order_id == next.order_id) {
-                let is_known = |row: &&Model| EventType::named(&row.status).is_some();
-                for row in events.iter().take_while(is_known) {
-                    deliveries.push(read(row.clone())?);
-                }
+                deliveries.extend(events.iter().map_while(read));
             }
             Ok(deliveries)
         })
@@ -204,19 +201,23 @@ impl Store {
     }
 
     /// Has an endpoint be given at once what it was not given because of failures. Returns how many deliveries. They are
-    /// changed a page at a time: after an error some may be due already. May be repeated.
+    /// changed a page at a time: after an error some may be due already. May be repeated. Fails if the database is known to
+    /// be behind.
     pub async fn redeliver(&self, endpoint: &str) -> Result<u64, StoreError> {
         let (mut again, mut after) = (0, Some(Uuid::nil()));
         while let Some(begin) = after {
             let (page, last) = self.page_of(endpoint, begin).await?;
             again += self
                 .within(async {
+                    let transaction = self.begin().await?;
                     let update = Entity::update_many()
                         .col_expr(Column::DueAtMs, self.clock())
                         .col_expr(Column::Tries, Expr::val(0))
                         .filter(page)
                         .filter(Condition::any().add(Column::DueAtMs.is_null()).add(Column::Tries.gt(0)));
-                    Ok(update.exec(&self.db).await?.rows_affected)
+                    let updated = update.exec(&transaction).await?.rows_affected;
+                    transaction.commit().await?;
+                    Ok(updated)
                 })
                 .await?;
             after = last;
@@ -229,7 +230,12 @@ impl Store {
         let mut after = Some(Uuid::nil());
         while let Some(begin) = after {
             let (page, last) = self.page_of(endpoint, begin).await?;
-            self.within(async { Ok(Entity::delete_many().filter(page).exec(&self.db).await?) }).await?;
+            self.within(async {
+                let transaction = self.begin().await?;
+                Entity::delete_many().filter(page).exec(&transaction).await?;
+                Ok(transaction.commit().await?)
+            })
+            .await?;
             after = last;
         }
         Ok(())
@@ -322,13 +328,13 @@ fn by_version(all: impl Iterator<Item = (Uuid, i32)>) -> BTreeMap<i32, Vec<Uuid>
     by_version
 }
 
-fn read(row: Model) -> Result<WebhookDelivery, StoreError> {
-    let unreadable = |_| StoreError::unreadable("a delivery", &row);
-    Ok(WebhookDelivery {
+/// `None` if only a later build knows what happened.
+fn read(row: &Model) -> Option<WebhookDelivery> {
+    Some(WebhookDelivery {
         subject: row.order_id,
         version: row.version,
-        sale: row.sale_id.parse().map_err(unreadable)?,
-        event: EventType::named(&row.status).ok_or_else(|| StoreError::unreadable("a delivery", &row))?,
+        sale: row.sale_id.clone(),
+        event: EventType::named(&row.status)?,
         at: Millis(row.at_ms),
         tries: row.tries,
         due: row.due_at_ms.map(Millis),

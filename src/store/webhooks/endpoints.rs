@@ -130,8 +130,9 @@ impl Store {
     }
 
     /// Removes an endpoint with all that waits for it. Returns whether there was one. It is switched off first, and is still
-    /// there after an error, with what waits or a part of it. May be repeated.
+    /// there after an error, with what waits or a part of it. May be repeated. Fails if the database is known to be behind.
     pub async fn remove_endpoint(&self, id: &str) -> Result<bool, StoreError> {
+        self.ensure_current().await?;
         if !self.switch_endpoint(id, &EndpointState::Off("it is being removed".into())).await? {
             return Ok(false);
         }
@@ -139,7 +140,7 @@ impl Store {
         self.within(async {
             let transaction = self.begin().await?;
             let removed = Entity::delete_by_id(id).exec(&transaction).await?;
-            // Made before it was off.
+            // Somebody may have switched it on meanwhile.
             webhook_delivery::Entity::delete_many()
                 .filter(webhook_delivery::Column::EndpointId.eq(id))
                 .exec(&transaction)
