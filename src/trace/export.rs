@@ -57,25 +57,29 @@ impl Exporter {
     /// Runs until `stop`, and then sends what is left. A failure is logged once, until a request succeeds again.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut spans = Vec::new();
-        loop {
+        let until = loop {
             let some = stop.run_until_cancelled(self.waiting.recv_many(&mut spans, MOST)).await.is_some();
             if some && spans.len() < MOST {
                 let _ = stop.run_until_cancelled(tokio::time::sleep(EVERY)).await;
             }
             self.fill(&mut spans);
             if stop.is_cancelled() {
-                break;
+                break Instant::now() + LAST;
             }
             let count = spans.len();
             let mut sending = std::pin::pin!(self.send(std::mem::take(&mut spans), WITHIN));
             // A collector that does not answer holds up no stop.
-            let was_sent = stop.run_until_cancelled(&mut sending).await.is_some();
-            if !was_sent && tokio::time::timeout(LAST, sending).await.is_err() {
-                dropped(count);
+            if stop.run_until_cancelled(&mut sending).await.is_none() {
+                let until = Instant::now() + LAST;
+                if tokio::time::timeout_at(until, sending).await.is_err() {
+                    dropped(count);
+                }
+                break until;
             }
-        }
-        // What the process ends with is recorded last.
-        tokio::time::sleep(LAST).await;
+        };
+        // What the process ends with is recorded last. Whatever comes later is counted where it is recorded.
+        tokio::time::sleep_until(until).await;
+        self.waiting.close();
         self.fill(&mut spans);
         self.send_last(spans).await;
     }
@@ -95,8 +99,6 @@ impl Exporter {
         while !spans.is_empty() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                // Nothing more comes in, so nothing is lost uncounted.
-                self.waiting.close();
                 dropped(spans.len());
                 spans.clear();
             } else {
@@ -152,6 +154,7 @@ mod tests {
     use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
     use prost::Message as _;
     use tokio::net::TcpListener;
+    use tokio::sync::Semaphore;
     use tokio_util::task::AbortOnDropHandle;
 
     use super::*;
@@ -171,14 +174,20 @@ mod tests {
         }
     }
 
-    /// Takes traces, and counts the spans of each request.
-    fn collector(listener: TcpListener, counts: Arc<Mutex<Vec<usize>>>) -> AbortOnDropHandle<()> {
+    /// Takes traces, and counts the spans of each request once `answers` has a permit for it.
+    fn collector(
+        listener: TcpListener,
+        counts: Arc<Mutex<Vec<usize>>>,
+        [asked, answers]: [Arc<Semaphore>; 2],
+    ) -> AbortOnDropHandle<()> {
         let take = move |request: Request<Incoming>| {
-            let counts = counts.clone();
+            let (counts, asked, answers) = (counts.clone(), asked.clone(), answers.clone());
             async move {
                 let body = request.into_body().collect().await.expect("a body").to_bytes();
                 let request = ExportTraceServiceRequest::decode(body).expect("as the protocol has it");
                 let spans = request.resource_spans[0].scope_spans[0].spans.len();
+                asked.add_permits(1);
+                answers.acquire().await.expect("open").forget();
                 counts.lock().expect("not poisoned").push(spans);
                 Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
             }
@@ -192,23 +201,38 @@ mod tests {
         }))
     }
 
+    struct Rig {
+        exporter: Exporter,
+        queue: mpsc::Sender<Finished>,
+        counts: Arc<Mutex<Vec<usize>>>,
+        asked: Arc<Semaphore>,
+        answers: Arc<Semaphore>,
+        _collector: AbortOnDropHandle<()>,
+    }
+
+    async fn rig(answers: usize) -> Rig {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}/", listener.local_addr().expect("an address"));
+        let counts: Arc<Mutex<Vec<usize>>> = Arc::default();
+        let [asked, answers] = [0, answers].map(|permits| Arc::new(Semaphore::new(permits)));
+        let collector = collector(listener, counts.clone(), [asked.clone(), answers.clone()]);
+        let (queue, waiting) = mpsc::channel(1_500);
+        let exporter = Exporter {
+            service: "test",
+            collector: Collector { url: url.parse().expect("a URL"), headers: HeaderMap::new() },
+            poster: Poster::new(Reach::EVERYWHERE),
+            waiting,
+            fails: false,
+            last_within: Duration::from_secs(60),
+        };
+        Rig { exporter, queue, counts, asked, answers, _collector: collector }
+    }
+
     /// Whether it waits for more spans to send with these, or for nothing.
     #[tokio::test]
     async fn a_process_that_stops_sends_all_spans_that_wait() {
         for ends_at_once in [true, false] {
-            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-            let url = format!("http://{}/", listener.local_addr().expect("an address"));
-            let counts: Arc<Mutex<Vec<usize>>> = Arc::default();
-            let _collector = collector(listener, counts.clone());
-            let (queue, waiting) = mpsc::channel(1_500);
-            let exporter = Exporter {
-                service: "test",
-                collector: Collector { url: url.parse().expect("a URL"), headers: HeaderMap::new() },
-                poster: Poster::new(Reach::EVERYWHERE),
-                waiting,
-                fails: false,
-                last_within: Duration::from_secs(60),
-            };
+            let Rig { exporter, queue, counts, _collector, .. } = rig(100).await;
             let stop = CancellationToken::new();
             if ends_at_once {
                 stop.cancel();
@@ -225,5 +249,24 @@ mod tests {
             running.await.expect("no panic");
             assert_eq!(*counts.lock().expect("not poisoned"), [512, 512, 276], "{ends_at_once}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_process_that_stops_waits_for_the_spans_that_it_is_sending() {
+        let Rig { exporter, queue, counts, asked, answers, _collector } = rig(0).await;
+        for nth in 1..=512 {
+            queue.try_send(finished(nth)).expect("room");
+        }
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(exporter.run(stop.clone()));
+        asked.acquire().await.expect("open").forget();
+        stop.cancel();
+        // Long enough for the exporter to notice.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        answers.add_permits(1);
+        running.await.expect("no panic");
+        assert_eq!(*counts.lock().expect("not poisoned"), [512]);
     }
 }

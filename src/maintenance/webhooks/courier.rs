@@ -151,9 +151,7 @@ impl Courier {
             tracing::warn!(endpoint = self.endpoint, orders = unreadable.len(), order_id = %first.subject,
                 "webhooks of orders whose row cannot be read wait for a later build");
         }
-        let mut failed = [not_taken.as_slice(), unreadable].concat();
-        // In the order in which an operator's act changes them: two that lock rows in different orders deadlock.
-        failed.sort_by_key(|failed| (failed.subject, failed.version));
+        let failed = [not_taken.as_slice(), unreadable].concat();
         self.store.record_deliveries(&self.endpoint, taken, &failed).await?;
         let given_up = failed.iter().filter(|failed| failed.due.is_none()).count();
         metrics::counter!("doorbuster_webhooks_delivered_total").increment(taken.len() as u64);

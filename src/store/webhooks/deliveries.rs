@@ -9,7 +9,7 @@ use sea_orm::{
 };
 use uuid::Uuid;
 
-use super::endpoints::that_are_on;
+use super::endpoints::{lock_endpoint, that_are_on};
 use crate::domain::{EventType, Millis};
 use crate::store::clock;
 use crate::store::entities::webhook_delivery::{ActiveModel, Column, Entity, Model};
@@ -184,6 +184,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         self.within(async {
             let transaction = self.begin().await?;
+            lock_endpoint(&transaction, endpoint).await?;
             for (version, orders) in by_version(taken.iter().copied()) {
                 Entity::delete_many()
                     .filter(Column::EndpointId.eq(endpoint))
@@ -210,6 +211,7 @@ impl Store {
             again += self
                 .within(async {
                     let transaction = self.begin().await?;
+                    lock_endpoint(&transaction, endpoint).await?;
                     let update = Entity::update_many()
                         .col_expr(Column::DueAtMs, self.clock())
                         .col_expr(Column::Tries, Expr::val(0))
@@ -232,6 +234,7 @@ impl Store {
             let (page, last) = self.page_of(endpoint, begin).await?;
             self.within(async {
                 let transaction = self.begin().await?;
+                lock_endpoint(&transaction, endpoint).await?;
                 Entity::delete_many().filter(page).exec(&transaction).await?;
                 Ok(transaction.commit().await?)
             })

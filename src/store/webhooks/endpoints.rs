@@ -234,6 +234,12 @@ pub(super) async fn that_are_on(transaction: &DatabaseTransaction) -> Result<Vec
     Ok(on.all(transaction).await?.into_iter().map(Endpoint::of).collect())
 }
 
+/// Has everybody else wait who changes what the endpoint is to be given: they lock its deliveries in different orders.
+pub(super) async fn lock_endpoint(transaction: &DatabaseTransaction, id: &str) -> Result<(), StoreError> {
+    Entity::find_by_id(id).lock_exclusive().one(transaction).await?;
+    Ok(())
+}
+
 /// As the database has it: nothing stands for all types, also for those that later builds add.
 fn stored(types: &EventTypes) -> Option<String> {
     (!types.are_all()).then(|| types.names().join(" "))
