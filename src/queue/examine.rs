@@ -92,7 +92,7 @@ async fn look_at(
         // Declaring a queue that exists changes nothing; different settings are refused. Who may not declare it uses it as
         // it is.
         Ok(found) => Ok(match declared.declare_queue(&channel).await {
-            Ok(waiting) => QueueFacts::Declared { waiting },
+            Ok(queue) => QueueFacts::Declared { waiting: queue.message_count() },
             Err(error) => match Declares::instead(&error, settings) {
                 Some(Declares::Nothing) => QueueFacts::Declared { waiting: found.message_count() },
                 Some(_) => QueueFacts::OtherLimits(error.to_string()),

@@ -13,7 +13,7 @@
 
 use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{Channel, ExchangeKind};
+use lapin::{Channel, ExchangeKind, Queue};
 
 use super::{QueueError, QueueSettings};
 use crate::link::{BROKER, InstallationId, OtherInstallation};
@@ -56,7 +56,7 @@ fn text(value: &str) -> AMQPValue {
     AMQPValue::LongString(value.into())
 }
 
-/// The number of messages that wait in each queue. The broker's counts may be some seconds behind.
+/// What the broker says about the queues. Its counts may be some seconds behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Depths {
     /// Orders that wait for a worker.
@@ -65,6 +65,19 @@ pub struct Depths {
     pub dead: u32,
     /// Messages that no queue took.
     pub unrouted: u32,
+    /// Workers that take orders.
+    pub workers: u32,
+}
+
+impl Depths {
+    fn of(orders: &Queue, dead: &Queue, unrouted: &Queue) -> Self {
+        Self {
+            orders: orders.message_count(),
+            dead: dead.message_count(),
+            unrouted: unrouted.message_count(),
+            workers: orders.consumer_count(),
+        }
+    }
 }
 
 /// An exchange and the queue of the same name that is bound to it.
@@ -76,16 +89,16 @@ pub(super) struct Declared {
 }
 
 impl Declared {
-    /// Declares and binds both; returns how many messages wait in the queue.
-    async fn declare(&self, channel: &Channel) -> Result<u32, QueueError> {
+    /// Declares and binds both.
+    async fn declare(&self, channel: &Channel) -> Result<Queue, QueueError> {
         exchange(channel, &self.name, self.kind.clone(), self.exchange.clone()).await?;
-        let waiting = self.declare_queue(channel).await?;
+        let declared = self.declare_queue(channel).await?;
         bind(channel, &self.name, &self.name, &self.name).await?;
-        Ok(waiting)
+        Ok(declared)
     }
 
-    /// Declares nothing, and fails if one of them is missing; returns how many messages wait in the queue.
-    async fn look(&self, channel: &Channel) -> Result<u32, QueueError> {
+    /// Declares nothing, and fails if one of them is missing.
+    async fn look(&self, channel: &Channel) -> Result<Queue, QueueError> {
         let name = self.name.as_str();
         let missing = |error: lapin::Error| {
             QueueError(format!(
@@ -98,11 +111,11 @@ impl Declared {
         exchange.await.map_err(missing)?;
         let options = QueueDeclareOptions { passive: true, durable: true, ..Default::default() };
         let queue = channel.queue_declare(name.into(), options, FieldTable::default());
-        Ok(queue.await.map_err(missing)?.message_count())
+        queue.await.map_err(missing)
     }
 
     /// The queue alone.
-    pub(super) async fn declare_queue(&self, channel: &Channel) -> Result<u32, QueueError> {
+    pub(super) async fn declare_queue(&self, channel: &Channel) -> Result<Queue, QueueError> {
         queue(channel, &self.name, self.queue.clone()).await
     }
 }
@@ -141,7 +154,7 @@ pub(super) async fn declare(
     if declares == Declares::Nothing {
         log.look(channel).await?;
         let (dead, unrouted) = (dead.look(channel).await?, unrouted.look(channel).await?);
-        return Ok(Depths { orders: orders.look(channel).await?, dead, unrouted });
+        return Ok(Depths::of(&orders.look(channel).await?, &dead, &unrouted));
     }
     let dead = dead.declare(channel).await?;
     let unrouted = unrouted.declare(channel).await?;
@@ -152,7 +165,7 @@ pub(super) async fn declare(
         _ => log.declare(channel).await.map(drop)?,
     }
     bind(channel, &names.log, &names.orders, &names.orders).await?;
-    Ok(Depths { orders, dead, unrouted })
+    Ok(Depths::of(&orders, &dead, &unrouted))
 }
 
 /// Gives the broker this id if it has none. An [`OtherInstallation`] if it has another one.
@@ -277,10 +290,9 @@ async fn exchange(
         .map_err(|error| QueueError(format!("declaring the exchange {name}: {error}")))
 }
 
-/// Declares a queue and returns how many messages wait in it.
-async fn queue(channel: &Channel, name: &str, arguments: FieldTable) -> Result<u32, QueueError> {
+async fn queue(channel: &Channel, name: &str, arguments: FieldTable) -> Result<Queue, QueueError> {
     let options = QueueDeclareOptions { durable: true, ..Default::default() };
-    let declared = channel.queue_declare(name.into(), options, arguments).await.map_err(|error| {
+    channel.queue_declare(name.into(), options, arguments).await.map_err(|error| {
         let error = error.to_string();
         let hint = match error.contains("PRECONDITION") && !names_limit(&error) {
             true => {
@@ -290,8 +302,7 @@ async fn queue(channel: &Channel, name: &str, arguments: FieldTable) -> Result<u
             false => "",
         };
         QueueError(format!("declaring the queue {name}: {error}{hint}"))
-    })?;
-    Ok(declared.message_count())
+    })
 }
 
 async fn bind(channel: &Channel, queue: &str, exchange: &str, key: &str) -> Result<(), QueueError> {

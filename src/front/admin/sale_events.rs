@@ -17,6 +17,7 @@ use crate::front::events::{Client, Frame, Frames, answer, ends_at, follow, no_ro
 use crate::front::problem::{Answered, respond_to_operator};
 use crate::front::request::{PathOf, in_path, sale_id};
 use crate::front::state::Operations;
+use crate::queue::Depths;
 
 /// A sale as it is now, and what moves.
 #[derive(Serialize)]
@@ -33,6 +34,9 @@ struct SaleFrame<'a> {
     /// What waits at the broker, of all sales; a few seconds old, and not there while the broker is away.
     #[serde(skip_serializing_if = "Option::is_none")]
     queue: Option<Waiting>,
+    /// How many workers take orders, of all sales; as old as `queue`, and not there either while the broker is away.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    workers: Option<u32>,
     /// What a person has to look at.
     attention: Vec<Attention>,
 }
@@ -58,6 +62,8 @@ enum Attention {
     DeadLetters,
     /// The broker is away, or its queues could not be counted.
     QueueUnknown,
+    /// The sale is open, and no worker takes its orders.
+    NoWorker,
     /// More orders hold units than there are.
     Oversold,
 }
@@ -96,15 +102,16 @@ impl Frames for ForOperators {
         };
         let counts = Counts::of(&status);
         let before = self.before.replace(counts);
-        let queue = (self.app.depths)().map(|depths| Waiting { orders: depths.orders, dead: depths.dead });
-        let attention = attention(&status, queue.as_ref(), self.app.store.ensure_current().await.is_err());
+        let depths = (self.app.depths)();
+        let attention = attention(&status, depths, self.app.store.ensure_current().await.is_err());
         let at = Millis::now();
         let frame = SaleFrame {
             at,
             sale: AdminSaleJson::of(&status),
             sold_per_second: before.and_then(|before| counts.sold_since(&before)),
             recorded_per_second: before.map(|before| counts.recorded_since(&before)),
-            queue,
+            queue: depths.map(|depths| Waiting { orders: depths.orders, dead: depths.dead }),
+            workers: depths.map(|depths| depths.workers),
             attention,
         };
         let json = serde_json::to_string(&frame).unwrap_or_default();
@@ -119,13 +126,15 @@ fn unreadable(why: &str) -> Frame {
     Frame { event: "unreadable", id: at.0.to_string().into(), json: json.into() }
 }
 
-fn attention(status: &SaleStatus, queue: Option<&Waiting>, is_behind: bool) -> Vec<Attention> {
+fn attention(status: &SaleStatus, depths: Option<Depths>, is_behind: bool) -> Vec<Attention> {
+    let is_open = status.state() == SaleState::Open;
     let is_oversold = status.row.items.iter().any(|item| item.sold > item.stock);
     let found = [
         (status.needs_rebuild(), Attention::NeedsRebuild),
         (is_behind, Attention::DatabaseBehind),
-        (queue.is_some_and(|queue| queue.dead > 0), Attention::DeadLetters),
-        (queue.is_none() && status.state() == SaleState::Open, Attention::QueueUnknown),
+        (depths.is_some_and(|depths| depths.dead > 0), Attention::DeadLetters),
+        (is_open && depths.is_none(), Attention::QueueUnknown),
+        (is_open && depths.is_some_and(|depths| depths.workers == 0), Attention::NoWorker),
         (is_oversold, Attention::Oversold),
     ];
     found.into_iter().filter_map(|(is_so, what)| is_so.then_some(what)).collect()

@@ -67,8 +67,9 @@ fn sales() -> Vec<Operation> {
         .says(
             "Server-sent events: `sale`, once a second, with `at`, the `sale` as above, `sold_per_second` by Redis and \
              `recorded_per_second` by the database (units, not in the first event), `queue` with the messages that wait \
-             at the broker for all sales (`orders`, `dead`), and `attention`: what a person has to look at \
-             (`needs_rebuild`, `database_behind`, `dead_letters`, `queue_unknown`, `oversold`). While a server does not \
+             at the broker for all sales (`orders`, `dead`), `workers` that take orders of all sales, and `attention`: what \
+             a person has to look at (`needs_rebuild`, `database_behind`, `dead_letters`, `queue_unknown`, `no_worker`, \
+             `oversold`). While a server does not \
              answer, `unreadable` comes in its place, with `at` and `detail`. A process has room for 64 streams.",
         )
         .streams()
@@ -219,7 +220,7 @@ fn order_acts() -> Vec<Operation> {
 
 fn dead_letters() -> Vec<Operation> {
     let letter = json!({
-        "id": AN_ORDER, "reason": "too many attempts", "attempts": 5, "replays": 0, "first_error": "the database: …",
+        "id": AN_ORDER, "reason": "broken", "attempts": 5, "replays": 0, "first_error": "the database: …",
         "last_error": "the database: …", "since": LATER, "orders": null, "unreadable": "not JSON",
     });
     let list = read("/v1/admin/dead-letters", "listDeadLetters", "List the dead letters")
@@ -300,7 +301,10 @@ fn monitoring() -> Vec<Operation> {
             .reply(ready(
                 200,
                 "It takes orders: `ready` or `degraded`",
-                json!({"status": "degraded", "dependencies": {"rabbitmq": {"up": false, "detail": "no answer"}}}),
+                json!({
+                    "status": "degraded", "modes": ["read_only"],
+                    "dependencies": {"broker": {"up": false, "detail": "not connected, or blocked"}, "redis": {"up": true}},
+                }),
             ))
             .reply(ready(
                 503,

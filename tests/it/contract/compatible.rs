@@ -1,12 +1,12 @@
 //! Whether a client that was written for one document works with another.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
 /// What the second document takes away from clients of the first.
 pub fn broken(old: &Value, new: &Value) -> Vec<String> {
-    let mut broken = Broken { old, new, found: Vec::new() };
+    let mut broken = Broken { old, new, found: Vec::new(), seen: BTreeSet::new() };
     for (path, methods) in members(&old["paths"]) {
         for (method, operation) in members(methods) {
             broken.operation(&format!("{method} {path}"), operation, &new["paths"][path][method]);
@@ -30,6 +30,8 @@ struct Broken<'a> {
     old: &'a Value,
     new: &'a Value,
     found: Vec<String>,
+    /// The names of schemas, in the old document and in the new.
+    seen: BTreeSet<(String, String, Way)>,
 }
 
 impl Broken<'_> {
@@ -41,16 +43,10 @@ impl Broken<'_> {
         if old["operationId"] != new["operationId"] {
             self.found.push(format!("{name} has another operationId"));
         }
-        let named = |operation: &Value| -> BTreeSet<String> {
-            let parameters = operation["parameters"].as_array().into_iter().flatten();
-            parameters.map(|parameter| parameter["name"].to_string()).collect()
-        };
-        let before = named(old);
-        for parameter in new["parameters"].as_array().into_iter().flatten() {
-            if parameter["required"] == true && !before.contains(&parameter["name"].to_string()) {
-                self.found.push(format!("{name} needs the parameter {}", parameter["name"]));
-            }
+        if is_open(old) && !is_open(new) {
+            self.found.push(format!("{name} needs a token"));
         }
+        self.parameters(name, old, new);
         if new["requestBody"]["required"] == true && old["requestBody"]["required"] != true {
             self.found.push(format!("{name} needs a body"));
         }
@@ -70,12 +66,48 @@ impl Broken<'_> {
         }
     }
 
+    fn parameters(&mut self, name: &str, old: &Value, new: &Value) {
+        let (before, now) = (parameters(old), parameters(new));
+        for (parameter, is_new) in &now {
+            let was_required = before.get(parameter).is_some_and(|before| before["required"] == true);
+            if is_new["required"] == true && !was_required {
+                self.found.push(format!("{name} needs the parameter {parameter}"));
+            }
+        }
+        for (parameter, before) in &before {
+            match now.get(parameter) {
+                Some(now) => {
+                    self.schema(&format!("{name}, {parameter}"), &before["schema"], &now["schema"], Way::In);
+                }
+                None => self.found.push(format!("{name} does not know the parameter {parameter}")),
+            }
+        }
+    }
+
+    /// What is taken may not become narrower.
+    fn bounds(&mut self, place: &str, old: &Value, new: &Value) {
+        for (least, most) in [("minimum", "maximum"), ("minLength", "maxLength"), ("minItems", "maxItems")] {
+            let [least_before, least_now] =
+                [old, new].map(|schema| schema[least].as_f64().unwrap_or(f64::MIN));
+            let [most_before, most_now] = [old, new].map(|schema| schema[most].as_f64().unwrap_or(f64::MAX));
+            if least_now > least_before || most_now < most_before {
+                self.found.push(format!("{place}: {least} or {most} is narrower"));
+            }
+        }
+        if new["pattern"].is_string() && new["pattern"] != old["pattern"] {
+            self.found.push(format!("{place} has another pattern"));
+        }
+    }
+
     /// What goes in may be taken more widely, and what comes out may say more, but never the reverse.
     fn schema(&mut self, place: &str, old: &Value, new: &Value, way: Way) {
-        let (old, new) = (resolved(self.old, old), resolved(self.new, new));
-        if old == new {
+        // Schemas that are named are looked at once, since what they name may differ although they do not.
+        if let Some(name) = old["$ref"].as_str()
+            && !self.seen.insert((name.to_owned(), new["$ref"].to_string(), way))
+        {
             return;
         }
+        let (old, new) = (resolved(self.old, old), resolved(self.new, new));
         let (offered, wanted) = match way {
             Way::In => (values(&old), values(&new)),
             Way::Out => (values(&new), values(&old)),
@@ -84,6 +116,14 @@ impl Broken<'_> {
             && !offered.is_subset(&wanted)
         {
             self.found.push(format!("{place}: {offered:?} is not among {wanted:?}"));
+        }
+        if way == Way::In {
+            self.bounds(place, &old, &new);
+        }
+        for (alternative, schema) in alternatives(&old) {
+            if let Some((_, now)) = alternatives(&new).into_iter().find(|(other, _)| *other == alternative) {
+                self.schema(place, schema, now, way);
+            }
         }
         let required = |schema: &Value, name: &str| {
             schema["required"].as_array().is_some_and(|names| names.iter().any(|required| required == name))
@@ -105,16 +145,36 @@ impl Broken<'_> {
                 self.found.push(format!("{place}.{name} is needed"));
             }
         }
-        if old["items"].is_object() {
-            self.schema(&format!("{place}[]"), &old["items"], &new["items"], way);
+        for elements in ["items", "additionalProperties"] {
+            if old[elements].is_object() {
+                self.schema(&format!("{place}[]"), &old[elements], &new[elements], way);
+            }
         }
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Way {
     In,
     Out,
+}
+
+/// Whether anybody may ask for it.
+fn is_open(operation: &Value) -> bool {
+    let ways = operation["security"].as_array();
+    ways.is_none_or(|ways| ways.is_empty() || ways.iter().any(|way| *way == json!({})))
+}
+
+fn parameters(operation: &Value) -> BTreeMap<String, &Value> {
+    let parameters = operation["parameters"].as_array().into_iter().flatten();
+    parameters.map(|parameter| (parameter["name"].to_string(), parameter)).collect()
+}
+
+/// Those that have a name.
+fn alternatives(schema: &Value) -> Vec<(&Value, &Value)> {
+    let all = ["oneOf", "anyOf"].into_iter().find_map(|key| schema[key].as_array());
+    let named = all.into_iter().flatten().filter(|alternative| alternative["$ref"].is_string());
+    named.map(|alternative| (&alternative["$ref"], alternative)).collect()
 }
 
 fn members(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
@@ -157,7 +217,8 @@ fn value_of(schema: &Value) -> String {
 fn each_way_to_break_a_client_is_found() {
     let good = json!({
         "paths": {"/order": {"post": {
-            "operationId": "place", "parameters": [],
+            "operationId": "place", "parameters": [{"name": "wait", "schema": {"type": "integer", "maximum": 30}}],
+            "security": [],
             "requestBody": {"content": {"application/json": {"schema": {
                 "properties": {"sku": {"type": "string"}, "quantity": {"type": ["integer", "null"]}},
             }}}},
@@ -165,25 +226,35 @@ fn each_way_to_break_a_client_is_found() {
         }}},
         "components": {
             "schemas": {"Order": {
-                "required": ["id"], "properties": {"id": {"type": "string"}, "state": {"enum": ["a", "b"]}},
-            }},
+                "required": ["id"], "properties": {
+                    "id": {"type": "string"}, "state": {"enum": ["a", "b"]},
+                    "payment": {"anyOf": [{"$ref": "#/components/schemas/Payment"}, {"type": "null"}]},
+                },
+            }, "Payment": {"properties": {"at": {"type": "string"}}}},
             "examples": {"sold_out": {"value": {"status": 409, "retryable": false, "type": "urn:x"}}},
         },
     });
     assert!(broken(&good, &good).is_empty());
     let order = "/components/schemas/Order";
     let post = "/paths/~1order/post";
+    let wait = "/paths/~1order/post/parameters/0";
     let body = "/paths/~1order/post/requestBody/content/application~1json/schema";
-    let damages: [(&str, &str, Value); 11] = [
+    let damages: [(&str, &str, Value); 17] = [
         ("/paths", "/order", json!({})),
         (post, "operationId", json!("buy")),
-        (post, "parameters", json!([{"name": "key", "required": true}])),
+        (post, "parameters", json!([{"name": "wait"}, {"name": "key", "required": true}])),
+        (post, "parameters", json!([])),
+        (post, "security", json!([{"token": []}])),
+        (wait, "required", json!(true)),
+        (&format!("{wait}/schema"), "maximum", json!(10)),
+        (&format!("{wait}/schema"), "pattern", json!("[0-9]")),
+        ("/components/schemas/Payment", "properties", json!({})),
         (post, "responses", json!({})),
         (body, "required", json!(["sku"])),
         (body, "properties", json!({"sku": {"type": "string"}})),
         (&format!("{body}/properties/quantity"), "type", json!("integer")),
         (order, "required", json!([])),
-        (order, "properties", json!({"id": {"type": "string"}})),
+        (order, "properties", json!({"id": {"type": "string"}, "payment": {}})),
         (&format!("{order}/properties/state"), "enum", json!(["a", "b", "c"])),
         ("/components/examples/sold_out/value", "status", json!(410)),
     ];
@@ -196,7 +267,8 @@ fn each_way_to_break_a_client_is_found() {
     for (place, field, value) in [
         (order, "required", json!(["id", "state"])),
         (&*format!("{order}/properties/state"), "enum", json!(["a"])),
-        (post, "parameters", json!([{"name": "key", "required": false}])),
+        (post, "parameters", json!([good.pointer(wait), {"name": "key", "required": false}])),
+        (&format!("{wait}/schema"), "maximum", json!(60)),
     ] {
         let mut wider = good.clone();
         wider.pointer_mut(place).expect("the place")[field] = value;

@@ -12,6 +12,8 @@ use serde_json::Value;
 
 pub use fits::assert_fits;
 
+use crate::support::run;
+
 const APIS: [(Api, &str); 2] = [(Api::Buyers, "buyers"), (Api::Operations, "operations")];
 
 fn read(path: &str) -> Value {
@@ -27,6 +29,15 @@ fn the_committed_documents_are_those_of_this_build() {
             read(&format!("docs/openapi/{name}.json")) == api.document(),
             "docs/openapi/{name}.json is out of date: doorbuster openapi {name} > docs/openapi/{name}.json"
         );
+    }
+}
+
+#[tokio::test]
+async fn the_command_prints_the_documents() {
+    for (api, name) in APIS {
+        let (code, out, err) = run(None, &["openapi", name]).await;
+        assert_eq!(code, 0, "{err}");
+        assert!(serde_json::from_str::<Value>(&out).expect("JSON") == api.document(), "{name}");
     }
 }
 

@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use doorbuster::domain::{ActRequest, Number};
 use doorbuster::front::Role;
+use doorbuster::process;
+use serde_json::json;
 
 use crate::support::{Buyer, Database, Events, World, buy, request, sale, until};
 
@@ -97,7 +99,7 @@ async fn streams_are_bounded_and_an_unknown_sale_has_none() {
 async fn an_operator_gets_a_frame_each_second() {
     let mut world = World::new(Database::Postgres).await;
     world.set("gate.rebuild=manual");
-    let running = world.running().await;
+    let running = world.running_as(process::Role::Front).await;
     let sale = sale(&world.name, 10, 1);
     world.open_sale(&running.parts, &sale).await;
     let viewer = Buyer::operator(&running, Role::Viewer);
@@ -112,6 +114,16 @@ async fn an_operator_gets_a_frame_each_second() {
     let shown = viewer.get(&format!("/v1/admin/sales/{}", sale.id)).await;
     assert_eq!(first.data["sale"], shown.json);
     assert!(first.data.get("sold_per_second").is_none(), "{first:?}");
+    let attention = async |events: &mut Events, wanted: &[&str], workers: u32| {
+        until(&format!("the frame says {wanted:?}"), Duration::from_secs(60), async || {
+            let data = events.next().await.data;
+            (data["attention"] == json!(wanted) && data["workers"] == workers).then_some(())
+        })
+        .await;
+    };
+    attention(&mut events, &["no_worker"], 0).await;
+    let worker = world.running_as(process::Role::Worker).await;
+    attention(&mut events, &[], 1).await;
     let began = Instant::now();
     buy(&running, &sale, 0..9).await;
     let (mut sold, mut recorded) = (0.0, 0.0);
@@ -127,13 +139,10 @@ async fn an_operator_gets_a_frame_each_second() {
     assert!(began.elapsed() > Duration::from_secs(frames.saturating_sub(2)), "{frames} frames");
     let frame = events.next().await;
     assert_eq!(frame.data["sale"]["items"][0]["left"], 1, "{frame:?}");
-    assert_eq!(frame.data["attention"], serde_json::json!([]), "{frame:?}");
+    assert_eq!(frame.data["attention"], json!([]), "{frame:?}");
     let lost = Number { epoch: 1, seq: 1_000_000 };
     assert!(running.parts.gate.freeze_if_behind(&sale.id, lost).await.unwrap());
-    until("the frame says what to look at", Duration::from_secs(30), async || {
-        let frame = events.next().await;
-        (frame.data["attention"] == serde_json::json!(["needs_rebuild"])).then_some(())
-    })
-    .await;
+    attention(&mut events, &["needs_rebuild"], 1).await;
+    worker.stop().await;
     running.stop().await;
 }

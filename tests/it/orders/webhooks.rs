@@ -357,6 +357,8 @@ async fn the_admin_api_sees_to_endpoints_as_well() {
     let answer = post(&operator, "off", shop.clone()).await;
     assert_eq!(answer.json["endpoints"][0]["is_on"], false, "{}", answer.text);
     assert_eq!(post(&operator, "on", shop.clone()).await.json["endpoints"][0]["is_on"], true);
+    let answer = post(&operator, "events", json!({"id": "shop", "events": ["order.paid"]})).await;
+    assert_eq!(answer.json["endpoints"][0]["events"], json!(["order.paid"]), "{}", answer.text);
     assert_eq!(post(&admin, "remove", shop.clone()).await.json["endpoints"], json!([]));
     let answer = post(&operator, "on", shop).await;
     assert_eq!((answer.status, answer.code()), (404, "endpoint_not_found"), "{}", answer.text);
