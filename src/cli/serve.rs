@@ -7,6 +7,12 @@ use crate::process::{Config, Role, Running, redact, signal};
 pub(super) async fn run(config: &Config, role: Role) -> Result<Ended, Failed> {
     let stop = signal::stop_token();
     let mut running = Box::pin(Running::start(config, role)).await?;
+    if role == Role::Front && !config.auth.secret.is_empty() {
+        tracing::warn!(
+            "auth.secret makes tokens as well as it verifies them: in production, set auth.jwks or auth.public_key to the \
+             public keys of your login, and no secret"
+        );
+    }
     if let Some(buyers) = running.buyers {
         tracing::info!(%buyers, "serving buyers");
     }

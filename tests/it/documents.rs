@@ -6,7 +6,7 @@ use std::process::Command;
 
 use clap::Parser as _;
 use doorbuster::cli::Cli;
-use doorbuster::telemetry::{Kind, METRICS, SALE_GAUGES};
+use doorbuster::telemetry::{Kind, METRICS, SALE_GAUGES, queries};
 
 use crate::structure::files;
 
@@ -117,6 +117,27 @@ fn every_alert_names_an_existing_page_and_existing_metrics() {
     for page in pages {
         assert!(alerts.contains(&format!("#{page}\n")), "no alert leads to {page}");
     }
+}
+
+/// A panel that asks for another name stays empty, or shows a nought.
+#[test]
+fn the_dashboard_asks_for_metrics_of_the_catalogue() {
+    let is_of_a_name = |letter: char| letter.is_alphanumeric() || letter == '_';
+    let known: BTreeSet<&str> =
+        METRICS.iter().map(|metric| metric.name).chain(SALE_GAUGES.iter().map(|gauge| gauge.name)).collect();
+    let mut asked = 0;
+    for (panel, query) in queries("1m") {
+        for name in query.split(|letter| !is_of_a_name(letter)).filter(|name| name.starts_with("doorbuster_"))
+        {
+            let of_a_histogram = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
+            assert!(
+                known.contains(name) || of_a_histogram.is_some_and(|name| known.contains(name)),
+                "{panel}: {query}"
+            );
+            asked += 1;
+        }
+    }
+    assert!(asked > 40, "{asked} names were found");
 }
 
 /// Besides those in the catalogue, the sources have no metric, and the page has no row.

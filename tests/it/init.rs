@@ -162,6 +162,17 @@ async fn compose_needs_no_checkout() {
     let (compose, secrets) = (written(&folder, "compose.yaml"), folder.path().join("make-secrets"));
     assert!(compose.contains(&format!("  image: {image}\n")), "{compose}");
     assert!(!compose.contains("build") && !compose.contains("docker/"), "{compose}");
+    for least in ["read_only: true", "cap_drop: [ALL]", "no-new-privileges:true"] {
+        assert!(compose.contains(least), "{least}: {compose}");
+    }
+    let settings = compose.lines().filter(|line| !line.trim_start().starts_with('#'));
+    let passwords = settings.filter(|line| line.to_lowercase().contains("password"));
+    assert!(passwords.clone().count() > 0);
+    for line in passwords {
+        let is_of_a_file =
+            line.contains("_FILE: /run/secrets/") || line.contains("secrets: [") || line.contains("file: ");
+        assert!(is_of_a_file, "{line}");
+    }
     let made = Command::new("sh").arg(&secrets).status().unwrap();
     assert!(made.success());
     // Each secret that the file names has been made, and so has every other file.

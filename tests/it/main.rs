@@ -15,6 +15,7 @@ mod faults;
 mod glossary;
 mod init;
 mod orders;
+mod passwords;
 mod recovery;
 mod seams;
 mod structure;

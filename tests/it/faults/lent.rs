@@ -120,6 +120,8 @@ async fn what_dead_workers_merely_held_is_not_suspected() {
     let worker = Doorbuster::start(&world, "worker").await;
     all_sold(&parts, &sale, 1_000).await;
     assert_eq!(worker.metric("doorbuster_worker_suspects_total").await, 1.0);
+    // They were given back three times.
+    assert!(worker.metric("doorbuster_worker_redeliveries_total").await >= 40.0);
     until("its try has ended", LONG, async || {
         (parts.gate.tries(&[begun]).await.unwrap() == [0]).then_some(())
     })

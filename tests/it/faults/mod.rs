@@ -11,4 +11,5 @@ pub mod plain_answers;
 pub mod points;
 pub mod pooler;
 pub mod processes;
+pub mod server_limits;
 pub mod stalls;

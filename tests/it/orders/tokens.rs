@@ -8,7 +8,7 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use serde_json::{Value, json};
 
 use super::hostile::with_open_sale;
-use crate::support::{Buyer, LoginKey, id, request};
+use crate::support::{Buyer, Database, Doorbuster, LoginKey, World, id, request};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_login_may_sign_with_ed25519_and_each_key_verifies_one_algorithm() {
@@ -209,13 +209,23 @@ async fn a_token_that_would_live_too_long_is_refused() {
 /// A worker's memory would otherwise hold what makes tokens.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_knows_no_secret() {
-    let world = crate::support::World::new(crate::support::Database::Sqlite).await;
+    let world = World::new(Database::Sqlite).await;
     let signer = Signer::new(world.config().auth());
     let worker = world.running_as(doorbuster::process::Role::Worker).await;
     assert_eq!(worker.auth.secret, "");
     let admin = Buyer::with(worker.operations, &signer, "op", Some(Role::Admin));
     assert_eq!(admin.get("/v1/admin/sales").await.code(), "unauthenticated");
     worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_front_that_can_make_tokens_says_so() {
+    const SAYS: &str = "auth.secret makes tokens";
+    let mut world = World::new(Database::Sqlite).await;
+    assert!(Doorbuster::start(&world, "front").await.has_logged(SAYS));
+    let login = LoginKey::new("login");
+    world.set("auth.secret=").set(&format!("auth.public_key={}", login.x()));
+    assert!(!Doorbuster::start(&world, "front").await.has_logged(SAYS));
 }
 
 /// What a flood of refusals is judged by afterwards.
