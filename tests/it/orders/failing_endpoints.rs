@@ -147,3 +147,21 @@ async fn an_endpoint_that_is_being_removed_is_given_nothing_more() {
     made.unwrap();
     assert!(store.waiting_deliveries().await.unwrap().is_empty());
 }
+
+/// It was added by somebody with other settings, or before they were changed.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_whose_address_is_not_allowed_any_more_is_given_nothing() {
+    let mut world = world(Database::Sqlite).await;
+    let receiver = Receiver::start().await;
+    add(&world, "shop", &receiver).await;
+    world.set("webhooks.allow_private=false");
+    let (running, sale) = open(&world).await;
+    buy(&running, &sale, "ada").await;
+    until("it is off", LONG, async || {
+        let (_, out, _) = run(Some(&world), &["webhook", "list"]).await;
+        out.contains("off: its URL or a secret is not allowed here").then_some(())
+    })
+    .await;
+    assert_eq!((receiver.delivered().len(), receiver.refused()), (0, 0));
+    running.stop().await;
+}

@@ -6,7 +6,9 @@ use doorbuster::domain::Sale;
 use doorbuster::front::Signer;
 use tempfile::NamedTempFile;
 
-use crate::support::{Answer, Buyer, Collected, Collector, Database, Doorbuster, World, run, sale, until};
+use crate::support::{
+    Answer, Buyer, Collected, Collector, Database, Doorbuster, World, request, run, sale, until,
+};
 
 const LONG: Duration = Duration::from_secs(60);
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -60,6 +62,17 @@ impl Stack {
         let path = format!("/v1/sales/{}/orders", self.sale.id);
         let headers = [("idempotency-key", "k"), ("traceparent", traceparent)];
         self.buyer(user).post(&path, &headers, "").await
+    }
+
+    /// Buys, and waits until the collector has what the worker did.
+    async fn spans_of_a_new_order(&self) {
+        let answer = self.buy("ada", "").await;
+        let order = ("doorbuster.order_id".to_owned(), answer.order_id().to_owned());
+        until("it gets the next ones", LONG, async || {
+            let spans = self.collector.spans();
+            spans.iter().any(|span| span.name == "persist" && span.attributes.contains(&order)).then_some(())
+        })
+        .await;
     }
 
     /// The spans of a trace, once there are so many: each process sends its own.
@@ -134,9 +147,16 @@ async fn only_what_is_sampled_is_recorded_and_a_refusal_names_its_trace() {
     let refused = stack.buyer("ada").post("/v1/sales/nothing/orders", &headers, "").await;
     assert_eq!((refused.status, refused.json["trace_id"].as_str()), (404, Some(other.as_str())));
     stack.spans(&other, 1).await;
+    let stranger = format!("/v1/sales/{}/orders", stack.sale.id);
+    let buyers = stack.front.buyers.unwrap();
+    let logged = "c".repeat(32);
+    let forged = [("authorization", "Bearer x.y.z"), ("traceparent", &*traceparent(&logged, "01"))];
+    assert_eq!(request(buyers, "POST", &stranger, &forged, b"").await.status, 401);
+    until("the log names its trace", LONG, async || stack.front.has_logged(&logged).then_some(())).await;
+    stack.spans(&logged, 1).await;
     // What failed before the front sold is recorded anyway.
     let spans = stack.collector.spans();
-    assert!(spans.iter().all(|span| span.trace == other || span.failed), "{spans:#?}");
+    assert!(spans.iter().all(|span| [&other, &logged].contains(&&span.trace) || span.failed), "{spans:#?}");
     let path = format!("/v1/sales/{}/orders", stack.sale.id);
     let nobody =
         Buyer::with(stack.front.buyers.unwrap(), &Signer::new(stack.world.config().auth()), "ada", None);
@@ -165,13 +185,26 @@ async fn nobody_waits_for_a_collector_and_what_it_does_not_take_is_counted() {
     let of_an_order = spans.iter().find(|span| span.attributes.iter().any(|pair| orders.contains(pair)));
     assert_eq!(of_an_order, None);
     stack.collector.refuse(false);
-    let answer = stack.buy("ada", "").await;
-    let order = ("doorbuster.order_id".to_owned(), answer.order_id().to_owned());
-    until("it gets the next ones", LONG, async || {
-        let spans = stack.collector.spans();
-        spans.iter().any(|span| span.name == "persist" && span.attributes.contains(&order)).then_some(())
-    })
-    .await;
+    stack.spans_of_a_new_order().await;
+}
+
+/// Each order would wait for as long as the collector does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_collector_that_hangs_holds_nobody_up() {
+    let stack = stack(1).await;
+    stack.collector.hang(true);
+    let buying = async {
+        for nth in 0..20 {
+            let answer = stack.buy(&format!("user{nth}"), "").await;
+            assert_eq!(answer.status, 202, "{}", answer.text);
+        }
+    };
+    // Each waits for the disks of Redis and of the broker, and for the collector it would wait five seconds.
+    tokio::time::timeout(Duration::from_secs(60), buying).await.expect("nobody waits");
+    let dropped = async || (stack.front.metric(DROPPED).await > 0.0).then_some(());
+    until("the spans are given up", LONG, dropped).await;
+    stack.collector.hang(false);
+    stack.spans_of_a_new_order().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -37,6 +37,7 @@ pub struct Collected {
 struct Shared {
     spans: Arc<Mutex<Vec<Collected>>>,
     refuses: Arc<AtomicBool>,
+    hangs: Arc<AtomicBool>,
     keys: Arc<Mutex<Vec<Option<String>>>>,
 }
 
@@ -64,6 +65,11 @@ impl Collector {
         self.shared.refuses.store(refuses, Ordering::Relaxed);
     }
 
+    /// Has it answer nothing, or answer again what comes from now on.
+    pub fn hang(&self, hangs: bool) {
+        self.shared.hangs.store(hangs, Ordering::Relaxed);
+    }
+
     pub fn spans(&self) -> Vec<Collected> {
         self.shared.spans.lock().unwrap().clone()
     }
@@ -83,6 +89,12 @@ impl Collector {
 }
 
 async fn take(State(shared): State<Shared>, headers: HeaderMap, body: Bytes) -> StatusCode {
+    if shared.hangs.load(Ordering::Relaxed) {
+        return std::future::pending().await;
+    }
+    if headers.get("content-type").is_none_or(|kind| kind != "application/x-protobuf") {
+        return StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    }
     let key = headers.get("authorization").map(|key| key.to_str().unwrap().to_owned());
     shared.keys.lock().unwrap().push(key);
     if shared.refuses.load(Ordering::Relaxed) {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
@@ -28,7 +28,7 @@ pub enum Manner {
     Refuses(&'static str),
     /// To another path of this receiver.
     Redirects,
-    /// Ten megabytes.
+    /// With 200, and a body that never ends.
     TalksOn,
     Never,
 }
@@ -175,7 +175,9 @@ async fn take(State(shared): State<Shared>, uri: Uri, headers: HeaderMap, body: 
         }
         Manner::TalksOn => {
             shared.delivered.lock().unwrap().push(delivered);
-            vec![b'x'; 10_000_000].into_response()
+            let forever =
+                futures_util::stream::repeat_with(|| Ok::<_, std::convert::Infallible>(vec![b'x'; 100_000]));
+            Body::from_stream(forever).into_response()
         }
         Manner::Never => std::future::pending().await,
     }
