@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use tokio::process::Command;
 
+use crate::support::until;
+
+const LONG: Duration = Duration::from_secs(60);
 const PASSWORD: &str = "hunter2";
 
 /// With servers that cannot be reached, so that the errors name them.
@@ -31,14 +34,19 @@ async fn no_error_and_no_line_of_the_log_has_a_password() {
         (&["dead-letters", "list"], "the id of this installation is not known"),
         (&["worker"], "the id of this installation is not known"),
     ] {
-        // A front and a worker wait for their servers.
-        let mut command = Command::new("timeout");
-        command.args(["--signal=TERM", "15", env!("CARGO_BIN_EXE_doorbuster")]).args(args);
-        let output = command.args(["--config", config]).kill_on_drop(true).output();
-        let output = tokio::time::timeout(Duration::from_secs(60), output).await.expect("it ends").unwrap();
-        let seen =
-            [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
-        assert!(seen.contains(why), "{args:?}: {seen}");
+        let log = folder.path().join("log");
+        let into = std::fs::File::create(&log).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_doorbuster"));
+        command.args(args).args(["--config", config]).stdout(into.try_clone().unwrap()).stderr(into);
+        let mut child = command.kill_on_drop(true).spawn().unwrap();
+        let seen = || std::fs::read_to_string(&log).unwrap();
+        until(&format!("{args:?} says {why}"), LONG, async || seen().contains(why).then_some(())).await;
+        // These wait for their servers; everything else goes on to its end.
+        if let (["front"] | ["worker"], Some(pid)) = (args, child.id()) {
+            assert!(std::process::Command::new("kill").arg(pid.to_string()).status().unwrap().success());
+        }
+        tokio::time::timeout(LONG, child.wait()).await.expect("it ends").unwrap();
+        let seen = seen();
         assert!(!seen.contains(PASSWORD), "{args:?}: {seen}");
     }
 }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use sea_orm::sea_query::{Alias, Expr, ExprTrait as _, Query, SelectStatement};
 use sea_orm::{
-    ActiveValue::Set, ColumnTrait as _, Condition, DatabaseTransaction, EntityTrait as _, QueryFilter as _,
-    QueryOrder as _, QuerySelect as _, Select,
+    ActiveValue::Set, ColumnTrait as _, Condition, ConnectionTrait as _, DatabaseTransaction,
+    EntityTrait as _, QueryFilter as _, QueryOrder as _, QuerySelect as _, QueryTrait as _, Select,
+    StatementBuilder,
 };
 use uuid::Uuid;
 
@@ -205,43 +206,45 @@ impl Store {
     /// changed a page at a time: after an error some may be due already. May be repeated. Fails if the database is known to
     /// be behind.
     pub async fn redeliver(&self, endpoint: &str) -> Result<u64, StoreError> {
-        let (mut again, mut after) = (0, Some(Uuid::nil()));
-        while let Some(begin) = after {
-            let (page, last) = self.page_of(endpoint, begin).await?;
-            again += self
-                .within(async {
-                    let transaction = self.begin().await?;
-                    lock_endpoint(&transaction, endpoint).await?;
-                    let update = Entity::update_many()
-                        .col_expr(Column::DueAtMs, self.clock())
-                        .col_expr(Column::Tries, Expr::val(0))
-                        .filter(page)
-                        .filter(Condition::any().add(Column::DueAtMs.is_null()).add(Column::Tries.gt(0)));
-                    let updated = update.exec(&transaction).await?.rows_affected;
-                    transaction.commit().await?;
-                    Ok(updated)
-                })
-                .await?;
-            after = last;
-        }
-        Ok(again)
+        let again = |page| {
+            Entity::update_many()
+                .col_expr(Column::DueAtMs, self.clock())
+                .col_expr(Column::Tries, Expr::val(0))
+                .filter(page)
+                .filter(Condition::any().add(Column::DueAtMs.is_null()).add(Column::Tries.gt(0)))
+                .into_query()
+        };
+        self.change_in_pages(endpoint, again).await
     }
 
     /// Deletes what an endpoint has not taken, a page at a time. May be repeated.
     pub(super) async fn delete_deliveries(&self, endpoint: &str) -> Result<(), StoreError> {
-        let mut after = Some(Uuid::nil());
+        self.change_in_pages(endpoint, |page| Entity::delete_many().filter(page).into_query()).await?;
+        Ok(())
+    }
+
+    /// Changes the deliveries of an endpoint, a page in each transaction. Returns how many were changed.
+    async fn change_in_pages<S: StatementBuilder + Sync>(
+        &self,
+        endpoint: &str,
+        change: impl Fn(Condition) -> S,
+    ) -> Result<u64, StoreError> {
+        let (mut changed, mut after) = (0, Some(Uuid::nil()));
         while let Some(begin) = after {
             let (page, last) = self.page_of(endpoint, begin).await?;
-            self.within(async {
-                let transaction = self.begin().await?;
-                lock_endpoint(&transaction, endpoint).await?;
-                Entity::delete_many().filter(page).exec(&transaction).await?;
-                Ok(transaction.commit().await?)
-            })
-            .await?;
+            let statement = change(page);
+            changed += self
+                .within(async {
+                    let transaction = self.begin().await?;
+                    lock_endpoint(&transaction, endpoint).await?;
+                    let rows = transaction.execute(&statement).await?.rows_affected();
+                    transaction.commit().await?;
+                    Ok(rows)
+                })
+                .await?;
             after = last;
         }
-        Ok(())
+        Ok(changed)
     }
 
     /// The deliveries of the orders and sales after this one, as a condition, up to the one that is returned; all of them

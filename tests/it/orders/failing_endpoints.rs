@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use sqlx::{Connection as _, Executor as _};
 
-use super::webhooks::{add, buy, has_kinds, open, world};
+use super::webhooks::{add, buy, has_kinds, listed, open, world};
 use crate::faults::stalls::Session;
 use crate::seams::store::claim;
 use crate::support::{Database, Manner, Receiver, order, run, sale, until};
@@ -20,12 +20,8 @@ async fn an_endpoint_that_is_gone_is_switched_off_and_said_so() {
     let old = add(&world, "shop", &receiver).await;
     let (running, sale) = open(&world).await;
     let missed = buy(&running, &sale, "ada").await;
-    let listed = until("it is off", LONG, async || {
-        let (_, out, _) = run(Some(&world), &["webhook", "list"]).await;
-        out.contains("off: it answered 410").then_some(out)
-    })
-    .await;
-    assert!(listed.contains("shop"), "{listed}");
+    let out = listed(&world, "off: it answered 410").await;
+    assert!(out.contains("shop"), "{out}");
     receiver.behave(Manner::Takes);
     let (code, out, err) = run(Some(&world), &["webhook", "rotate", "shop", "--by", "ada"]).await;
     let new =
@@ -56,20 +52,13 @@ async fn an_endpoint_that_takes_nothing_for_five_days_is_switched_off() {
     add(&world, "shop", &receiver).await;
     let (running, sale) = open(&world).await;
     let order = buy(&running, &sale, "ada").await;
-    let listed = async |says: &str| {
-        until(says, LONG, async || {
-            let (_, out, _) = run(Some(&world), &["webhook", "list"]).await;
-            out.contains(says).then_some(out)
-        })
-        .await
-    };
-    let out = listed("fails since").await;
+    let out = listed(&world, "fails since").await;
     assert!(out.contains("last error: it answered 500"), "{out}");
     let mut database = sqlx::SqliteConnection::connect(&world.config().database.url).await.unwrap();
     let long_ago = "UPDATE webhook_endpoints SET failing_since_ms = failing_since_ms - 432000000";
     database.execute(long_ago).await.unwrap();
     database.execute("UPDATE webhook_deliveries SET due_at_ms = 0").await.unwrap();
-    listed("off: nothing could be delivered for five days").await;
+    listed(&world, "off: nothing could be delivered for five days").await;
     receiver.behave(Manner::Takes);
     assert_eq!(run(Some(&world), &["webhook", "on", "shop"]).await.0, 0);
     assert_eq!(run(Some(&world), &["webhook", "redeliver", "shop"]).await.0, 0);
@@ -157,11 +146,7 @@ async fn an_endpoint_whose_address_is_not_allowed_any_more_is_given_nothing() {
     world.set("webhooks.allow_private=false");
     let (running, sale) = open(&world).await;
     buy(&running, &sale, "ada").await;
-    until("it is off", LONG, async || {
-        let (_, out, _) = run(Some(&world), &["webhook", "list"]).await;
-        out.contains("off: its URL or a secret is not allowed here").then_some(())
-    })
-    .await;
+    listed(&world, "off: its URL or a secret is not allowed here").await;
     assert_eq!((receiver.delivered().len(), receiver.refused()), (0, 0));
     running.stop().await;
 }

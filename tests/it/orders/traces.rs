@@ -147,19 +147,17 @@ async fn only_what_is_sampled_is_recorded_and_a_refusal_names_its_trace() {
     let refused = stack.buyer("ada").post("/v1/sales/nothing/orders", &headers, "").await;
     assert_eq!((refused.status, refused.json["trace_id"].as_str()), (404, Some(other.as_str())));
     stack.spans(&other, 1).await;
-    let stranger = format!("/v1/sales/{}/orders", stack.sale.id);
+    let path = format!("/v1/sales/{}/orders", stack.sale.id);
     let buyers = stack.front.buyers.unwrap();
     let logged = "c".repeat(32);
     let forged = [("authorization", "Bearer x.y.z"), ("traceparent", &*traceparent(&logged, "01"))];
-    assert_eq!(request(buyers, "POST", &stranger, &forged, b"").await.status, 401);
+    assert_eq!(request(buyers, "POST", &path, &forged, b"").await.status, 401);
     until("the log names its trace", LONG, async || stack.front.has_logged(&logged).then_some(())).await;
     stack.spans(&logged, 1).await;
     // What failed before the front sold is recorded anyway.
     let spans = stack.collector.spans();
     assert!(spans.iter().all(|span| [&other, &logged].contains(&&span.trace) || span.failed), "{spans:#?}");
-    let path = format!("/v1/sales/{}/orders", stack.sale.id);
-    let nobody =
-        Buyer::with(stack.front.buyers.unwrap(), &Signer::new(stack.world.config().auth()), "ada", None);
+    let nobody = Buyer::with(buyers, &Signer::new(stack.world.config().auth()), "ada", None);
     let untraced = nobody.post(&path, &[("idempotency-key", "")], "").await;
     assert_eq!((untraced.status, untraced.json.get("trace_id")), (400, None), "{}", untraced.text);
 }

@@ -62,6 +62,15 @@ pub async fn has_kinds(receiver: &Receiver, order: &str, kinds: &[&str]) {
     .await;
 }
 
+/// What an operator sees once it says this.
+pub async fn listed(world: &World, says: &str) -> String {
+    until(says, LONG, async || {
+        let (_, out, _) = run(Some(world), &["webhook", "list"]).await;
+        out.contains(says).then_some(out)
+    })
+    .await
+}
+
 async fn pay(running: &Running, sale: &Sale, order: &str) {
     let paid = event(&format!("evt-{order}"), "payment.succeeded", sale, order);
     let answer = until("the payment is taken", LONG, async || Some(paid.send(running).await)).await;
